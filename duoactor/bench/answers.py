@@ -17,7 +17,7 @@ from protocols.messages import ChatTurn, Chunk, FailureCode, RequestStats, Sampl
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TimedAnswer:
     """One turn's answer. Times in ms from the request."""
 
     text: str
@@ -38,7 +38,7 @@ def digest(token_ids: Sequence[int]) -> str:
 class Answers(Protocol):
     """Something that can be asked; RequestError when this one question cannot be answered."""
 
-    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer: ...
+    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> TimedAnswer: ...
 
 
 class Ours:
@@ -63,7 +63,7 @@ class Ours:
             cache_salt=uuid.uuid4().hex,  # each row gets the same prompt: none may find another's in a cache
         )
 
-    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
+    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> TimedAnswer:
         try:
             return await self._read(self.stream(row, turns, sampling))
         except RequestError as error:
@@ -76,7 +76,7 @@ class Ours:
             self.plain_prompts = False  # it was the method that is not supported
             raise
 
-    async def _read(self, stream: AsyncStream) -> Answer:
+    async def _read(self, stream: AsyncStream) -> TimedAnswer:
         pieces: list[str] = []
         ids: list[int] = []
         first, stats = 0.0, RequestStats()
@@ -90,4 +90,4 @@ class Ours:
             stats = piece.stats or stats
         ended = time.perf_counter()
         first_ms, total_ms = 1000 * ((first or ended) - started), 1000 * (ended - started)
-        return Answer("".join(pieces), tuple(ids), first_ms, total_ms, stats)
+        return TimedAnswer("".join(pieces), tuple(ids), first_ms, total_ms, stats)

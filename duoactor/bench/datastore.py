@@ -14,7 +14,7 @@ STANDARD_LIBRARY = "the modules of Python's standard library"
 
 
 @dataclass(frozen=True, slots=True)
-class Datastore:
+class RestDatastore:
     """``origin`` is what reports say of it."""
 
     directory: str = ""  # empty: none
@@ -28,7 +28,7 @@ def standard_library() -> list[str]:
 
 def datastore_for(
     given: str, needed: bool, made: Path, target: str, command: Callable[..., Sequence[str]]
-) -> Datastore:
+) -> RestDatastore:
     """The ``given`` one; or where a row needs one, one of the standard library, built in ``made`` once.
 
     ``command`` makes a command line of ours. Raises ConfigError.
@@ -38,13 +38,13 @@ def datastore_for(
             raise ConfigError(
                 f"there is no datastore at {given}: make one with `duoactor datastore build {given} FILES…`"
             )
-        return Datastore(given, given)
+        return RestDatastore(given, given)
     if not needed:
-        return Datastore()
+        return RestDatastore()
     if not made.is_dir():
         build = command("datastore", "build", str(made), *standard_library(), f"--target={target}")
         done = subprocess.run(build, capture_output=True, text=True)
         if done.returncode != 0:
             last = done.stderr.strip().rpartition("\n")[2].removeprefix("duoactor: ")
             raise ConfigError(f"the datastore could not be built: {last}")
-    return Datastore(str(made), STANDARD_LIBRARY)
+    return RestDatastore(str(made), STANDARD_LIBRARY)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from actors.settings import VerifierSettings
-from duoactor.bench.answers import Answer
+from duoactor.bench.answers import TimedAnswer
 from duoactor.bench.methods import Row
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import ChatTurn, FailureCode, Sampling, StatusReport
@@ -83,7 +83,7 @@ class Reference:
         found: dict[str, Any] = msgspec.json.decode(line)
         return found
 
-    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
+    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> TimedAnswer:
         """In ``row.mode``: "plain", "assisted" or "prompt_lookup". RequestError if this transformers cannot."""
         found = await self._exchange(
             {
@@ -96,4 +96,4 @@ class Reference:
         )
         if found["error"]:
             raise RequestError(FailureCode.UNSUPPORTED, found["error"])
-        return Answer(found["text"], tuple(found["token_ids"]), found["ttft_ms"], found["total_ms"])
+        return TimedAnswer(found["text"], tuple(found["token_ids"]), found["ttft_ms"], found["total_ms"])

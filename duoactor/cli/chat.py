@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from duoactor.cli.environment import Environment
-from duoactor.cli.generate import Answer, colour_option, show
+from duoactor.cli.generate import PrintedAnswer, colour_option, show
 from duoactor.cli.options import Place, place_options, request_options
 from duoactor.cli.sections import Command
 from duoactor.cli.waiting import connected, reading
@@ -63,7 +63,7 @@ def chat(
                 _say(line)
                 continue
             history.append(ChatTurn("user", line))
-            answer = Answer()
+            answer = PrintedAnswer()
             try:
                 with reading(client.stream(messages=tuple(history), **request)) as chunks:
                     show(chunks, answer, color)

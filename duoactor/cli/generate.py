@@ -26,7 +26,7 @@ colour_option = click.option(
 )
 
 
-class Answer:
+class PrintedAnswer:
     """Gathers the chunks of one stream."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Answer:
         return found
 
 
-def show(chunks: Iterator[Chunk], answer: Answer, colour: str) -> None:
+def show(chunks: Iterator[Chunk], answer: PrintedAnswer, colour: str) -> None:
     out = render.TokenStream(sys.stdout, render.wants_colour(colour, sys.stdout))
     try:
         for piece in chunks:
@@ -100,7 +100,7 @@ def generate(
     if not text:
         raise ConfigError("the prompt is empty: give a text, or - to read it from standard input")
     question: dict[str, Any] = {"messages": (ChatTurn("user", text),)} if as_chat else {"prompt": text}
-    answer = Answer()
+    answer = PrintedAnswer()
     with (
         connected(environment, place, quiet=as_json) as client,
         reading(client.stream(**question, **request), quiet=as_json) as chunks,

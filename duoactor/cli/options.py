@@ -12,7 +12,7 @@ import msgspec
 
 from actors.settings import PEER_VARIABLES, DrafterSettings, VerifierSettings
 from duoactor import config
-from duoactor.cli.sections import CONNECTION, SAMPLING, SPECULATION, Option
+from duoactor.cli.sections import CONNECTION, SAMPLING, SPECULATION, SectionOption
 from duoactor.client.options import DESCRIPTIONS
 from duoactor.config import options
 from protocols.messages import Method, Sampling
@@ -64,7 +64,7 @@ def click_option(option: config.Option, name: str, section: str = "", variable: 
     return click.option(
         flag,
         name,
-        cls=Option,
+        cls=SectionOption,
         section=section,
         help=text + shown,
         multiple=option.repeated,
@@ -145,7 +145,14 @@ class Place(NamedTuple):
 def _peer_option(name: str, text: str) -> Callable[[F], F]:
     flag, variable = "--" + name.replace("_", "-"), PEER_VARIABLES[name]
     return click.option(
-        flag, cls=Option, section=CONNECTION, default="", metavar="TEXT", help=text, envvar=variable, show_envvar=True
+        flag,
+        cls=SectionOption,
+        section=CONNECTION,
+        default="",
+        metavar="TEXT",
+        help=text,
+        envvar=variable,
+        show_envvar=True,
     )
 
 
@@ -184,7 +191,7 @@ pair_options = _as_one(
 
 method_option = click.option(
     "--method",
-    cls=Option,
+    cls=SectionOption,
     section=SPECULATION,
     default=None,
     metavar="METHOD",
@@ -206,7 +213,7 @@ def _request(method: str, num_speculative_tokens: int, sequences: int, **values:
 
 def _speculation_option(flag: str, text: str) -> Callable[[F], F]:
     whole = click.IntRange(0)
-    return click.option(flag, cls=Option, section=SPECULATION, default=0, metavar="N", type=whole, help=text)
+    return click.option(flag, cls=SectionOption, section=SPECULATION, default=0, metavar="N", type=whole, help=text)
 
 
 request_options = _as_one(

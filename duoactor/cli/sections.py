@@ -12,7 +12,7 @@ SAMPLING = "Sampling"
 SPECULATION = "Speculation"
 
 
-class Option(click.Option):
+class SectionOption(click.Option):
     """An option that ``--help`` lists under ``section``; without one it is under "Options", which come first."""
 
     def __init__(self, *arguments: Any, section: str = "", **attributes: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from duoactor.bench.answers import Answer
+from duoactor.bench.answers import TimedAnswer
 from duoactor.bench.methods import Row
 from duoactor.bench.results import BenchSettings, Results, Run
 from protocols.errors import RequestError
@@ -81,11 +81,11 @@ class FakeAnswers:
         self.wrong, self.broken, self.stop_after = wrong, broken, stop_after
         self.asked: list[tuple[str, tuple[str, ...], Sampling]] = []
 
-    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
+    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> TimedAnswer:
         self.asked.append((row.name, tuple(turn.content for turn in turns), sampling))
         if self.stop_after and len(self.asked) > self.stop_after:
             raise KeyboardInterrupt
         if turns[-1].content in self.broken:
             raise RequestError("context_length", "the prompt is too long")
         ids = (1, 2, 9) if row.name in self.wrong else (1, 2, 3)
-        return Answer(f"answer {len(turns)}", ids, 10.0, 30.0, stats(rounds=3))
+        return TimedAnswer(f"answer {len(turns)}", ids, 10.0, 30.0, stats(rounds=3))
