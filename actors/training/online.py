@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 class OnlineTrainer:
-    """:class:`actors.learner.trainer.Trainer` on one thread of the CPU."""
+    """:class:`actors.learner.loop.Trainer` on one thread of the CPU."""
 
     def __init__(self, draft: str, dtype: str) -> None:
         """``dtype``: of the drafters' weights, as their settings name it. ModelError if there is no such model."""

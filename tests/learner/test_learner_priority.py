@@ -12,7 +12,8 @@ PROGRAM = """
 import os
 from actors.learner.start import give_way
 give_way()
-print(os.nice(0), open("/proc/self/autogroup").read().split()[-1])
+print(os.nice(0), open("/proc/self/autogroup").read().split()[-1], flush=True)
+os._exit(0)  # at this priority a busy machine takes half a minute to tidy an interpreter
 """
 
 
