@@ -42,6 +42,7 @@ async def test_a_packed_body_is_unpacked():
 @pytest.mark.parametrize(
     ("body", "encoding", "status"),
     [(b"{}", "gzip", 400), (b"{}", "br", 415), (gzip.compress(b" " * 5000), "gzip", 413)],
+    ids=["broken", "unknown", "too large"],
 )
 async def test_a_body_that_cannot_be_unpacked_is_refused(body, encoding, status, monkeypatch):
     monkeypatch.setattr("duoactor.serve.bodies.MAX_BODY", 4000)
