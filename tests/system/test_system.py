@@ -61,7 +61,7 @@ def test_a_drafter_is_credited_with_every_accepted_token_the_last_rounds_too():
             return chunks[-1].stats, drafter
 
     stats, drafter = run(story())
-    assert (drafter.drafted, drafter.accepted) == (stats.draft_tokens, stats.accepted_tokens)
+    assert (drafter.record.drafted, drafter.record.accepted) == (stats.draft_tokens, stats.accepted_tokens)
 
 
 @pytest.mark.parametrize("method", METHODS)

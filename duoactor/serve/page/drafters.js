@@ -47,7 +47,7 @@ export class Drafters {
     $("no-drafters").hidden = drafters.length > 1;
     $("no-drafters").textContent = drafters.length
       ? "One drafter is there. Start a second one to swap: duoactor drafter --actor-id other, or duoactor up --drafters 2."
-      : "No drafter is there: the target decodes alone. Start one with duoactor drafter.";
+      : "No drafter is there: drafts are copied from earlier text, or made in the verifier. Start one with duoactor drafter.";
     if (focused) [...$("drafters").querySelectorAll("button")].find((button) => button.dataset.order === focused)?.focus();
   }
 
