@@ -62,16 +62,15 @@ async def caller_collect(caller, *rids):
 
 def test_a_prompt_on_which_the_tokenizer_fails_ends_that_request_only():
     class Codec(ToyCodec):
-        def encode(self, text):
+        def encode(self, text, special_tokens=True):
             if text == "poison":
                 raise RuntimeError("the toy tokenizer broke, as asked")
-            return super().encode(text)
+            return super().encode(text, special_tokens)
 
     async def go():
-        async with Cluster(language=LANGUAGE) as cluster:
-            cluster.verifier.admission.codec = Codec()
+        async with Cluster(language=LANGUAGE, codec=Codec()) as cluster:
             caller = await cluster.caller()
-            caller.send(Generate("bad", "poison"))
+            caller.send(Generate("bad", "poison", sampling=SAMPLING))  # a short text: if it is served, that ends
             failed = await failure(caller, "bad")
             return failed, await caller.generate(PROMPT, SAMPLING, "vanilla")
 
