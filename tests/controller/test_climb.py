@@ -43,7 +43,7 @@ def close_to_best(world: World, method: str, gamma: int) -> bool:
 
 @pytest.mark.parametrize("chance", [0.5, 0.75, 0.9])
 @pytest.mark.parametrize(("c", "method"), [(4, "sps"), (8, "pearl"), (20, "sps"), (20, "duodecoding")])
-def test_gamma_goes_to_where_goodput_is_within_noise_and_5_percent_of_the_best_fixed_gammas(c: int, method: str, chance: float):
+def test_gamma_goes_to_within_5_percent_and_noise_of_the_best_fixed_goodput(c: int, method: str, chance: float):
     world = replace(WORLD, skill=chance, step_us=WORLD.verify_us / c)
     sim = Simulation(world, method, seed=SEED)
     sim.play((world, SETTLES + STRETCH, 1))

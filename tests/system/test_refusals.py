@@ -53,7 +53,7 @@ def test_a_request_that_can_never_fit_fails_with_a_sentence_and_harms_nobody():
     [
         (Generate("r", ""), FailureCode.BAD_REQUEST, "empty"),
         (Generate("r", (1, VOCAB)), FailureCode.BAD_REQUEST, "vocabulary"),
-        (Generate("r", tuple([5] * 5000)), FailureCode.CONTEXT_LENGTH, "prompt is too long: 5000 tokens > 4095 maximum"),
+        (Generate("r", tuple([5] * 5000)), FailureCode.CONTEXT_LENGTH, "too long: 5000 tokens > 4095 maximum"),
         (Generate("r", PROMPT, method="magic"), FailureCode.UNSUPPORTED, "magic"),
         (Generate("r", PROMPT, sampling=Sampling(temperature=-1.0)), FailureCode.BAD_REQUEST, "temperature"),
     ],
