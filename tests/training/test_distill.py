@@ -190,8 +190,8 @@ def test_a_narrower_draft_does_not_say_that_it_began_with_layers_of_its_target(t
     make_model(lambda: LlamaForCausalLM(config)).save_pretrained(tmp_path / "target")
     words().save_pretrained(tmp_path / "target")
     narrow, cut = plan_of(tmp_path, shape="64x1"), plan_of(tmp_path, shape="128x1", out=str(tmp_path / "cut"))
-    assert "It began with the target's embedding and made" in card(narrow, made(narrow), False)
-    assert "It began with layers of the target and made" in card(cut, made(cut), False)
+    assert "It began with the target's embedding and made" in card(narrow, made(narrow))
+    assert "It began with layers of the target and made" in card(cut, made(cut))
 
 
 @pytest.mark.parametrize(("load", "told"), [(9.0, True), (0.5, False)])
@@ -243,8 +243,8 @@ def test_a_draft_that_is_trained_on_keeps_some_of_what_it_was(tmp_path: Path):
     first = made(plan_of(tmp_path, out=str(tmp_path / "first")))
     again = made(plan_of(tmp_path, shape="auto", init=str(tmp_path / "first")))
     assert (first.shape, again.shape) == ("64x1", "64x1")
-    assert "It began with a draft and made" in card(plan_of(tmp_path), again, False)
-    assert "halfway back to those of that draft" in card(plan_of(tmp_path), again, False)
+    assert "It began with a draft and made" in card(plan_of(tmp_path), again)
+    assert "halfway back to those of that draft" in card(plan_of(tmp_path), again)
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_of_a_large_vocabulary_the_head_covers_what_the_target_says_most(family,
     result = made(plan)
     out = tmp_path / "draft"
     assert result.head == 40 and 0 < result.covered <= 1 and result.steps > 0
-    assert f"covers the 40 tokens that the target says most: {result.covered:.1%}" in card(plan, result, False)
+    assert f"covers the 40 tokens that the target says most: {result.covered:.1%}" in card(plan, result)
     assert load_config(str(out)).draft_vocab_size == 40
     draft = build_draft(str(out), "cpu", "auto", 0, 1)
     assert draft.info.vocab_size == VOCAB
@@ -287,4 +287,4 @@ def test_a_draft_with_a_whole_head_keeps_it(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(head, "LEAST", 40)
     monkeypatch.setattr(head, "MOST", 40)
     again = made(plan_of(tmp_path, shape="auto", init=str(tmp_path / "first")))
-    assert again.head == 0 and "output layer covers" not in card(plan_of(tmp_path), again, False)
+    assert again.head == 0 and "output layer covers" not in card(plan_of(tmp_path), again)
