@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from actors.estimate import Estimate
 from actors.models import ROOT, Codec, ModelInfo
 from actors.tree.tree import FORCED, Node, TokenTree
 from actors.tree.window import best_nodes
 from actors.verifier.rounds import Committed
+from actors.verifier.sources.integers import exact_grammar, exact_schema
 from actors.verifier.sources.source import GRAMMAR, Allowance, Source
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, StructuredOutputs
@@ -47,10 +48,6 @@ STEP_FUEL = 100_000  # of one mask: some 10 ms
 LEXER_STATES = 20_000
 MAX_RULES = 1000  # of a Lark grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
 STACK_BYTES = 1 << 29  # address space: a chain of 20,000 rules, more than fit into a request, takes 100 MB
-EXACT = 1 << 53  # doubles have every integer up to here
-LARGEST = (1 << 63) - 1024  # double below 2^63
-BOUNDS = {"minimum": math.inf, "exclusiveMinimum": math.inf, "maximum": -math.inf, "exclusiveMaximum": -math.inf}
-SCHEMA = re.compile(r"%json\s+(?=[{\[])")
 RULE = re.compile(r"^[ \t]*[?!]?\w[^:\n]*:", re.MULTILINE)
 LONGEST_REASON = 300  # characters
 # JSON as Python's json and most chat models write it. llguidance's default allows any white space between two tokens:
@@ -298,12 +295,14 @@ def _translated(wanted: StructuredOutputs) -> str:
 
     try:
         if wanted.json_schema is not None:
-            schema = json.dumps(_in_doubles(json.loads(wanted.json_schema)))
-            return LLMatcher.grammar_from_json_schema(schema, defaults=JSON_STYLE)
+            exact = exact_schema(json.loads(wanted.json_schema), JSON_STYLE)
+            if exact is not None:
+                return LLMatcher.grammar_from_lark(exact)
+            return LLMatcher.grammar_from_json_schema(wanted.json_schema, defaults=JSON_STYLE)
         if wanted.regex is not None:
             return LLMatcher.grammar_from_regex(wanted.regex)
         assert wanted.grammar is not None  # as validated
-        lark = _schemas_in_doubles(any_to_lark(wanted.grammar))
+        lark = exact_grammar(any_to_lark(wanted.grammar), JSON_STYLE)
         if len(RULE.findall(lark)) > MAX_RULES:
             raise ValueError(f"the grammar has more than {MAX_RULES} rules")
         return LLMatcher.grammar_from_lark(lark)
@@ -312,46 +311,6 @@ def _translated(wanted: StructuredOutputs) -> str:
         raise RequestError(
             FailureCode.BAD_REQUEST, f"structured_outputs cannot be used: {first[:LONGEST_REASON]}"
         ) from None
-
-
-def _schemas_in_doubles(lark: str) -> str:
-    """The same for the schemas in a Lark grammar."""
-    made, at = "", 0
-    for found in SCHEMA.finditer(lark):
-        if found.start() < at:
-            continue
-        with contextlib.suppress(json.JSONDecodeError):  # llguidance says what is wrong with it
-            schema, end = json.JSONDecoder().raw_decode(lark, found.end())
-            made, at = f"{made}{lark[at : found.end()]}{json.dumps(_in_doubles(schema))}", end
-    return made + lark[at:]
-
-
-def _in_doubles(schema: Any, constant: bool = False) -> Any:
-    """A schema without integers that llguidance, which reads numbers as doubles, would change: bounds are drawn in to
-    the next double. ValueError for another constant, which would be a wrong answer."""
-    if constant and isinstance(schema, int) and abs(schema) > EXACT:
-        raise ValueError(f"the constant {schema} is beyond 2^53, where numbers are rounded; ask for a string instead")
-    if isinstance(schema, list):
-        return [_in_doubles(one, constant) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: _drawn_in(value, BOUNDS[key])
-        if key in BOUNDS and isinstance(value, int) and abs(value) > EXACT
-        else _in_doubles(value, constant or key in ("const", "enum"))
-        for key, value in schema.items()
-    }
-
-
-def _drawn_in(bound: int, towards: float) -> int:
-    """The next integer in that direction that is a double and has 64 bits. ValueError if there is none."""
-    double = float(bound)
-    if int(double) != bound and (int(double) < bound) == (towards > 0):
-        double = math.nextafter(double, towards)
-    drawn = min(max(int(double), -LARGEST), LARGEST)
-    if (drawn - bound) * towards < 0:
-        raise ValueError(f"the bound {bound} leaves no integer of 64 bits")
-    return drawn
 
 
 def _reason(matcher: LLMatcher) -> str:

@@ -1,0 +1,364 @@
+"""Integers beyond 2^53 in JSON schemas. llguidance reads a schema's numbers as float64, so those would be others.
+
+What holds one is spelt out in Lark here: its constants as texts, its bounds as regular expressions of digits. All else
+stays a ``%json`` of llguidance's own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+MAX_RULES = 1000  # of one schema
+EXACT = 1 << 53  # float64 has every integer up to here
+NOTES = frozenset(
+    [
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$comment",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "format",
+        "$schema",
+        "$id",
+        "$defs",
+        "definitions",
+        "x-guidance",
+    ]
+)
+LOWEST, HIGHEST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+BOUNDS = frozenset((*LOWEST, *HIGHEST))
+STRING = r'/"([^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u[0-9a-fA-F]{4})*"/'
+JSON = re.compile(r"%json\s+(?=[{\[])")
+KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def exact_schema(schema: Any, style: Mapping[str, Any]) -> str | None:
+    """The Lark of a schema; None if llguidance reads it as it is. ``style``: as ``x-guidance`` has it. ValueError if it
+    cannot be spelt out."""
+    rules = _Rules(schema, style)
+    return f"start: {rules.of(schema)}\n{rules.text}" if rules.needed(schema) else None
+
+
+def exact_grammar(lark: str, style: Mapping[str, Any]) -> str:
+    """The same for every schema that a Lark grammar names by ``%json``."""
+    made: list[str] = []
+    at = count = 0
+    appended = ""
+    for found in JSON.finditer(lark):
+        if found.start() < at:
+            continue
+        try:
+            schema, end = json.JSONDecoder().raw_decode(lark, found.end())
+        except ValueError:
+            continue  # llguidance will say what is wrong with it
+        rules = _Rules(schema, {**style, **_style(schema)}, f"exact{count}_")
+        if rules.needed(schema):
+            made += [lark[at : found.start()], rules.of(schema)]
+            appended += f"\n{rules.text}"
+            at, count = end, count + 1
+    return f"{''.join(made)}{lark[at:]}{appended}"
+
+
+def _style(schema: Any) -> Mapping[str, Any]:
+    found = schema.get("x-guidance") if isinstance(schema, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+class _Rules:
+    def __init__(self, root: Any, style: Mapping[str, Any], prefix: str = "exact") -> None:
+        self._root, self._style, self._prefix = root, style, prefix
+        self._comma = _text(style.get("item_separator", ", "))
+        self._colon = style.get("key_separator", ": ")
+        self._rules: list[str] = []
+        self._references: dict[str, str] = {}
+        self._names = 0
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._rules)
+
+    def needed(self, schema: Any) -> bool:
+        """Whether it has such an integer, or refers to a schema that has."""
+        left, seen = [schema], set()
+        while left:
+            one = left.pop()
+            if isinstance(one, list):
+                left += one
+            if not isinstance(one, dict):
+                continue
+            for key, value in one.items():
+                if key in ("const", "enum") or key in BOUNDS:
+                    if _large(value):
+                        return True
+                elif key == "$ref" and isinstance(value, str):
+                    if value not in seen:
+                        seen.add(value)
+                        left.append(self._resolve(value))
+                elif key in ("properties", "patternProperties"):
+                    left += value.values() if isinstance(value, dict) else ()
+                elif key not in NOTES:
+                    left.append(value)
+        return False
+
+    def of(self, schema: Any) -> str:
+        """The name of the rule of a schema."""
+        if not self.needed(schema):
+            if isinstance(schema, dict):
+                shared = {name: self._root[name] for name in ("$defs", "definitions") if name in self._root}
+                schema = {"x-guidance": self._style, **shared, **schema}
+            return self._rule(f"%json {json.dumps(schema)}")
+        if "$ref" in schema:
+            return self._reference(schema)
+        for key in ("anyOf", "oneOf"):
+            if key in schema:
+                rest = {name: value for name, value in schema.items() if name != key}
+                return self._one_of([_merged(rest, one) for one in schema[key]])
+        if "allOf" in schema:
+            rest = {name: value for name, value in schema.items() if name != "allOf"}
+            for one in schema["allOf"]:
+                rest = _merged(rest, one)
+            return self.of(rest)
+        if "const" in schema or "enum" in schema:
+            return self._values(schema)
+        kind = schema.get("type", "object" if "properties" in schema else "array" if "items" in schema else None)
+        if isinstance(kind, list):
+            return self._one_of([_of_type(schema, one) for one in kind])
+        if kind in ("integer", "number"):
+            _only(schema, "type", *BOUNDS)
+            return self._rule(f"/{_numbers(schema, kind == 'integer')}/")
+        if kind == "object":
+            return self._object(schema)
+        if kind == "array":
+            return self._array(schema)
+        raise ValueError("a schema with integers beyond 2^53 must say their type")
+
+    # --- kinds of schemas --------------------------------------------------------------------------------------------
+
+    def _reference(self, schema: Schema) -> str:
+        where = schema["$ref"]
+        _only(schema, "$ref")
+        if where not in self._references:
+            name = self._references[where] = self._name()
+            self._rules.append(f"{name}: {self.of(self._resolve(where))}")
+        return self._references[where]
+
+    def _resolve(self, where: str) -> Any:
+        found = self._root
+        if not where.startswith("#"):
+            return {}  # llguidance will refuse it
+        for part in where.split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, dict) and key in found:
+                found = found[key]
+            elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
+                found = found[int(key)]
+            else:
+                raise ValueError(f"the schema refers to {where}, which it does not have")
+        return found
+
+    def _one_of(self, schemas: Sequence[Any]) -> str:
+        return self._rule(" | ".join(self.of(one) for one in schemas))
+
+    def _values(self, schema: Schema) -> str:
+        _only(schema, "const", "enum", "type", *BOUNDS)
+        kinds = schema.get("type", list(KINDS))
+        values = [
+            value
+            for value in ([schema["const"]] if "const" in schema else schema["enum"])
+            if any(KINDS[kind](value) for kind in ([kinds] if isinstance(kinds, str) else kinds))
+            and (not KINDS["number"](value) or _within(value, schema))
+        ]
+        if not values:
+            raise ValueError("no value fits the schema")
+        separators = (self._style.get("item_separator", ", "), self._colon)
+        texts = (json.dumps(value, ensure_ascii=False, separators=separators) for value in values)
+        return self._rule(" | ".join(map(_text, texts)))
+
+    def _object(self, schema: Schema) -> str:
+        _only(schema, "type", "properties", "required", "additionalProperties")
+        others = schema.get("additionalProperties", True)
+        required = schema.get("required", [])
+        properties = {**schema.get("properties", {})}
+        for name in required:
+            properties.setdefault(name, others)
+        # from the last to the first: what may follow where nothing, or something, stands before
+        ends = {False: '""', True: '""'}
+        if others is not False:
+            named = " | ".join(_text(json.dumps(name, ensure_ascii=False)) for name in properties)
+            key = self._rule(f"{STRING} & ~({named})" if named else STRING, terminal=True)
+            more = self._rule(f"{key} {_text(self._colon)} {self.of(others)}")
+            ends = {
+                False: self._rule(f'"" | {more} ({self._comma} {more})*'),
+                True: self._rule(f"({self._comma} {more})*"),
+            }
+        for name, value in reversed(properties.items()):
+            pair = f"{_text(json.dumps(name, ensure_ascii=False) + self._colon)} {self.of(value)} {ends[True]}"
+            ends = {
+                some: self._rule(
+                    (f"{self._comma} {pair}" if some else pair) + ("" if name in required else f" | {ends[some]}")
+                )
+                for some in (False, True)
+            }
+        return self._rule(f'"{{" {ends[False]} "}}"')
+
+    def _array(self, schema: Schema) -> str:
+        _only(schema, "type", "items", "prefixItems", "minItems", "maxItems")
+        first = schema.get("prefixItems", [])
+        least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
+        others = schema.get("items", True)
+        if others is False:
+            most = min(most, len(first))
+        if most < least:
+            raise ValueError("no array fits the schema")
+        places = [self.of(one) for one in first[: int(min(most, len(first)))]]
+        tail = ""
+        if most > len(places):
+            item = self.of(others)
+            fewest = max(0, least - len(places))
+            limit = "" if most == math.inf else str(int(most) - len(places))
+            tail = self._rule(f"({self._comma} {item}){{{fewest},{limit}}}")
+            if not places:
+                some = f"{item} ({self._comma} {item}){{{max(0, fewest - 1)},{limit and int(limit) - 1}}}"
+                return self._rule(f'"[" {some} "]"' + ("" if least else ' | "[" "]"'))
+        for at in reversed(range(len(places))):
+            one = f"{self._comma + ' ' if at else ''}{places[at]} {tail}"
+            tail = self._rule(one + (' | ""' if at >= least else ""))
+        return self._rule(f'"[" {tail} "]"')
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def _name(self) -> str:
+        self._names += 1
+        if self._names > MAX_RULES:
+            raise ValueError(f"a schema with integers beyond 2^53 may have {MAX_RULES} parts at most")
+        return f"{self._prefix}{self._names}"
+
+    def _rule(self, body: str, terminal: bool = False) -> str:
+        name = self._name().upper() if terminal else self._name()
+        self._rules.append(f"{name}: {body}")
+        return name
+
+
+def _large(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_large, value.values()))
+    if isinstance(value, list):
+        return any(map(_large, value))
+    return isinstance(value, int) and abs(value) > EXACT
+
+
+def _only(schema: Schema, *keys: str) -> None:
+    for key in schema:
+        if key not in keys and key not in NOTES:
+            raise ValueError(f"{key} beside integers beyond 2^53 is not supported")
+
+
+def _merged(one: Schema, other: Any) -> dict[str, Any]:
+    if not isinstance(other, dict):
+        raise ValueError("true and false beside integers beyond 2^53 are not supported")
+    for key in one.keys() & other.keys() - NOTES:
+        if one[key] != other[key]:
+            raise ValueError(f"{key} in two places beside integers beyond 2^53 is not supported")
+    return {**one, **other}
+
+
+def _of_type(schema: Schema, kind: str) -> dict[str, Any]:
+    drop = BOUNDS if kind not in ("integer", "number") else frozenset()
+    return {name: value for name, value in schema.items() if name not in drop} | {"type": kind}
+
+
+def _within(value: float, schema: Schema) -> bool:
+    low, high = _limits(schema, isinstance(value, int))
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def _limits(schema: Schema, whole: bool) -> tuple[int | None, int | None]:
+    """The lowest and the highest integer; of numbers that are not whole, between which they lie."""
+    low = [math.ceil(schema["minimum"])] if "minimum" in schema else []
+    high = [math.floor(schema["maximum"])] if "maximum" in schema else []
+    if "exclusiveMinimum" in schema:
+        low.append(math.floor(schema["exclusiveMinimum"]) + 1)
+    if "exclusiveMaximum" in schema:
+        high.append(math.ceil(schema["exclusiveMaximum"]) - 1)
+    if not whole and ("exclusiveMinimum" in schema or "exclusiveMaximum" in schema):
+        raise ValueError("exclusive bounds of numbers that are not whole are not supported beyond 2^53")
+    return max(low, default=None), min(high, default=None)
+
+
+def _numbers(schema: Schema, whole: bool) -> str:
+    """A regular expression of the integers, or of the numbers in decimal notation, that a schema allows."""
+    low, high = _limits(schema, whole)
+    if low is not None and high is not None and low > high:
+        raise ValueError("no number fits the schema")
+    wholes = _signed(low, high)
+    if whole:
+        return wholes
+    # k.d lies above k, and -k.d below -k
+    above = _digits(max(low or 0, 0), None if high is None else high - 1)
+    below = _digits(max(-high, 0) if high is not None else 0, None if low is None else -low - 1)
+    parts = [*([f"({above})"] if above else []), *([f"-({below})"] if below else [])]
+    return f"({wholes})" + (f"|({'|'.join(parts)})\\.[0-9]+" if parts else "")
+
+
+def _signed(low: int | None, high: int | None) -> str:
+    positive = _digits(max(low or 0, 0), high)
+    negative = _digits(max(1, -high) if high is not None else 1, None if low is None else -low)
+    return "|".join([*([positive] if positive else []), *([f"-({negative})"] if negative else [])])
+
+
+def _digits(low: int, high: int | None) -> str:
+    """The integers from ``low`` (0 or more) to ``high``; "" if there are none."""
+    if high is not None and low > high:
+        return ""
+    parts: list[str] = []
+    while high is None or len(str(low)) < len(str(high)):
+        length = len(str(low))
+        parts.append(_between(str(low), "9" * length))
+        low = 10**length
+        if high is None:
+            return "|".join([*parts, f"[1-9][0-9]{{{length},}}"])
+    return "|".join([*parts, _between(str(low), str(high))])
+
+
+def _between(low: str, high: str) -> str:
+    """The numbers of as many digits from ``low`` to ``high``."""
+    if low == high:
+        return low
+    if low[0] == high[0]:
+        return f"{low[0]}({_between(low[1:], high[1:])})"
+    if len(low) == 1:
+        return f"[{low}-{high}]"
+    rest = len(low) - 1
+    first, last = int(low[0]), int(high[0])
+    parts = []
+    if low[1:] != "0" * rest:
+        parts.append(f"{first}({_between(low[1:], '9' * rest)})")
+        first += 1
+    if high[1:] != "9" * rest:
+        last -= 1
+    if first <= last:
+        parts.append(f"[{first}-{last}][0-9]{{{rest}}}")
+    if high[1:] != "9" * rest:
+        parts.append(f"{last + 1}({_between('0' * rest, high[1:])})")
+    return "|".join(parts)
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
