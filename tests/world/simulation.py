@@ -24,11 +24,11 @@ from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Kin
 from tests.world.actors import drafter_line
 from tests.world.caller import ADDRESS, Caller
 from tests.world.clock import run
+from tests.world.compute import HeldInbox
 from tests.world.models import ToyCodec
 from tests.world.timed import (
     INFO,
     LONGEST,
-    HeldInbox,
     SlowNetwork,
     Stage,
     TimedCompute,
@@ -40,8 +40,6 @@ from tests.world.timed import (
 )
 
 START = 64  # tokens of a prompt
-BEFORE = 250  # tokens before a change
-RUN_UP = 100  # tokens for a drafter to learn its calibration, before a fixed setting is measured
 
 
 @dataclass(frozen=True)
@@ -88,15 +86,12 @@ class Simulation:
         control: object | None = None,
         seed: int = 0,
         inline: bool = False,
-        copies_from: int | None = None,
     ) -> None:
-        """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU.
-        ``copies_from``: see :class:`Fate`."""
+        """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU."""
         self.method, self.control, self.inline = method, control, inline
-        self.stage = Stage(world, fate(seed, copies_from), random.Random(seed))
+        self.stage = Stage(world, fate(seed), random.Random(seed))
         self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what else happens, from the first scene on
         self.draft = TimedDraft(self.stage)
-        self.others: dict[str, World] = {}  # further drafters by name, and what is true of them
         self.target = TimedTarget(self.stage)
         self.network = SlowNetwork(self.stage)
         self.trace = Trace()
@@ -166,9 +161,6 @@ class Simulation:
         stop = asyncio.Event()
         controlling = self._controller(stop)
         actors = [asyncio.create_task(verifier.run(stop)), draft.process.run(drafter.run(stop))]
-        for name, world in self.others.items():
-            other = TimedDraft(Stage(world, self.stage.fate, self.stage.chance))
-            actors.append(other.process.run(self._drafter(name, other, world).run(stop)))
         while verifier.state.drafters.named("drafter") is None or verifier.state.controller is None:
             await asyncio.sleep(0.01)
         caller = Caller(network, "client")
@@ -234,51 +226,3 @@ class Simulation:
         while True:
             await caller.next()
             caller.seen.clear()
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """After a change: how the controller does on a stretch of text, and how every fixed setting does on it."""
-
-    controlled: float  # tokens per second
-    fixed: dict[Fixed, float]
-    trace: Trace
-    settled: int  # first round of the stretch
-
-    @property
-    def best(self) -> Fixed:
-        return max(self.fixed, key=lambda one: self.fixed[one])
-
-    @property
-    def ratio(self) -> float:
-        return self.controlled / self.fixed[self.best]
-
-
-def compare(
-    method: str,
-    before: World,
-    after: World,
-    streams: int,
-    settings: Sequence[Fixed],
-    rounds: int = 50,
-    tokens: int = 300,
-    seed: int = 0,
-    inline: bool = False,
-    copying: bool = False,
-) -> Comparison:
-    """``rounds`` of every stream after the world changed and the streams grew from one to ``streams``, the stretch of
-    ``tokens`` begins on which the controller is compared with every one of ``settings``, alone in the new world.
-    ``copying``: from the change on the text repeats itself."""
-    copies_from = START + BEFORE if copying else None
-    sim = Simulation(before, method, seed=seed, inline=inline, copies_from=copies_from)
-    _, (changed, _) = sim.play((before, BEFORE, 1), (after, (25 if copying else 5) * rounds + tokens, streams))
-    settled = changed + rounds * streams
-    first = sim.tokens(settled)
-    fixed = {}
-    for setting in settings:
-        other = Simulation(after, setting.method, setting, seed, inline, copies_from)
-        other.at = sim.at + first - RUN_UP
-        other.joining_at = sim.at + max(0, first - BEFORE - RUN_UP // 2)  # so that those read the same text as well
-        other.play((after, RUN_UP // 2, 1), (after, RUN_UP // 2 + tokens + 20, streams))  # joined as in the other
-        fixed[setting] = other.rate_over(RUN_UP, RUN_UP + tokens)
-    return Comparison(sim.rate_over(first, first + tokens), fixed, sim.trace, settled)

@@ -16,14 +16,12 @@ from actors.models import Expansion, Leaf, Outcome, Window
 from actors.tree.accept import depths_of, walk
 from actors.verifier.compute import Compute
 from protocols.messages import Sampling
-from protocols.transport import Backlog
 from tests.world.clock import Process, now_here
+from tests.world.compute import HeldInbox
 from tests.world.models import INFO, VOCAB
 from tests.world.network import MemoryNetwork
 
 LONGEST = 40_000  # positions
-COPIED = 200
-BORDER = 20_000  # between two kinds of text
 CHUNK = 256  # tokens of a prompt that the target computes at once unless it is asked for fewer
 OVERHEAD_US = 150.0  # of a round, outside the forward
 INFO = replace(INFO, max_context=LONGEST)
@@ -44,16 +42,12 @@ class World:
     prompts: bool = False  # whether the target takes its time for them, as for rows of a round
     context: float = 0.0  # of such a row, for every token of its prompt that it looks back to
     prefill_us: float = 0.0  # of the draft, for every token of a text that it has not seen
-    beyond: float | None = None  # the skill from position ``BORDER`` on, if it is another in texts of that kind
 
     def verify(self, rows: int) -> float:
         return self.verify_us + self.row_us * rows
 
     def prompt(self, rows: int, before: int) -> float:
         return self.row_us * rows * (1 + self.context * before)
-
-    def skill_at(self, position: int) -> float:
-        return self.skill if self.beyond is None or position < BORDER else self.beyond
 
     def step(self, leaves: int) -> float:
         return self.step_us * (1 + self.width * (leaves - 1))
@@ -62,18 +56,15 @@ class World:
 class Fate:
     """The text, and the draft's luck at each of its positions. Nobody changes it: simulations share :func:`fate`."""
 
-    def __init__(self, seed: int = 0, copies_from: int | None = None) -> None:
-        """From position ``copies_from`` on the text repeats what stood ``COPIED`` tokens before."""
+    def __init__(self, seed: int = 0) -> None:
         chance = random.Random(seed)
         self.truth = [chance.randrange(2, VOCAB) for _ in range(LONGEST)]
-        for position in range(copies_from if copies_from is not None else LONGEST, LONGEST):
-            self.truth[position] = self.truth[position - COPIED]
         self.luck = [chance.random() for _ in range(LONGEST)]
         self.sure = [chance.uniform(-1, 1) for _ in range(LONGEST)]
 
     def candidates(self, position: int, right_so_far: bool, world: World) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The draft's three guesses at a position, and what it thinks of each."""
-        skill = world.skill_at(position)
+        skill = world.skill
         spread = 0.8 * min(skill, 1 - skill)
         first = min(max(skill + spread * self.sure[position], 0.0), 1.0)
         second = 0.5 * (1 - first) if skill > 0.05 else 0.02
@@ -275,23 +266,6 @@ class TimedCompute(Compute):
         return future
 
     def close(self) -> None: ...
-
-
-class HeldInbox(Backlog):
-    """A socket whose owner may be computing: what arrives meanwhile lies there, and is read when somebody looks."""
-
-    held = False
-
-    async def get(self):
-        while self.held or not self._items:
-            self.raise_if_closed()
-            self._changed.clear()
-            await self._changed.wait()
-        return self._items.popleft()
-
-    def release(self) -> None:
-        self.held = False
-        self._changed.set()
 
 
 class TimedInlineCompute(TimedCompute):
