@@ -30,7 +30,7 @@ def choose_streams(numbers: str) -> list[int]:
 
 
 @dataclass(slots=True)
-class TimedAnswer:
+class StreamTimes:
     """One answer's chunks, in ms from the start of the run."""
 
     prompt: str
@@ -57,7 +57,7 @@ async def run_streams(
     """Every prompt at least once, and ``PER_STREAM`` requests a stream."""
     ordered = by_turns(prompts)
     waiting = itertools.islice(itertools.cycle(ordered), max(len(ordered), PER_STREAM * streams))
-    answers: list[TimedAnswer] = []
+    answers: list[StreamTimes] = []
     began = time.perf_counter()
 
     def clock() -> float:
@@ -65,7 +65,7 @@ async def run_streams(
 
     async def stream() -> None:
         for prompt in waiting:
-            answer = TimedAnswer(prompt.id, clock())
+            answer = StreamTimes(prompt.id, clock())
             answers.append(answer)
             await answer.read(ours, row, prompt.turns[0], sampling, clock)
 
@@ -85,7 +85,7 @@ async def run_streams(
     )
 
 
-def throughput(answers: Sequence[TimedAnswer]) -> float:
+def throughput(answers: Sequence[StreamTimes]) -> float:
     """Tokens per second of all streams, until the first of them finds no request left."""
     last = max((one.sent for one in answers), default=0.0)
     until = min((one.times[-1] for one in answers if one.times and one.times[-1] > last), default=0.0)

@@ -7,7 +7,7 @@ import pytest
 from duoactor.bench.methods import BY_NAME
 from duoactor.bench.report import markdown, verdict
 from duoactor.bench.results import StreamsRun
-from duoactor.bench.streams import TimedAnswer, choose_streams, run_streams, summarize_streams, throughput
+from duoactor.bench.streams import StreamTimes, choose_streams, run_streams, summarize_streams, throughput
 from duoactor.bench.suites import Prompt
 from protocols.errors import ConfigError, RequestError
 from protocols.messages import ChatTurn, Chunk, FailureCode, Sampling
@@ -54,9 +54,9 @@ async def test_so_many_streams_are_at_work_and_every_prompt_is_asked():
 
 def test_throughput_ends_when_the_first_stream_finds_no_request_left():
     answers = [
-        TimedAnswer("a", 0.0, [100.0, 200.0], [1, 9], [1] * 10),
-        TimedAnswer("b", 0.0, [100.0, 1000.0], [1, 9], [1] * 10),
-        TimedAnswer("c", 200.0, [300.0, 400.0], [1, 9], [1] * 10),
+        StreamTimes("a", 0.0, [100.0, 200.0], [1, 9], [1] * 10),
+        StreamTimes("b", 0.0, [100.0, 1000.0], [1, 9], [1] * 10),
+        StreamTimes("c", 200.0, [300.0, 400.0], [1, 9], [1] * 10),
     ]
     assert throughput(answers) == pytest.approx(1000 * (10 + 1 + 10) / 400)
     assert throughput([]) == 0.0
