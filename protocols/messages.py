@@ -226,6 +226,8 @@ class RequestStats(Struct, frozen=True):
     resyncs: Count = 0  # drafters that had to ask for committed tokens
     cached_tokens: Position = 0  # of the prompt: not computed again, because an earlier one began with them
     forced_tokens: Count = 0  # accepted tokens that were the only ones a grammar allowed
+    prediction_tokens: Position = 0  # of the request's prediction
+    predicted_tokens: Position = 0  # of those, that the output has in their place
 
 
 class DrafterStatus(Struct, frozen=True):
@@ -623,6 +625,7 @@ class Generate(Message, frozen=True):
     deadline_ms: Milliseconds = 0.0  # from the request's arrival to its last token; 0: none
     rendering: Rendering = Rendering()  # of ``messages``
     dictation: Dictation | None = None
+    prediction: Text = ""  # of the output, as far as the client knows it: a draft
 
 
 class Cancel(Message, frozen=True):

@@ -160,6 +160,7 @@ class Admission:
             Times(arrival.arrived),
             Delivery(len(generated), Trace() if message.trace else None),
             prepared.grammar,
+            prepared.prediction,
         )
 
     def _refuse(self, arrival: Arrival, error: RequestError) -> None:

@@ -45,5 +45,6 @@ def _stats(stream: Stream) -> RequestStats:
         decode_ms=(times.last_at - times.first_at) * 1000,
         overhead_ms=times.overhead_us / 1000,
         drafters=tuple(stream.loan.names),
+        prediction_tokens=len(stream.prediction),
         cached_tokens=stream.delivery.cached_tokens,
     )

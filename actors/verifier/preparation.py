@@ -27,6 +27,7 @@ class Prepared:
     sampling: Sampling
     output: Output
     grammar: Grammar | Dictated | None
+    prediction: list[int]
 
 
 def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
@@ -35,13 +36,14 @@ def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, m
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
     wanted, dictation = message.structured_outputs, message.dictation
     grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
+    prediction = codec.encode(message.prediction, False)[: info.max_context] if message.prediction else []
     if dictation is None:
         output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
-        return Prepared(prompt, sampling, output, grammar)
+        return Prepared(prompt, sampling, output, grammar, prediction)
     binds = Dictated(dictation, codec, info.vocab_size, grammar, message.generated)
     dictated = range(dictation.at, dictation.at + len(dictation.tokens))
     output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated, dictated)
-    return Prepared(prompt, sampling, output, binds)
+    return Prepared(prompt, sampling, output, binds, prediction)
 
 
 def is_short(message: Generate) -> bool:
@@ -49,7 +51,7 @@ def is_short(message: Generate) -> bool:
     if message.structured_outputs is not None or message.dictation is not None:
         return False
     text = message.prompt if isinstance(message.prompt, str) else ""
-    length = len(text) + len(message.tools) + characters(message.messages)
+    length = len(text) + len(message.prediction) + len(message.tools) + characters(message.messages)
     return length <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT
 
 

@@ -122,6 +122,7 @@ class Stream:
     times: Times
     delivery: Delivery
     grammar: Grammar | Dictated | None = None
+    prediction: Sequence[int] = ()  # of the output, by the request itself
     status: Stage = Stage.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     tally: Sums = field(default_factory=Sums)

@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     priority: Annotated[int, "lower is served earlier, and keeps its room in the KV pool longer"]
     deadline_ms: Annotated[float, "fail if the answer is not complete after so many milliseconds; 0 is no limit"]
     structured_outputs: Annotated[StructuredOutputs | None, "JSON schema, regex or grammar that the answer must follow"]
+    prediction: Annotated[str, "what the answer should be, as far as you know it: a draft, which changes no token"]
     rendering: Annotated[
         Rendering, "how messages become a prompt; its continue_final continues an assistant's last turn"
     ]

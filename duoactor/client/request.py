@@ -88,6 +88,7 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
         cache_salt=typed("cache_salt", options.get("cache_salt", ""), str),
         structured_outputs=make_structure(options.get("structured_outputs")),
         tools=make_tools(options.get("tools") or ()),
+        prediction=_prediction(options.get("prediction", "")),
         **{name: typed(name, value, int) for name, value in rest.items()},
         trace=typed("trace", options.get("trace", False), bool),
         deadline_ms=typed("deadline_ms", options.get("deadline_ms", 0.0), float),
@@ -142,6 +143,12 @@ def make_rendering(given: object) -> Rendering:
     if not isinstance(given, Rendering):
         raise _bad(f"rendering must be a duoactor.Rendering, not {reprlib.repr(given)}")
     return given
+
+
+def _prediction(given: object) -> str:
+    text: str = typed("prediction", given, str)
+    _check_text("prediction", text)
+    return text
 
 
 def _dictation(given: object) -> Dictation | None:

@@ -180,6 +180,7 @@ class Gateway:
                     trace=one.trace,
                     rendering=rendering,
                     dictation=one.dictation(model.calling),
+                    prediction=one.prediction,
                 )
                 for one in question.alone(model.calling)
             ]

@@ -39,6 +39,7 @@ class Question:
     rendering: Rendering = RENDERING
     thinking: Wish | None = None  # None: the API has no thoughts
     ignored: Ignored = field(default_factory=Ignored)
+    prediction: str = ""  # of the answer
     scores: bool = False  # the log-probabilities of the prompts' own tokens are wanted
 
     def check(self, vocab_size: int) -> None:

@@ -252,3 +252,27 @@ async def test_the_openai_clients_own_errors_are_raised():
         with pytest.raises(openai.BadRequestError) as caught:
             await gateway.openai("secret").chat.completions.create(model="toy", messages=TURNS, temperature=-1)
     assert (caught.value.param, caught.value.type) == ("temperature", "invalid_request_error")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prediction_is_a_draft_that_changes_no_token_and_is_counted_in_the_usage(stream):
+    ask = {"max_tokens": 40, "ignore_eos": True, "seed": 5, "stream_options": {"include_usage": True}}
+    async with served(Cluster(language=LANGUAGE, forward_s=0.003)) as gateway:
+        plain = (await gateway.chat(**ask)).json()
+        text = plain["choices"][0]["message"]["content"]
+        edited = f"{text[:10]}??{text[12:25]}{text[30:]}"
+        parts = [{"type": "text", "text": edited}]
+        asked = {"messages": TURNS, **ask, "prediction": {"type": "content", "content": parts}}
+        if stream:
+            events = await gateway.events("/v1/chat/completions", **asked)
+            (*made, last) = events
+            answer = "".join(one["choices"][0]["delta"].get("content", "") for one in made)
+        else:
+            last = (await gateway.post("/v1/chat/completions", **asked)).json()
+            answer = last["choices"][0]["message"]["content"]
+    assert answer == text
+    details = last["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] == len(edited)
+    assert details["accepted_prediction_tokens"] >= 25
+    assert last["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
+    assert "accepted_prediction_tokens" not in plain["usage"]["completion_tokens_details"]

@@ -109,7 +109,7 @@ async def test_what_changes_nothing_is_tolerated_and_null_is_nothing():
 
 async def test_hints_at_any_depth_are_ignored_without_a_word_and_counted():
     hints = {
-        "store": True, "reasoning_effort": "high", "verbosity": "low", "prompt_cache_key": "k", "prediction": {},
+        "store": True, "reasoning_effort": "high", "verbosity": "low", "prompt_cache_key": "k",
         "stream_options": {"include_obfuscation": False},
         "tools": [{**F, "cache_control": {"type": "ephemeral"}}],
         "messages": [

@@ -21,7 +21,8 @@ from actors.tree.tree import OWN, Node, TokenTree
 from actors.verifier.rounds import Committed
 from actors.verifier.sources.lookahead import Lookahead, LookaheadSession
 from actors.verifier.sources.memory import Memory, Remembered
-from actors.verifier.sources.source import DATASTORE, MEMORY, SLICE, TEXT, WHOLE, Allowance, Source
+from actors.verifier.sources.predicted import Predicted, PredictedSession
+from actors.verifier.sources.source import DATASTORE, MEMORY, PREDICTION, SLICE, TEXT, WHOLE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
@@ -132,6 +133,27 @@ class Lookup(_Proposing):
                     depths[row] = depth + 1
 
 
+class Prediction(Lookup):
+    """What requests themselves predict of their outputs."""
+
+    def __init__(self) -> None:
+        super().__init__("prediction", PREDICTION, lambda s: Predicted(s.prediction, s.text.prompt_len))
+
+    def judged_as(self, stream: Stream) -> str:
+        return self.name if stream.prediction else ""
+
+    def prepare(self, stream: Stream, most: int = SLICE) -> None:
+        if stream.prediction:
+            super().prepare(stream, most)
+
+    def learn(self, stream: Stream, committed: Committed) -> None:
+        if stream.prediction:
+            super().learn(stream, committed)
+            session = self._reading(stream).session
+            if isinstance(session, PredictedSession):
+                stream.tally.predicted = session.agreed
+
+
 class Whole(_Proposing):
     """A method that is nothing but a proposer: each proposal is the window of its round."""
 
@@ -174,6 +196,7 @@ class Library:
             Whole("pld-earliest", lambda stream: _of_length(PromptLookup(earliest=True), stream)),
             Whole("sam", lambda stream: _of_length(SuffixAutomaton(), stream)),
             Whole("lookahead", lambda stream: fitting(Lookahead(), stream.wait.max_window)),
+            Prediction(),
             Lookup("text", TEXT, lambda stream: SuffixAutomaton(tokens=NODES)),
         ]
         if datastore is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from duoactor.serve.answers import Pieces, new_id
+from duoactor.serve.content import ContentPart, text_of
 from duoactor.serve.errors import bad
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.openai.messages import ChatMessage, FunctionTool, rendering, turns, use
@@ -20,6 +21,13 @@ from duoactor.serve.thinking import ThinkingParameters
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, Event, Parser, Said, Thought
 from duoactor.serve.tool_calls.use import Choice, Pick
 from protocols.messages import Chunk, FinishReason, RequestStats, TokenLogprobs
+
+
+class PredictedContent(msgspec.Struct, frozen=True):
+    """OpenAI's predicted output."""
+
+    content: str | tuple[ContentPart, ...]
+    type: Literal["content"] = "content"
 
 
 class ChatRequest(ThinkingParameters, frozen=True, kw_only=True):
@@ -33,6 +41,7 @@ class ChatRequest(ThinkingParameters, frozen=True, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    prediction: PredictedContent | None = None
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -110,6 +119,7 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
         rendering=rendering(wanted.messages, wanted.add_generation_prompt, wanted.continue_final_message),
         thinking=wanted.wish,
         ignored=ignored,
+        prediction="" if wanted.prediction is None else text_of(wanted.prediction.content, "prediction.content"),
     )
     return wanted, question
 

@@ -19,12 +19,17 @@ from protocols.messages import Chunk, RequestStats
 C = TypeVar("C")
 
 
+class CompletionDetails(ThoughtDetails, frozen=True):
+    accepted_prediction_tokens: int | UnsetType = UNSET  # where the request has a prediction
+    rejected_prediction_tokens: int | UnsetType = UNSET
+
+
 class CompletionUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: TokenDetails
-    completion_tokens_details: ThoughtDetails
+    completion_tokens_details: CompletionDetails
 
 
 class Envelope(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
@@ -73,7 +78,11 @@ class OpenAIAnswer(Answer):
         prompt = sum(one.prompt_tokens for one in stats[:: self._n])
         made = sum(one.completion_tokens for one in stats)
         cached = TokenDetails(sum(one.cached_tokens for one in stats[:: self._n]))
-        return CompletionUsage(prompt, made, prompt + made, cached, ThoughtDetails(self.thought_tokens))
+        details = CompletionDetails(self.thought_tokens)
+        if predicted := sum(one.prediction_tokens for one in stats):
+            agreed = sum(one.predicted_tokens for one in stats)
+            details = CompletionDetails(self.thought_tokens, agreed, max(0, predicted - agreed))
+        return CompletionUsage(prompt, made, prompt + made, cached, details)
 
     def count(self, index: int, chunk: Chunk) -> None:
         """Take a chunk into the usage so far."""
