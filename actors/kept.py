@@ -22,6 +22,7 @@ from actors.models import ModelInfo
 
 T = TypeVar("T")
 MOST = 256  # files; the oldest go first
+MEASURED_SLOTS = 4096
 LIBRARIES = ("duoactor", "torch", "transformers", "tokenizers", "numba", "triton", "numpy")
 
 
@@ -34,6 +35,12 @@ def kept(
     """What an earlier start found, else what is measured now. ``how``: its other conditions."""
     about = (_named(model), _machine(), {name: str(value) for name, value in how.items()})
     return _kept(kind, about, measure)
+
+
+def told_slots(slots: int) -> int:
+    """The size of a KV pool as one of the conditions. What is measured fits in ``MEASURED_SLOTS``; beyond them the size
+    follows the memory that is free, which differs at each start."""
+    return min(slots, MEASURED_SLOTS)
 
 
 def kept_of_files(kind: type[T], files: Iterable[Path], find: Callable[[], T]) -> T:

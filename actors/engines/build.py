@@ -11,7 +11,7 @@ from torch import nn
 from actors.engines.cache.kv_cache import TRASH, full_request
 from actors.engines.cache.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
-from actors.engines.decoder.configuration import supports
+from actors.engines.decoder.configuration import spec_of, supports
 from actors.engines.decoder.engine import LlamaEngine, recorded_bytes
 from actors.engines.drafts.draft import Draft
 from actors.engines.engine import Engine
@@ -23,14 +23,14 @@ from actors.engines.weights.draft_vocabulary import refuse_as_target
 from actors.engines.weights.dtypes import INT8, draft_dtype, target_dtype
 from actors.engines.weights.loading import (
     describe,
-    load_config,
+    known_config,
     load_for_engine,
-    load_tokenizer,
     max_context,
     resolve_device,
+    serving_tokenizer,
     vocab_size,
 )
-from actors.kept import kept
+from actors.kept import kept, told_slots
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
@@ -102,15 +102,20 @@ def build_target(
     :meth:`Engine.use_spare_cpus`. Raises ModelError or ConfigError."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
-    config = load_config(name)
+    config = known_config(name)
     refuse_as_target(name, config)
     kind, int8 = target_dtype(dtype, where, config)
-    tokenizer = load_tokenizer(tokenizer_of or name)
+    tokenizer = serving_tokenizer(tokenizer_of or name)
     model = load_for_engine(name, where, kind)
     info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
     slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH)
     engine = _engine(model, info, slots, exact=True, int8=int8, spare_cpus=spare_cpus)
-    how = {"engine": type(engine).__name__, "config": config.to_json_string(), "slots": slots, "threads": threads}
+    how = {
+        "engine": type(engine).__name__,
+        "config": spec_of(config) or config.to_json_string(),
+        "slots": told_slots(slots),
+        "threads": threads,
+    }
     agreement = kept(Agreement, info, lambda: self_check(engine), **how)
     return Target(engine, agreement=agreement), TokenizerCodec(tokenizer)
 
@@ -137,10 +142,10 @@ def build_draft(
         )
     torch.set_num_threads(threads)
     where = resolve_device(device)
-    kind, int8 = draft_dtype(dtype, where, load_config(name))
+    kind, int8 = draft_dtype(dtype, where, known_config(name))
     model = load_for_engine(name, where, kind)
     if like is None:
-        info = describe(name, model, load_tokenizer(name), where, _named(kind, int8))
+        info = describe(name, model, serving_tokenizer(name), where, _named(kind, int8))
     else:
         info = replace(like, vocab_size=vocab_size(model), max_context=max_context(model))
     slots = _slots(kv_tokens, model, Draft.full_request(info.max_context), DRAFT_SHARE)

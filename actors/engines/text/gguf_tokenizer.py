@@ -115,7 +115,7 @@ class _Vocabulary:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
-        self.tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
+        self.tokens: list[str] = [*metadata.get("tokenizer.ggml.tokens", ())]
 
     def __call__(self, key: str) -> Any:
         return self._metadata.get(f"tokenizer.ggml.{key}")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +52,42 @@ class Stored:
     def values(self) -> NDArray[np.float32]:
         """Its numbers, as they were meant."""
         return self.kind.dequantise(self.rows).reshape(self.shape)
+
+
+class Strings(Sequence[str]):
+    """An array of strings in a mapped file. They are decoded at their first use, which a later start has not."""
+
+    def __init__(self, view: memoryview, begin: int, count: int) -> None:
+        """Raises ValueError or struct.error where the file ends before."""
+        self._view, at = view, begin
+        self._places = places = list[int]()
+        length_at = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            places.append(at)
+            at += 8 + length_at(view, at)[0]
+        if at > len(view):
+            raise ValueError(at)
+        self.end = at
+
+    @cached_property
+    def _decoded(self) -> list[str]:
+        ends = [*self._places[1:], self.end]
+        return [
+            str(self._view[begin + 8 : end], "utf-8", "replace") for begin, end in zip(self._places, ends, strict=False)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._decoded[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded)
 
 
 class GGUF:
@@ -175,18 +213,11 @@ class _Part:
         self._at = begin + length
         return str(self._view[begin : self._at], "utf-8", "replace")
 
-    def _strings(self, count: int) -> list[str]:
+    def _strings(self, count: int) -> Strings:
         """As :meth:`_string`, for vocabularies of hundreds of thousands."""
-        view, at, found = self._view, self._at, []
-        length_at = struct.Struct("<Q").unpack_from
-        for _ in range(count):
-            begin = at + 8
-            at = begin + length_at(view, at)[0]
-            found.append(view[begin:at])
-        if at > len(view):
-            raise ValueError(at)
-        self._at = at
-        return [str(one, "utf-8", "replace") for one in found]
+        found = Strings(self._view, self._at, count)
+        self._at = found.end
+        return found
 
     def _value(self, code: int) -> Any:
         if code == _STRING:

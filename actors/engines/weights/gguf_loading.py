@@ -77,11 +77,11 @@ class GGUFSource:
         return [Blocks([(FileBlocks(matrix), None) for matrix in part]) for part in parts]
 
 
-def packed_model(name: str, dtype: torch.dtype) -> StoredModel:
+def packed_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel:
     """A model for the compiled decoder on a CPU. Raises ModelError."""
     checkpoint = open_gguf(name)
     size = sum(math.prod(stored.shape) for stored in checkpoint.file.tensors.values())
-    return StoredModel(gguf_config(name), GGUFSource(checkpoint, dtype), size, checkpoint.kinds)
+    return StoredModel(config, GGUFSource(checkpoint, dtype), size, checkpoint.kinds)
 
 
 def gguf_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:

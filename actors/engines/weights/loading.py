@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,14 @@ import torch
 from torch import nn
 
 from actors.engines.decoder.configuration import COMPILED, is_compiled, spec_of, supports
+from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint
 from actors.engines.weights.gguf_loading import gguf_config, gguf_model, gguf_tokenizer, packed_model
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import FILES, located
+from actors.engines.weights.kept_config import KeptConfig
 from actors.engines.weights.quantised import check as check_quantisation
 from actors.engines.weights.quantised import dequantised, method_of, read_tensors, read_weights
 from actors.engines.weights.quantised_source import QuantisedSource
@@ -91,23 +94,44 @@ def load_config(name: str) -> Any:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:
         raise ModelError(_why(name, error)) from None
-    if quantisation := _quantisation(config):
+    if quantisation := _quantisation(directory):
         check_quantisation(name, quantisation)
         del config.quantization_config  # the weights are loaded as what they stand for
     return config
 
 
-def _quantisation(config: Any) -> dict[str, Any]:
+def known_config(name: str) -> Any:
+    """The configuration, without transformers where an earlier start has found that the fused decoder runs the model.
+    Raises ModelError."""
+    read: list[Any] = []
+
+    def find() -> KeptConfig:
+        read.append(load_config(name))
+        return KeptConfig.of(read[0])
+
+    found = kept_of_files(KeptConfig, files, find) if (files := _config_files(name)) else KeptConfig()
+    if read or not found.own:
+        return read[0] if read else load_config(name)
+    check_checkpoint(located(name))
+    return found.config()
+
+
+def _config_files(name: str) -> list[Path]:
+    file = find_gguf(name) if is_gguf(name) else Path(located(name)) / "config.json"
+    return [file] if file.is_file() else []
+
+
+def _quantisation(directory: str) -> dict[str, Any]:
     """The ``quantization_config`` of a checkpoint whose layout is read here; else nothing."""
-    found = getattr(config, "quantization_config", None)
+    file = Path(directory) / "config.json"
+    given = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    found = given.get("quantization_config")
     return dict(found) if isinstance(found, dict) and method_of(found) else {}
 
 
 def _published(name: str) -> str:
     """How a directory's or hub model's weights were quantised by its publisher; "": they were not."""
-    from transformers import AutoConfig
-
-    return "" if is_gguf(name) else method_of(_quantisation(AutoConfig.from_pretrained(located(name))))
+    return "" if is_gguf(name) else method_of(_quantisation(located(name)))
 
 
 def _auto_class(config: Any) -> Any:
@@ -122,8 +146,6 @@ def _auto_class(config: Any) -> Any:
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """A causal language model in evaluation mode. Raises ModelError."""
-    from transformers import AutoConfig
-
     _quiet()
     if is_gguf(name):
         return gguf_model(name, device, dtype)
@@ -131,7 +153,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     check_config(name, config)
     part = head_size(config) < config.get_text_config().vocab_size
     try:
-        quantisation = _quantisation(AutoConfig.from_pretrained(directory, trust_remote_code=False))
+        quantisation = _quantisation(directory)
         if quantisation:
             log.info("%s has %s weights, which are computed in %s", name, method_of(quantisation), dtype)
             whole = dequantised(read_tensors(Path(directory)), quantisation)
@@ -167,12 +189,12 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
 def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """:func:`load_model`, or what leaves its weights in their files: a GGUF file that compiled layers multiply as it
     lies, and safetensors for the fused decoder that an earlier start found to be what transformers makes of them."""
-    config = load_config(name)
+    config = known_config(name)
     if not supports(config, device, dtype):
         return load_model(name, device, dtype)
     if is_gguf(name):
         compiled = device.type == "cpu" and is_compiled(config) and dtype in COMPILED
-        return packed_model(name, dtype) if compiled else load_model(name, device, dtype)
+        return packed_model(name, config, dtype) if compiled else load_model(name, device, dtype)
     if device.type == "cpu" and is_compiled(config) and dtype in COMPILED and _published(name):
         return _quantised_model(name, config, dtype) or load_model(name, device, dtype)
     loaded: list[nn.Module] = []
@@ -191,10 +213,8 @@ def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.M
 
 def _quantised_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel | None:
     """None: the checkpoint has other names than the model in memory."""
-    from transformers import AutoConfig
-
     directory = Path(located(name))
-    quantisation = _quantisation(AutoConfig.from_pretrained(directory, trust_remote_code=False))
+    quantisation = _quantisation(str(directory))
     read = read_weights(read_tensors(directory), quantisation)
     weights = {key: weight.to(dtype) if isinstance(weight, torch.Tensor) else weight for key, weight in read}
     source, spec = QuantisedSource(weights, dtype), spec_of(config)
@@ -218,6 +238,20 @@ def load_tokenizer(name: str) -> Any:
         if Path(name).is_dir():
             raise ModelError(f"{name} has no tokenizer that can be loaded; add tokenizer.json to it") from None
         raise ModelError(_why(name, error)) from None
+
+
+def serving_tokenizer(name: str) -> Any:
+    """The model's tokenizer, or one that does the same and was kept by an earlier start. Raises ModelError."""
+    read: list[Any] = []
+
+    def find() -> KeptTokenizer:
+        read.append(load_tokenizer(name))
+        return KeptTokenizer.of(read[0])
+
+    found = kept_of_files(KeptTokenizer, files, find) if (files := tokenizer_files(name)) else KeptTokenizer()
+    if read or not found.backend:
+        return read[0] if read else load_tokenizer(name)
+    return FastTokenizer(found)
 
 
 def _tokenizer_directory(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from actors.engines.decoder.families.stretched import llama3, yarn
 from actors.engines.decoder.spec import (
     GELU,
     GELU_TANH,
@@ -55,7 +56,7 @@ def activation(name: str) -> str:
 
 def rotation(config: Any, kind: str | None = None, partial: bool = False, neighbours: bool = False) -> Rotation:
     """As ``rope_parameters`` say, for layers of a ``kind`` where they differ by it. ``partial``: the family knows
-    ``partial_rotary_factor``."""
+    ``partial_rotary_factor``. Computed here, because transformers takes two seconds to import."""
     parameters = config.rope_parameters
     by_kind = kind in parameters
     own = parameters[kind] if by_kind else parameters
@@ -64,14 +65,14 @@ def rotation(config: Any, kind: str | None = None, partial: bool = False, neighb
         raise Undescribed(f"{name} rotations depend on the length of the text")
     if not partial and share != 1.0:
         raise Undescribed("the family turns whole heads")
-    if name == "default":
-        turned = int(width_of(config) * share)
-        places = torch.arange(0, turned, 2, dtype=torch.float) / turned
-        frequencies, factor = 1.0 / (own["rope_theta"] ** places), 1.0
-    else:
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        frequencies, factor = ROPE_INIT_FUNCTIONS[name](config, "cpu", layer_type=kind if by_kind else None)
+    turned = int(width_of(config) * share)
+    frequencies, factor = 1.0 / (own["rope_theta"] ** (torch.arange(0, turned, 2, dtype=torch.float) / turned)), 1.0
+    if name == "linear":
+        frequencies = frequencies / own["factor"]
+    elif name == "llama3":
+        frequencies = llama3(own, frequencies)
+    elif name == "yarn":
+        frequencies, factor = yarn(own, turned, config.max_position_embeddings)
     return Rotation(tuple(frequencies.tolist()), float(factor), neighbours)
 
 

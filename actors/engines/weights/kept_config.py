@@ -1,0 +1,54 @@
+"""A configuration as an earlier start has kept it: transformers takes two seconds to import and to read its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import torch
+
+from actors.engines.cache.pool import KVShape
+from actors.engines.decoder.configuration import spec_of
+
+
+class PlainConfig(SimpleNamespace):
+    """The fields of a ``transformers`` configuration, without its class."""
+
+    def __init__(self, values: dict[str, Any], text: PlainConfig | None = None) -> None:
+        kind = values.get("dtype")
+        super().__init__(**values | {"dtype": getattr(torch, kind) if isinstance(kind, str) else kind})
+        self._text = text or self
+
+    def get_text_config(self) -> PlainConfig:
+        return self._text
+
+
+@dataclass(frozen=True, slots=True)
+class KeptConfig:
+    """What a :class:`PlainConfig` is made of; without ``own`` the fused decoder does not run the model."""
+
+    own: dict[str, Any] = field(default_factory=dict)
+    text: dict[str, Any] | None = None  # of the text part of a model with eyes
+
+    @classmethod
+    def of(cls, config: Any) -> KeptConfig:
+        text = config.get_text_config()
+        made = cls(_values(config), None if text is config else _values(text))
+        spec = spec_of(config)
+        try:
+            plain = msgspec.json.decode(msgspec.json.encode(made), type=cls).config()
+        except TypeError:  # a field that is no JSON
+            return cls()
+        same = spec is not None and spec_of(plain) == spec and KVShape.of(plain) == KVShape.of(config)
+        return made if same else cls()
+
+    def config(self) -> PlainConfig:
+        return PlainConfig(self.own, None if self.text is None else PlainConfig(self.text))
+
+
+def _values(config: Any) -> dict[str, Any]:
+    """All fields, by their other names too."""
+    values: dict[str, Any] = config.to_dict()
+    return {name: getattr(config, name) for name in config.attribute_map} | values
