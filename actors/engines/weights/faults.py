@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.kept import kept_of_files
 from protocols.errors import ModelError
 
 POINTER = b"version https://git-lfs.github.com/spec"
@@ -113,11 +115,24 @@ def _tensors(file: Path) -> dict[str, Any]:
     raise ModelError(f"{file} is cut short, {size:,} bytes of at least {whole:,}: download it again")
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A GGUF file that was read: its metadata are those of a known architecture, and its tensors lie inside it."""
+
+
 def _check_gguf(file: Path) -> None:
     _check_pointer(file)
     with file.open("rb") as source:
         if source.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
             raise ModelError(f"{file} is no GGUF file: it does not begin with GGUF; download it again")
+
+    def read() -> _Whole:
+        from actors.engines.weights.gguf_models import GGUFCheckpoint  # imports numpy
+
+        GGUFCheckpoint(file)
+        return _Whole()
+
+    kept_of_files(_Whole, [file], read)
 
 
 def _check_pointer(file: Path) -> None:

@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
+from actors.engines.weights.faults import check_checkpoint
 from actors.engines.weights.gguf import GGUF
 from protocols.errors import ModelError
 
@@ -43,7 +44,7 @@ def test_metadata_and_tensors_are_what_was_written(tmp_path: Path) -> None:
     assert file.architecture == "llama"
     assert file.of_architecture("block_count") == 2
     assert file.of_architecture("attention.layer_norm_rms_epsilon") == 1e-6
-    assert file.metadata["tokenizer.ggml.tokens"] == ["a", "ß", "字", "\n"]
+    assert [*file.metadata["tokenizer.ggml.tokens"]] == ["a", "ß", "字", "\n"]
     assert file.metadata["tokenizer.ggml.scores"].tolist() == [0.5, -1.0]
     assert file.metadata["tokenizer.ggml.add_bos_token"] is False
     assert file.bytes == sum(values.nbytes for values in tensors.values())
@@ -84,6 +85,17 @@ def test_a_file_cut_anywhere_is_refused_with_a_sentence(tmp_path: Path) -> None:
         cut.write_bytes(whole[:length])
         with pytest.raises(ModelError, match=r"cut.gguf"):
             GGUF(cut)
+
+
+def test_a_file_that_ends_early_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUOACTOR_CACHE", str(tmp_path / "kept"))
+    whole = write(tmp_path / "model.gguf", {"token_embd.weight": some(7, 64)}).read_bytes()
+    for length in (len(whole) - 64, len(whole) // 2, 9):
+        (tmp_path / "model.gguf").write_bytes(whole[:length])
+        with pytest.raises(ModelError, match=r"cut off or damaged at byte .* of .*; download it again"):
+            check_checkpoint(str(tmp_path / "model.gguf"))
 
 
 def test_garbage_behind_the_magic_is_refused_with_a_sentence(tmp_path: Path) -> None:
