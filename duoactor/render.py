@@ -105,10 +105,14 @@ class TokenStream:
         self._stream = stream
         self._colour = colour
         self._end = "\n"
+        self._thinks = False
 
     def write(self, pieces: Sequence[str], accepted: Sequence[bool], text: str) -> None:
         if not text:
             return
+        if self._thinks:
+            self._stream.write("\n\n")
+            self._thinks = False
         if self._colour and "".join(pieces) == text:
             shown = "".join(
                 f"{ACCEPTED if drafted else OWN}{piece}"
@@ -120,6 +124,13 @@ class TokenStream:
             self._stream.write(text)
         self._stream.flush()
         self._end = text[-1]
+
+    def think(self, text: str) -> None:
+        """A piece of a thought, dimmed; a line of its own lies between it and what follows."""
+        if text:
+            self._stream.write(f"{DIM}{text}{RESET}")
+            self._stream.flush()
+            self._end, self._thinks = text[-1], True
 
     def close(self) -> None:
         """End the line if the text did not."""

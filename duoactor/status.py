@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from actors.settings import retrieves
 from duoactor.render import duration, model_name, print_table, table
-from protocols.messages import Budget, DrafterStatus, Method, StatusReport, TargetStatus
+from protocols.messages import DEFAULTED, UNCHANGED, Budget, DrafterStatus, Method, Sampling, StatusReport, TargetStatus
 
 SOURCE = "accepted_from_"  # in names of counters
 
@@ -19,6 +19,8 @@ def print_status(report: StatusReport) -> None:
     target, pid = report.target, report.verifier.pid
     facts.add_row("target", f"{model_name(target.model_id)} ({target.dtype} on {target.device}, pid {pid})")
     facts.add_row("method", report.method)
+    if said := sampling(target.sampling):
+        facts.add_row("sampling", f"{said}: of requests that name none")
     if not target.branches:
         facts.add_row("windows", "the likeliest path only: branches would change bits, or the model is recurrent")
     facts.add_row("up for", duration(report.uptime_ms))
@@ -54,6 +56,14 @@ def print_status(report: StatusReport) -> None:
             requests.add_row(request.rid, request.method, request.state, str(request.tokens), request.drafter or "none")
         print_table(requests)
     sys.stdout.flush()
+
+
+def sampling(defaults: Sampling) -> str:
+    """What the model's publisher asks for; empty: nothing."""
+    said = (
+        name for name in DEFAULTED if defaults != UNCHANGED and getattr(defaults, name) != getattr(Sampling(), name)
+    )
+    return ", ".join(f"{name} {getattr(defaults, name):g}" for name in said)
 
 
 def agreement(shares: Sequence[float]) -> str:

@@ -125,6 +125,10 @@ class Sampling(Struct, frozen=True):
     skip_special_tokens: bool = True  # False: the text has special tokens by their names; some tool calls need them
 
 
+UNCHANGED = Sampling(temperature=1.0)  # the model's own distribution
+DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # by generation_config.json
+
+
 class StructuredOutputs(Struct, frozen=True):
     """What the output must follow, as in vLLM's StructuredOutputsParams. Exactly one field is given."""
 
@@ -277,6 +281,7 @@ class TargetStatus(Struct, frozen=True):
     cpus: Label = ""  # that they are pinned to
     spare_cpus: Label = ""  # drafters' CPUs that compute as well while all drafters rest; "": none, or of no help
     tokens_per_second: Mean = 0.0  # of one stream without drafts, by measured forwards
+    sampling: Sampling = UNCHANGED  # as in Welcome
 
 
 class ActorStatus(Struct, frozen=True):
@@ -333,7 +338,6 @@ Totals = Annotated[tuple[DraftTotals, ...], Meta(max_length=4096)]
 
 
 NO_THOUGHTS = Thinking()
-UNCHANGED = Sampling(temperature=1.0)  # the model's own distribution
 
 
 # --- anyone -> verifier ----------------------------------------------------------------------------------------------

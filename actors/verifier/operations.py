@@ -121,6 +121,7 @@ class Operations:
             cpus=settings.cpus if on_cpu else "",
             spare_cpus=settings.spare_cpus if self.context.price.target.lends else "",
             tokens_per_second=within(1e6 / self.context.price.plain(1), Mean),
+            sampling=info.sampling,
         )
 
 

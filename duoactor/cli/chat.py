@@ -63,9 +63,10 @@ def chat(
                 _say(line)
                 continue
             history.append(ChatTurn("user", line))
-            answer = PrintedAnswer()
             try:
-                with reading(client.stream(messages=tuple(history), **request)) as chunks:
+                stream = client.stream(messages=tuple(history), **request)
+                answer = PrintedAnswer(stream)
+                with reading(stream) as chunks:
                     show(chunks, answer, color)
             except KeyboardInterrupt:
                 if not on_terminal:
@@ -77,7 +78,7 @@ def chat(
                 history.pop()
                 continue
             print_summary(answer.stats)
-            history.append(ChatTurn("assistant", answer.text))
+            history.append(ChatTurn("assistant", answer.content, reasoning=answer.reasoning))
     return 0
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import click
-from msgspec.structs import replace
 
 from duoactor import render
 from duoactor.cli.environment import Environment
@@ -15,6 +15,7 @@ from duoactor.cli.options import Place, json_option, place_options, request_opti
 from duoactor.cli.sections import SAMPLING, Command
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
+from duoactor.client.sync_client import Stream
 from protocols.errors import ConfigError
 from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, TokenLogprobs
 
@@ -29,23 +30,28 @@ colour_option = click.option(
 class PrintedAnswer:
     """Gathers the chunks of one stream."""
 
-    def __init__(self) -> None:
-        self.text = ""
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.text = self.reasoning = self.content = ""
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: str | None = None
         self.stats: RequestStats | None = None
 
-    def take(self, piece: Chunk) -> None:
-        self.text += piece.text
+    def take(self, piece: Chunk) -> tuple[str, str]:
+        """What the chunk adds to the thoughts, and to the rest."""
+        thought, said = self._stream.split(piece)
+        self.text, self.reasoning, self.content = self.text + piece.text, self.reasoning + thought, self.content + said
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
         self.finish_reason = str(piece.finish_reason) if piece.finish_reason else self.finish_reason
         self.stats = piece.stats or self.stats
+        return thought, said
 
     def document(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "text": self.text,
+            **({"reasoning": self.reasoning, "content": self.content} if self.reasoning else {}),
             "token_ids": self.token_ids,
             "finish_reason": self.finish_reason,
             "metrics": metrics(self.stats or RequestStats()),
@@ -56,11 +62,17 @@ class PrintedAnswer:
 
 
 def show(chunks: Iterator[Chunk], answer: PrintedAnswer, colour: str) -> None:
-    out = render.TokenStream(sys.stdout, render.wants_colour(colour, sys.stdout))
+    """On a terminal thoughts are dimmed, without their marks; elsewhere the text is as the model wrote it."""
+    coloured = render.wants_colour(colour, sys.stdout)
+    out, dims = render.TokenStream(sys.stdout, coloured), not coloured and render.wants_colour("auto", sys.stdout)
     try:
         for piece in chunks:
-            answer.take(piece)
-            out.write(piece.pieces, piece.accepted, piece.text)
+            thought, said = answer.take(piece)
+            if dims:
+                out.think(thought)
+                out.write((), (), said)
+            else:
+                out.write(piece.pieces, piece.accepted, piece.text)
     finally:
         out.close()
 
@@ -95,16 +107,14 @@ def generate(
     if logprobs is not None:
         if not as_json:
             raise click.UsageError("--logprobs is shown with --json only")
-        request["sampling"] = replace(request["sampling"], logprobs=logprobs)
+        request["logprobs"] = logprobs
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise ConfigError("the prompt is empty: give a text, or - to read it from standard input")
     question: dict[str, Any] = {"messages": (ChatTurn("user", text),)} if as_chat else {"prompt": text}
-    answer = PrintedAnswer()
-    with (
-        connected(environment, place, quiet=as_json) as client,
-        reading(client.stream(**question, **request), quiet=as_json) as chunks,
-    ):
+    with connected(environment, place, quiet=as_json) as client, ExitStack() as stack:
+        stream = client.stream(**question, **request)
+        answer, chunks = PrintedAnswer(stream), stack.enter_context(reading(stream, quiet=as_json))
         if as_json:
             for piece in chunks:
                 answer.take(piece)

@@ -15,7 +15,7 @@ from duoactor import config
 from duoactor.cli.sections import CONNECTION, SAMPLING, SPECULATION, SectionOption
 from duoactor.client.options import DESCRIPTIONS
 from duoactor.config import options
-from protocols.messages import Method, Sampling
+from protocols.messages import DEFAULTED, Method, Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,7 +100,8 @@ def struct_options(
             if option.name in leave_out or (only is not None and option.name not in only):
                 continue
             if struct is Sampling:
-                option = replace(option, description=SAMPLING_HELP[option.name])
+                default = f"the model's, or {option.default:g}" if option.name in DEFAULTED else option.default
+                option = replace(option, description=SAMPLING_HELP[option.name], default=default)
             variable = PEER_VARIABLES.get(option.name) if "connect" in struct.__struct_fields__ else None
             name = config.prefixed(option, prefix)
             command = click_option(option, name, section_of(option.name), variable)(command)
@@ -206,9 +207,8 @@ REQUESTED = [name for name in Sampling.__struct_fields__ if name not in NO_FLAG]
 
 
 def _request(method: str, num_speculative_tokens: int, sequences: int, **values: object) -> dict[str, Any]:
-    sampling = Sampling(**config.given(values, Sampling))  # type: ignore[arg-type]
     how = {"method": method, "num_speculative_tokens": num_speculative_tokens, "sequences": sequences}
-    return {"sampling": sampling, **how}
+    return {"seed": 0, **config.given(values, Sampling), **how}
 
 
 def _speculation_option(flag: str, text: str) -> Callable[[F], F]:

@@ -24,6 +24,7 @@ from duoactor.client.request import (
     make_tools,
     make_turns,
     typed,
+    unsaid,
 )
 from duoactor.client.stream import AsyncStream
 from protocols.address import default_address, several
@@ -227,7 +228,7 @@ class AsyncClient:
             RefusedError: While reading: the verifier does not accept this client.
             ConnectionLost: While reading: no verifier answers, or none came back in time.
         """
-        return AsyncStream(make_request(prompt, messages, options), self._connected)
+        return AsyncStream(make_request(prompt, messages, options), self._connected, unsaid(options))
 
     @shows_options
     async def generate(

@@ -8,16 +8,19 @@ import json
 import random
 import reprlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from duoactor.client.options import DEFAULTS
+from duoactor.thoughts import Thoughts
 from protocols import wire
 from protocols.errors import ProtocolError, RequestError
 from protocols.messages import (
+    DEFAULTED,
     ChatTurn,
     Chunk,
     Dictation,
@@ -61,7 +64,9 @@ class Completion:
     """A whole answer.
 
     ``sampling`` is as it was sent, with the seed that was drawn if none was given: asking again with it gives the same
-    text. ``stats`` has the timings and what came of the drafts; ``logprobs`` is empty unless asked for.
+    text. ``stats`` has the timings and what came of the drafts; ``logprobs`` is empty unless asked for. ``text`` is as
+    the model wrote it: its thoughts, as far as the answer to a conversation has any, are ``reasoning``, the rest is
+    ``content``.
     """
 
     text: str
@@ -70,6 +75,8 @@ class Completion:
     stats: RequestStats
     sampling: Sampling
     logprobs: tuple[TokenLogprobs, ...] = ()
+    reasoning: str = ""
+    content: str = ""
 
 
 def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str, Any]) -> Generate:
@@ -97,6 +104,16 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
     )
     validate(request)
     return checked(request)
+
+
+def unsaid(options: Mapping[str, Any]) -> frozenset[str]:
+    """Which of the values that the model has defaults for the caller leaves to it."""
+    return frozenset(() if options.get("sampling") else (name for name in DEFAULTED if options.get(name) is None))
+
+
+def defaulted(sampling: Sampling, defaults: Sampling, said: Collection[str]) -> Sampling:
+    """``sampling`` with the model's own ``defaults`` for what was not ``said``."""
+    return replace(sampling, **{name: getattr(defaults, name) for name in DEFAULTED if name not in said})
 
 
 def make_sampling(given: Sampling | None, options: Mapping[str, Any]) -> Sampling:
@@ -191,18 +208,22 @@ def typed(name: str, value: object, kind: Any) -> Any:
     raise _bad(f"{name} must be {WANTED[kind]}, not {reprlib.repr(value)}")
 
 
-def complete(chunks: Sequence[Chunk], sampling: Sampling) -> Completion:
+def complete(chunks: Sequence[Chunk], sampling: Sampling, thoughts: Thoughts) -> Completion:
     """RequestError if the stream was closed before its end."""
     last = chunks[-1] if chunks else None
     if last is None or last.finish_reason is None:
         raise RequestError(FailureCode.CANCELLED, "the stream was closed before its end; ask again")
+    text = "".join(c.text for c in chunks)
+    reasoning, content = thoughts.whole(text, last.finish_reason is FinishReason.LENGTH)
     return Completion(
-        "".join(c.text for c in chunks),
+        text,
         tuple(t for c in chunks for t in c.token_ids),
         last.finish_reason,
         last.stats or RequestStats(),
         sampling,
         tuple(p for c in chunks for p in c.logprobs),
+        reasoning,
+        content,
     )
 
 

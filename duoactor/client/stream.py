@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+
+from msgspec.structs import replace
 
 from duoactor.client.connection import Connection, Mailbox
-from duoactor.client.request import Completion, complete
+from duoactor.client.request import Completion, complete, defaulted
+from duoactor.thoughts import Thoughts, thoughts_in
 from protocols.errors import DuoactorError
-from protocols.messages import Chunk, Generate, Sampling
+from protocols.messages import DEFAULTED, NO_THOUGHTS, UNCHANGED, Chunk, FinishReason, Generate, Sampling, Welcome
 
 
 class AsyncStream(AsyncIterator[Chunk]):
@@ -18,17 +21,32 @@ class AsyncStream(AsyncIterator[Chunk]):
     it continues where it stopped, with the same text. What has come waits in memory: at most one chunk per token.
     """
 
-    def __init__(self, request: Generate, connect: Callable[[], Awaitable[Connection]]) -> None:
+    def __init__(
+        self, request: Generate, connect: Callable[[], Awaitable[Connection]], unsaid: Collection[str] = ()
+    ) -> None:
+        """``unsaid``: values of its sampling that are the model's to choose."""
         self.request = request
-        self._connect = connect
+        self._connect, self._unsaid = connect, unsaid
+        self._thinking = NO_THOUGHTS  # of the model
+        self._thoughts: Thoughts | None = None  # of the answer, as far as it was split
         self._connection: Connection | None = None
         self._mailbox: Mailbox | None = None
         self._over = False
 
     @property
     def sampling(self) -> Sampling:
-        """As sent: with the seed that was drawn, if none was given."""
+        """As sent, from the first chunk on: with the model's own defaults, and the seed that was drawn, if none was
+        given."""
         return self.request.sampling
+
+    def split(self, chunk: Chunk) -> tuple[str, str]:
+        """What the chunk adds to the thoughts of the answer, and to its content. Chunks are given in their order."""
+        reader = self._thoughts = self._thoughts or thoughts_in(self.request, self._thinking)
+        thought, said = reader.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            more, rest = reader.end(chunk.finish_reason is FinishReason.LENGTH)
+            return thought + more, said + rest
+        return thought, said
 
     def __aiter__(self) -> AsyncStream:
         return self
@@ -59,10 +77,24 @@ class AsyncStream(AsyncIterator[Chunk]):
         if self._mailbox is None:
             connection = await self._connect()
             if self._mailbox is None and not self._over:
+                self._settle(connection.welcome)
                 self._connection, self._mailbox = connection, connection.start(self.request)
         if self._connection is not None and self._mailbox is not None:
             self._connection.wake(self.request.rid)
             await self._mailbox.wait()
+
+    def _settle(self, welcome: Welcome) -> None:
+        """Fill in what the request leaves to the model."""
+        sampling, self._thinking = self.request.sampling, welcome.thinking
+        if welcome.sampling != UNCHANGED:
+            sampling = defaulted(sampling, welcome.sampling, set(DEFAULTED).difference(self._unsaid))
+        if self.request.messages and self._thinking.special:
+            sampling = replace(sampling, skip_special_tokens=False)  # thoughts are told by them
+        self.request = replace(self.request, sampling=sampling)
+
+    def complete(self, chunks: Sequence[Chunk]) -> Completion:
+        """``chunks``, the last ones of the answer, as a whole."""
+        return complete(chunks, self.sampling, thoughts_in(self.request, self._thinking))
 
     @property
     def over(self) -> bool:
@@ -91,4 +123,4 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     async def completion(self) -> Completion:
         """Read the rest and return it as one answer, without the chunks that were read before."""
-        return complete([chunk async for chunk in self], self.sampling)
+        return self.complete([chunk async for chunk in self])

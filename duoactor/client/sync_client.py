@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack
 from duoactor.client.async_client import RENDERING, AsyncClient
 from duoactor.client.connection import closed, forked
 from duoactor.client.options import Options, shows_options
-from duoactor.client.request import Completion, Prompt, Turn, complete
+from duoactor.client.request import Completion, Prompt, Turn
 from duoactor.client.stream import AsyncStream
 from protocols.messages import Chunk, Generate, Rendering, Sampling, StatusReport, Tokenized
 from protocols.transport import Network
@@ -173,8 +173,12 @@ class Stream(Iterator[Chunk]):
 
     @property
     def sampling(self) -> Sampling:
-        """As sent: with the seed that was drawn, if none was given."""
+        """As sent, see ``AsyncStream.sampling``."""
         return self._stream.sampling
+
+    def split(self, chunk: Chunk) -> tuple[str, str]:
+        """What the chunk adds to the thoughts of the answer, and to its content; see ``AsyncStream.split``."""
+        return self._stream.split(chunk)
 
     def __iter__(self) -> Stream:
         return self
@@ -199,7 +203,7 @@ class Stream(Iterator[Chunk]):
 
     def completion(self) -> Completion:
         """Read the rest and return it as one answer, without the chunks that were read before."""
-        return complete(list(self), self.sampling)
+        return self._stream.complete(list(self))
 
 
 class _Runner:

@@ -62,16 +62,15 @@ class Answer(ABC):
         cut it off inside the markup of a call."""
         parser = self._parsers[index]
         pieces = [piece for chunk in chunks for piece in chunk.pieces]
-        thinks, at = isinstance(parser, ThoughtParser), 0
         events: list[Event] = []
-        while isinstance(parser, ThoughtParser) and not parser.answers and at < len(pieces):
-            events += parser.feed(pieces[at])
-            self.thought_tokens += parser.inside
-            at += 1
-        events += parser.feed("".join(pieces[at:]))
+        if isinstance(parser, ThoughtParser):
+            while pieces and not parser.thoughts.answers:
+                events += parser.feed(pieces.pop(0))
+                self.thought_tokens += parser.thoughts.inside
+        events += parser.feed("".join(pieces))
         if chunks[-1].finish_reason is not None:
             events += parser.end(cut=chunks[-1].finish_reason is FinishReason.LENGTH)
-        return _joined(events) if thinks else events
+        return _joined(events)
 
 
 def _joined(events: Sequence[Event]) -> list[Event]:

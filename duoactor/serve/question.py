@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from actors.models import RENDERING
+from duoactor.client.request import defaulted
 from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.fields import Ignored
 from duoactor.serve.parameters import UNLIMITED, Speculation
@@ -19,7 +20,6 @@ from protocols.messages import ChatTurn, Dictation, Rendering, Sampling, Structu
 from protocols.validation import problems
 
 MAX_STREAMS = 64
-DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # by generation_config.json
 
 Prompt = str | tuple[int, ...] | tuple[ChatTurn, ...]
 
@@ -51,8 +51,7 @@ class Question:
 
     def defaulted(self, defaults: Sampling) -> Question:
         """With the model's own ``defaults`` where the request says nothing."""
-        found = {name: getattr(defaults, name) for name in DEFAULTED if name not in self.ignored.said}
-        return replace(self, sampling=msgspec.structs.replace(self.sampling, **found))
+        return replace(self, sampling=defaulted(self.sampling, defaults, self.ignored.said))
 
     def mind(self, calling: Calling) -> Mind:
         """How the model thinks in these answers."""

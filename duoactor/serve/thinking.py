@@ -15,12 +15,11 @@ from duoactor.serve.errors import bad
 from duoactor.serve.structure import StructureParameters
 from duoactor.serve.tool_calls.events import Event, Parser, Thought
 from duoactor.serve.tool_calls.forms import STYLE
-from duoactor.serve.tool_calls.reader import beginning
+from duoactor.thoughts import SWITCHES, Thoughts, opens
 from protocols.limits import Count
 from protocols.messages import NO_THOUGHTS, Dictation, StructuredOutputs, Thinking
 
 ANYTHING = r"/(.|\n)*/"
-SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates
 SPACE = r"/[ \n]{0,2}/"  # between a thought and the answer
 
 
@@ -105,11 +104,8 @@ class Mind:
         """``continued``: the text of an assistant's turn that the answer goes on with; None: it begins a turn."""
         if not form.begin:
             return cls()
-        if continued is not None:
-            opened = form.begin in continued and form.end not in continued
-            return cls(form, opened, opened)
-        opened = form.opens if on is None else form.opens_on if on else form.opens_off
-        return cls(form, opened, opened or on is not False)
+        opened = opens(form, on, continued)
+        return cls(form, opened, opened or (continued is None and on is not False))
 
     def parser(self, rest: Parser) -> Parser:
         return ThoughtParser(self.form, self.opened, rest) if self.form.begin else rest
@@ -165,60 +161,17 @@ class ThoughtParser:
     """A :class:`Parser` that takes thoughts from the front of a text; what stands behind them is for ``rest``."""
 
     def __init__(self, form: Thinking, opened: bool, rest: Parser) -> None:
-        self.inside = opened  # a thought
-        self._form, self._rest = form, rest
-        self._held = ""  # text whose place is not decided
-        self._thought = opened  # there was one: space behind it is no part of the answer
-        self._begun = self.answers = False  # the present thought has text; all is the answer's from here on
+        self.thoughts = Thoughts(form, opened)
+        self._rest = rest
 
     def feed(self, text: str) -> list[Event]:
-        events: list[Event] = []
-        self._held += text
-        while not self.answers and self._held:
-            before = self._held
-            if self.inside:
-                self._think(events)
-            else:
-                self._between()
-            if self._held == before and not self.answers:
-                return events
-        if self.answers:
-            text, self._held = self._held, ""
-            events += self._rest.feed(text)
-        return events
+        thought, answer = self.thoughts.feed(text)
+        return [*_thought(thought), *(self._rest.feed(answer) if answer else ())]
 
     def end(self, cut: bool = False) -> list[Event]:
-        held, self._held = self._held, ""
-        if self.answers or cut or (self._thought and not held.strip()):
-            return self._rest.end(cut)
-        if self.inside:
-            return [Thought(held.rstrip()), *self._rest.end(cut)]
-        return [*self._rest.feed(held), *self._rest.end(cut)]
+        thought, answer = self.thoughts.end(cut)
+        return [*_thought(thought), *(self._rest.feed(answer) if answer else ()), *self._rest.end(cut)]
 
-    def _think(self, events: list[Event]) -> None:
-        """Space at a thought's ends is no part of it."""
-        thought, end, behind = self._held.partition(self._form.end)
-        if not end:
-            said = thought[: len(thought) - beginning(thought, self._form.end)].rstrip()
-            thought, behind = said, thought[len(said) :]
-        thought = thought.rstrip() if self._begun else thought.strip()
-        if thought:
-            self._begun = True
-            events.append(Thought(thought))
-        elif not end and not self._begun:
-            behind = behind.lstrip()
-        self._held = behind
-        if end:
-            self.inside = self._begun = False
 
-    def _between(self) -> None:
-        """Find out what follows: a thought, markup to drop, or the answer."""
-        text = self._held.lstrip()
-        marks = (self._form.begin, *self._form.markup)
-        mark = next((one for one in marks if text.startswith(one)), None)
-        if mark is not None:
-            self._held, self._thought = text[len(mark) :], True
-            self.inside = mark == self._form.begin
-        elif text and not any(one.startswith(text) for one in marks):
-            self.answers = True
-            self._held = text if self._thought else self._held
+def _thought(text: str) -> list[Event]:
+    return [Thought(text)] if text else []

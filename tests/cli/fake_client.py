@@ -46,6 +46,24 @@ class FakeChunk:
         return (self.text,) if self.token_ids else ()
 
 
+class FakeStream:
+    """``split`` takes what stands in brackets for a thought."""
+
+    def __init__(self, chunks: Iterator[FakeChunk]) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> FakeStream:
+        return self
+
+    def __next__(self) -> FakeChunk:
+        return next(self._chunks)
+
+    def split(self, chunk: FakeChunk) -> tuple[str, str]:
+        return (chunk.text[1:-1], "") if chunk.text.startswith("[") else ("", chunk.text)
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class FakeClient:
     """Answers every stream with ``texts``; notes what it was asked."""
@@ -55,7 +73,10 @@ class FakeClient:
     asked: list[dict[str, Any]] = field(default_factory=list)
     connected: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def stream(self, prompt: str = "", **options: Any) -> Iterator[FakeChunk]:
+    def stream(self, prompt: str = "", **options: Any) -> FakeStream:
+        return FakeStream(self._answer(prompt, options))
+
+    def _answer(self, prompt: str, options: dict[str, Any]) -> Iterator[FakeChunk]:
         self.asked.append({"prompt": prompt, **options})
         if self.fails:
             raise self.fails

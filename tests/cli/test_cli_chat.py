@@ -9,7 +9,7 @@ import pytest
 from duoactor.render import TokenStream
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn
-from tests.cli.fake_client import FakeClient, run
+from tests.cli.fake_client import FakeClient, FakeStream, run
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
@@ -74,13 +74,6 @@ def test_ctrl_c_cuts_an_answer_short_and_the_conversation_goes_on(
     type_in(monkeypatch, "One", "Two")
     interrupts = iter([True, False, False])
     closed: list[bool] = []
-    whole = FakeClient.stream
-
-    def stream(self, prompt="", **options):
-        try:
-            yield from whole(self, prompt, **options)
-        finally:
-            closed.append(True)
 
     def write(self, pieces, accepted, text):
         written(self, pieces, accepted, text)
@@ -89,7 +82,7 @@ def test_ctrl_c_cuts_an_answer_short_and_the_conversation_goes_on(
 
     written = TokenStream.write
     monkeypatch.setattr(TokenStream, "write", write)
-    monkeypatch.setattr(FakeClient, "stream", stream)
+    monkeypatch.setattr(FakeStream, "close", lambda stream: closed.append(True))
     assert run(client, "chat") == 0
     assert capsys.readouterr().out == "Hel\nHello\n\n"
     assert client.asked[1]["messages"] == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
 
@@ -43,7 +44,8 @@ def test_every_sampling_flag_reaches_the_request(client: FakeClient):
     arguments += ["--logit-bias=4:-100", "--logit-bias=7:2.5"]
     assert run(client, "generate", "x", *arguments) == 0
     expected = Sampling(0.5, 4, 0.9, 0.1, 1.1, 0.2, 0.3, ("END", "."), (5,), 9, 8, 0, True, ((4, -100.0), (7, 2.5)))
-    assert client.asked[0]["sampling"] == expected
+    asked = {name: value for name, value in client.asked[0].items() if name in Sampling.__struct_fields__}
+    assert Sampling(**asked) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,24 @@ def test_a_logit_bias_that_is_none_is_a_usage_error(client: FakeClient, capsys: 
     assert "'4' is not a token id and a number, such as 42:-5" in capsys.readouterr().err
 
 
-def test_without_flags_sampling_is_the_default(client: FakeClient):
+def test_without_flags_the_sampling_is_the_models(client: FakeClient):
     run(client, "generate", "x")
-    assert client.asked[0]["sampling"] == Sampling()
+    assert client.asked[0].keys() == {"prompt", "seed", "method", "num_speculative_tokens", "sequences"}
+
+
+def test_thoughts_are_dimmed_on_a_terminal_and_named_in_json(
+    client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    client.texts = ("[Hm]", "[, hi]", "Hel", "lo")
+    run(client, "generate", "--chat", "x", "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["text"], document["reasoning"], document["content"]) == ("[Hm][, hi]Hello", "Hm, hi", "Hello")
+    run(client, "generate", "--chat", "x")
+    assert capsys.readouterr().out == "[Hm][, hi]Hello\n"
+    monkeypatch.setattr("duoactor.render.knows_escapes", lambda stream: stream is not sys.stderr)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    run(client, "generate", "--chat", "x")
+    assert capsys.readouterr().out == "\x1b[2mHm\x1b[0m\x1b[2m, hi\x1b[0m\n\nHello\n"
 
 
 def test_the_method_and_its_budget_reach_the_request(client: FakeClient):

@@ -29,11 +29,10 @@ from actors.kept import kept_of_files
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
 from protocols.errors import ConfigError, ModelError
-from protocols.messages import UNCHANGED, Sampling
+from protocols.messages import DEFAULTED, UNCHANGED, Sampling
 from protocols.validation import problems
 
 log = logging.getLogger("duoactor")
-DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # by generation_config.json
 
 
 def resolve_device(name: str) -> torch.device:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Generator
 
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Said
+from duoactor.thoughts import beginning
 
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'["\\]')
@@ -160,8 +161,3 @@ class Reader:
         """The text has ended and all of it was taken."""
         if self._space and not self._called:
             self._events.append(Said(self._space))
-
-
-def beginning(text: str, mark: str) -> int:
-    """How many characters at the end of ``text`` may be the beginning of ``mark``."""
-    return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)
