@@ -22,7 +22,7 @@ def print_status(report: StatusReport) -> None:
     if said := sampling(target.sampling):
         facts.add_row("sampling", f"{said}: of requests that name none")
     if not target.branches:
-        facts.add_row("windows", "the likeliest path only: branches would change bits, or the model is recurrent")
+        facts.add_row("windows", "the likeliest path only: branches would change bits")
     facts.add_row("up for", duration(report.uptime_ms))
     kept = f", {target.kv_cached:,} kept for prompts that begin alike" if target.kv_cached else ""
     facts.add_row("KV pool", f"{target.kv_used:,} of {target.kv_slots:,} tokens in use{kept}")

@@ -44,15 +44,22 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     shape = KVShape.of(model.config)
     if shape is None:
         return MIN_TOKENS
-    if not supports(model.config, parameter.device, parameter.dtype):
-        from actors.engines.generic.recurrence import recurrent_layers  # loads much of transformers
-
-        share *= STATE_SHARE if recurrent_layers(model) else 1.0
+    share *= STATE_SHARE if _recurrent(model) else 1.0
     # without any attention a slot takes no memory
     size = max(1, shape.slot_bytes(parameter.dtype))
     recorded = parameter.device.type == "cuda" and supports(model.config, parameter.device)
     beside = recorded_bytes(model.config) if recorded else 0
     return kv_slots(asked, full_request, size, parameter.device, share, fixed, beside)
+
+
+def _recurrent(model: nn.Module) -> bool:
+    parameter = next(model.parameters())
+    if supports(model.config, parameter.device, parameter.dtype):
+        spec = spec_of(model.config)
+        return spec is not None and bool(spec.recurrent)
+    from actors.engines.generic.recurrence import recurrent_layers  # loads much of transformers
+
+    return bool(recurrent_layers(model))
 
 
 def _engine(
@@ -68,14 +75,16 @@ def _engine(
     """The fused engine for the architectures that it knows, else the generic one, which runs transformers' model code.
     ``exact``: a row's bits must not depend on other rows. ``beside``: see :func:`build_draft`."""
     parameter = next(model.parameters())
+    engine: Engine
     if supports(model.config, parameter.device, parameter.dtype):
         other = beside if isinstance(beside, LlamaEngine) else None
-        return LlamaEngine(model, info, slots, int8=int8, exact=exact, spare_cpus=spare_cpus, beside=other)
-    from actors.engines.generic.engine import TransformersEngine  # loads much of transformers
+        engine = LlamaEngine(model, info, slots, int8=int8, exact=exact, spare_cpus=spare_cpus, beside=other)
+    else:
+        from actors.engines.generic.engine import TransformersEngine  # loads much of transformers
 
-    engine = TransformersEngine(model, info, slots, int8=int8, exact=exact)
+        engine = TransformersEngine(model, info, slots, int8=int8, exact=exact)
     if engine.recurrence is not None:
-        engine.recurrence.limit = state_room(engine.recurrence.state_bytes, engine.device)
+        engine.recurrence.limit = state_room(engine.recurrence.stream_bytes, engine.device)
     return engine
 
 

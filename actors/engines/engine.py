@@ -18,9 +18,17 @@ from actors.models import ModelInfo
 class Recurrence(Protocol):
     """The recurrent layers of a model."""
 
+    limit: int  # requests whose states there is room for
+
     @property
-    def limit(self) -> int:
-        """How many states there is room for; a window needs one for each of its rows."""
+    def stream_bytes(self) -> int:
+        """What the states of a request take."""
+        ...
+
+    @property
+    def pieces_agree(self) -> bool:
+        """Whether a piece of a prompt, of any length and beside other rows, gives the bits of rows of windows. If not,
+        prompts are computed alone."""
         ...
 
     def new(self) -> State:
@@ -110,7 +118,7 @@ class Engine(Protocol):
 
     @property
     def recurrence(self) -> Recurrence | None:
-        """The recurrent layers. None: there is only attention, so windows may branch and prompts may share prefixes."""
+        """The recurrent layers. None: there is only attention."""
         ...
 
     @property

@@ -26,10 +26,11 @@ def causal(start: int, end: int) -> Mask:
 
 class State(Protocol):
     """What recurrent layers remember of one request's text. A forward starts from it and leaves it as it is, until
-    ``keep`` says which of the forward's rows the text goes on behind."""
+    ``keep`` says which of the forward's rows belong to the text."""
 
-    def keep(self, row: int) -> None:
-        """The text goes on behind ``row`` of the last forward (-1: its last row, the only choice after a prompt)."""
+    def keep(self, path: Sequence[int]) -> None:
+        """The text goes on behind ``path``, rows of the last forward of which each is the parent of the next; all rows,
+        if it was a piece of a prompt."""
         ...
 
 
@@ -43,8 +44,9 @@ class Segment:
     visible: Mask  # (rows, span): the slots that each row sees; at least one, or its softmax would divide by zero
     text: int = 0  # tokens that the request's text may have at most: some models' positions depend on it
     padding: bool = False  # the rows only fill the batch up, behind all others; what is computed for them is discarded
-    state: State | None = None  # of recurrent layers: the rows are one path then, which goes on from it
-    prompt: bool = False  # a piece of a prompt; with recurrent layers it is alone in its forward
+    state: State | None = None  # of recurrent layers, from which the first row goes on
+    prompt: bool = False  # a piece of a prompt
+    parents: Sequence[int] = ()  # of each row: the row before it on its path, -1 of the first; (): one path
 
 
 @dataclass(slots=True)
@@ -68,12 +70,14 @@ class FlatBatch:
         state: State | None = None,
         prompt: bool = False,
         padding: bool = False,
+        parents: Sequence[int] = (),
     ) -> None:
         """One request's rows; see :class:`Segment`."""
         self.tokens.extend(tokens)
         self.positions.extend(positions)
         self.slots.extend(slots)
-        self.segments.append(Segment(len(tokens), base, visible.shape[1], visible, text, padding, state, prompt))
+        span = visible.shape[1]
+        self.segments.append(Segment(len(tokens), base, span, visible, text, padding, state, prompt, parents))
 
     def pad(self, rows: int, base: int) -> None:
         """As many rows more that nobody looks at; each sees itself alone, in one of ``SPAN`` slots from ``base`` on."""

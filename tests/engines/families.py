@@ -23,8 +23,8 @@ HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attentio
 DELTA = HYBRID | {
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
 }
 TWO_GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 2}
 MANY_GROUPS = {"multi_query": False}

@@ -1,5 +1,5 @@
 """Every architecture of docs/families.md with small random weights: its text is transformers' own, speculated on with
-trees (with chains, where it has recurrent layers), and served: plainly decoded, by auto, and resumed."""
+trees, and served: plainly decoded, by auto, and resumed."""
 
 import asyncio
 import random
@@ -82,12 +82,8 @@ def test_trees_of_right_and_wrong_drafts_change_no_token_of_a_familys_text(famil
         right = own[len(drafted) : len(drafted) + chance.randrange(1, 5)]
         wrong = [(token + 1) % VOCAB for token in right]
         parents = list(range(-1, len(right) - 1))
-        if target.branches:
-            behind = [parent if parent < 0 else parent + len(wrong) for parent in parents]
-            window = Window(handle, [*wrong, *right], [*parents, *behind])
-        else:
-            window = Window(handle, [*right, *wrong], list(range(-1, 2 * len(right) - 1)))
-        [outcome] = target.verify([window])
+        behind = [parent if parent < 0 else parent + len(wrong) for parent in parents]
+        [outcome] = target.verify([Window(handle, [*wrong, *right], [*parents, *behind])])
         assert len(outcome.path) >= len(right), "drafts that are right are accepted"
         drafted += outcome.tokens
     target.close(handle)
@@ -137,9 +133,9 @@ def test_what_cannot_run_over_slots_is_refused_in_one_sentence(name):
 def test_recurrent_layers_need_a_transformers_whose_models_ask_the_cache(monkeypatch):
     monkeypatch.setattr(backend.transformers, "__version__", "5.20.1")
     with pytest.raises(ModelError, match=r"need transformers 5\.21 or newer; 5\.20\.1 is installed"):
-        engine_of(model_of("Lfm2"))
+        engine_of(model_of("Mamba2"))
     monkeypatch.setattr(backend.transformers, "__version__", "5.21.0")
-    engine_of(model_of("Lfm2"))
+    engine_of(model_of("Mamba2"))
 
 
 def test_a_falcon_whose_positions_are_slopes_is_refused():

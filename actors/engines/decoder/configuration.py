@@ -20,7 +20,7 @@ def spec_of(config: Any) -> DecoderSpec | None:
         spec = describe(config)
     except Undescribed:
         return None
-    return spec if spec.attention.width % 2 == 0 else None
+    return spec if spec.attentions and spec.attention.width % 2 == 0 else None
 
 
 def supports(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:
@@ -33,15 +33,16 @@ def supports(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch
 
 def is_plain(spec: DecoderSpec) -> bool:
     """Whether it is of Llama's kind, which torch and Triton compute as well."""
-    first = spec.layers[0]
-    turning = first.attention.rotation
-    whole = turning is not None and 2 * len(turning.frequencies) == first.attention.width
+    turning = spec.attention.rotation
+    whole = turning is not None and 2 * len(turning.frequencies) == spec.attention.width
     if not whole or spec.norm.centred or spec.norm.offset or spec.logit_cap:
         return False
     if (spec.embedding_scale, spec.residual_scale, spec.logit_scale) != (1.0, 1.0, 1.0):
         return False
     for layer in spec.layers:
         attention, mlp, norms = layer.attention, layer.mlp, layer.norms
+        if attention is None or attention.gated:
+            return False
         if isinstance(mlp, Experts) or mlp.inner != spec.dense[0].inner:
             return False
         if layer.parallel or None in (norms.attention, norms.mlp) or norms.behind_attention or norms.behind_mlp:
@@ -61,17 +62,19 @@ def compiles(spec: DecoderSpec) -> bool:
     """Whether numba compiles a model's layers here."""
     kernels = compiled_kernels()
     first = spec.attention
-    windows = {(layer.attention.window, layer.attention.chunked) for layer in spec.layers if layer.attention.window}
+    windows = {(attention.window, attention.chunked) for attention in spec.attentions if attention.window}
     alike = all(
-        (layer.attention.heads, layer.attention.kv_heads, layer.attention.width)
-        == (first.heads, first.kv_heads, first.width)
-        for layer in spec.layers
+        (attention.heads, attention.kv_heads, attention.width) == (first.heads, first.kv_heads, first.width)
+        for attention in spec.attentions
     )
-    if kernels is None or len(windows) > 1 or not alike:
+    convolutions = {mixer.kernel for mixer in spec.recurrent}
+    if kernels is None or len(windows) > 1 or len(convolutions) > 1 or not alike:
         return False
-    latents = [layer.attention.latent for layer in spec.layers if layer.attention.latent is not None]
-    ranks = {latent.rank for latent in latents} | {latent.turned for latent in latents}
-    return fits(kernels.LANES, spec.hidden, first.width, *spec.inner, *ranks)
+    latents = [attention.latent for attention in spec.attentions if attention.latent is not None]
+    sizes = {latent.rank for latent in latents} | {latent.turned for latent in latents}
+    for mixer in spec.recurrent:
+        sizes |= {mixer.keys, mixer.values, mixer.normed}
+    return fits(kernels.LANES, spec.hidden, first.width, *spec.inner, *sizes)
 
 
 def is_compiled(config: Any) -> bool:

@@ -16,6 +16,7 @@ from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.configuration import COMPILED, compiles, spec_of, supports
 from actors.engines.decoder.cpu.body import CompiledBody
 from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.streams import Streams
 from actors.engines.decoder.gpu.body import gpu_body
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs, Recorder
 from actors.engines.decoder.gpu.in_place import MAX_PARTS
@@ -108,8 +109,8 @@ class LlamaEngine:
         return TorchBody(weights, self.pool, self.dtype, int8, exact)
 
     @property
-    def recurrence(self) -> None:
-        return None
+    def recurrence(self) -> Streams | None:
+        return self._body.streams if isinstance(self._body, CompiledBody) else None
 
     @property
     def has_spare_cpus(self) -> bool:

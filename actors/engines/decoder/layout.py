@@ -16,7 +16,7 @@ from torch import Tensor
 
 from actors.engines.cache.pool import KVShape
 from actors.engines.decoder import spec as described
-from actors.engines.decoder.spec import Attention, DecoderSpec, Rotation
+from actors.engines.decoder.spec import DELTA, SCAN, Attention, DecoderSpec, Recurrent, Rotation
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.layers import Matrix
@@ -28,6 +28,7 @@ class Shape:
     """Sizes that all layers share."""
 
     layers: int
+    attentions: int  # layers with keys and values
     hidden: int
     heads: int
     kv_heads: int
@@ -38,7 +39,7 @@ class Shape:
 
     @property
     def kv(self) -> KVShape:
-        return KVShape(self.layers, self.kv_heads, self.width)
+        return KVShape(self.attentions, self.kv_heads, self.width)
 
     @property
     def rotated(self) -> int:
@@ -71,8 +72,22 @@ class LatentWeights:
 
 
 @dataclass(slots=True)
+class RecurrentWeights:
+    """float32, of heads but for the first two and the last; see :class:`Recurrent`."""
+
+    convolution: Tensor  # (kernel, channels)
+    bias: Tensor | None  # (channels,)
+    decay: Tensor | None  # its rate, negative
+    step: Tensor | None
+    skip: Tensor | None
+    norm: Tensor | None
+
+
+@dataclass(slots=True)
 class LayerWeights:
-    """Norms that a layer has not are None; of an MLP of experts ``up`` and ``down`` are the shared one's, or None."""
+    """Norms that a layer has not are None; of an MLP of experts ``up`` and ``down`` are the shared one's, or None.
+    ``qkv``: of a recurrent layer the channels of its convolution (queries, keys and values), then the gate, then what
+    heads have a number of; of LFM 2's factor, gate and factor."""
 
     spec: described.Layer
     attention_norm: Affine | None
@@ -84,6 +99,7 @@ class LayerWeights:
     down: Matrix | None
     experts: ExpertWeights | None = None
     latent: LatentWeights | None = None
+    recurrent: RecurrentWeights | None = None
     behind_attention: Affine | None = None
     behind_mlp: Affine | None = None
     sinks: Tensor | None = None
@@ -140,6 +156,7 @@ def lay_out(spec: DecoderSpec, source: Source, covered: DraftVocabulary | None =
     first = spec.attention
     shape = Shape(
         len(layers),
+        len(spec.attentions),
         spec.hidden,
         first.heads,
         first.kv_heads,
@@ -160,26 +177,51 @@ class _Taken:
         self._spec, self._source = spec, source
 
     def layer(self, layer: described.Layer) -> LayerWeights:
-        attention, mlp, norms = layer.attention, layer.mlp, layer.norms
+        mixer, mlp, norms = layer.mixer, layer.mlp, layer.norms
         dense = mlp.shared if isinstance(mlp, described.Experts) else mlp
-        if attention.latent is None:
-            qkv, out, latent = self.matrix(attention.qkv, _qkv_order(attention)), self.matrix((attention.out,)), None
+        latent = recurrent = head_norms = sinks = None
+        if isinstance(mixer, Recurrent):
+            qkv, out = self.matrix(mixer.inputs, _recurrent_order(mixer)), self.matrix((mixer.out,))
+            recurrent = self._recurrent(mixer)
         else:
-            qkv, out, latent = self._latent(attention, attention.latent)
+            if mixer.latent is None:
+                qkv, out = self.matrix(mixer.qkv, _qkv_order(mixer)), self.matrix((mixer.out,))
+            else:
+                qkv, out, latent = self._latent(mixer, mixer.latent)
+            head_norms = self._head_norms(mixer)
+            sinks = self._floats(mixer.sinks)
         return LayerWeights(
             layer,
             self.norm(norms.attention),
             qkv,
-            self._head_norms(attention),
+            head_norms,
             out,
             self.norm(norms.mlp),
             None if dense is None else self.matrix(dense.up),
             None if dense is None else self.matrix((dense.down,)),
             self._experts(mlp) if isinstance(mlp, described.Experts) else None,
             latent,
+            recurrent,
             self.norm(norms.behind_attention),
             self.norm(norms.behind_mlp),
-            None if attention.sinks is None else self._source.take(attention.sinks).float(),
+            sinks,
+        )
+
+    def _floats(self, name: str | None) -> Tensor | None:
+        return None if name is None else self._source.take(name).float()
+
+    def _recurrent(self, mixer: Recurrent) -> RecurrentWeights:
+        taps, bias = self._source.take(mixer.convolution).float()[:, 0], self._bias(mixer.convolution)
+        if mixer.kind == SCAN:  # its channels are values, keys and queries
+            order = torch.arange(mixer.channels)
+            order = torch.cat([*torch.split(order, [mixer.inner, *[mixer.groups * mixer.keys] * 2])[::-1]])
+            taps, bias = taps[order], None if bias is None else bias[order]
+        decay = self._floats(mixer.decay)
+        return RecurrentWeights(
+            taps.t().contiguous(),
+            None if bias is None else bias.float(),
+            None if decay is None else -decay.exp(),
+            *(self._floats(mixer.step), self._floats(mixer.skip), self._floats(mixer.norm)),
         )
 
     def _latent(self, attention: Attention, latent: described.Latent) -> tuple[Matrix, Matrix, LatentWeights]:
@@ -289,9 +331,28 @@ def _order(attention: Attention) -> Tensor:
 
 def _qkv_order(attention: Attention) -> Tensor | None:
     """Of the rows of queries, keys and values; None: as they are."""
-    turned, order = attention.heads + attention.kv_heads, _order(attention)
-    if order.tolist() == [*range(attention.width)]:
+    width, order = attention.width, _order(attention)
+    if order.tolist() == [*range(width)] and not attention.gated:
         return None
-    heads = torch.arange(turned)[:, None] * attention.width + order[None]
-    values = torch.arange(turned * attention.width, (turned + attention.kv_heads) * attention.width)
-    return torch.cat([heads.reshape(-1), values])
+    apart, queries = (2 if attention.gated else 1) * width, torch.arange(attention.heads)[:, None]
+    keys = torch.arange(attention.kv_heads)[:, None] * width + attention.heads * apart
+    values = torch.arange(attention.kv_heads * width) + attention.heads * apart + attention.kv_heads * width
+    gates = queries * apart + width + torch.arange(width) if attention.gated else values[:0]
+    heads = [(queries * apart + order).reshape(-1), (keys + order).reshape(-1)]
+    return torch.cat([*heads, values, gates.reshape(-1)])
+
+
+def _recurrent_order(mixer: Recurrent) -> Tensor | None:
+    """Of the rows of all inputs; None: as they are."""
+    shared, inner = mixer.groups * mixer.keys, mixer.inner
+    if mixer.kind == SCAN:
+        every = torch.arange(2 * inner + 2 * shared + mixer.heads)
+        gate, values, keys, queries, steps = torch.split(every, [inner, inner, shared, shared, mixer.heads])
+        return torch.cat([queries, keys, values, gate, steps])
+    if mixer.kind == DELTA and mixer.woven:
+        own = inner // mixer.groups
+        whole = torch.arange(2 * shared + 2 * inner).view(mixer.groups, -1)
+        parts = torch.split(whole, [mixer.keys, mixer.keys, own, own], 1)
+        numbers = torch.arange(2 * mixer.heads).view(mixer.groups, 2, -1) + 2 * shared + 2 * inner
+        return torch.cat([part.reshape(-1) for part in (*parts, *numbers.unbind(1))])
+    return None

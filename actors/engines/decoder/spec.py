@@ -84,6 +84,45 @@ class Attention:
     unit_norm: bool = False  # of every head of queries and keys, without weights
     sinks: str | None = None  # (heads,): a score that takes a share and has no value
     latent: Latent | None = None
+    gated: bool = False  # behind each head's queries stands a gate, through whose sigmoid its output goes
+
+
+DELTA, SCAN, CONVOLUTION = "delta", "scan", "convolution"
+RECURRENT = (DELTA, SCAN, CONVOLUTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """A mixer that keeps a state of a text in place of keys and values: a causal convolution, and behind it, by kind:
+
+    ``DELTA``: the gated delta rule (arXiv 2412.06464); ``SCAN``: Mamba 2's (arXiv 2405.21060); ``CONVOLUTION``: nothing
+    (LFM 2). A state is ``(heads, keys, values)``; ``heads / groups`` of them share queries and keys.
+    """
+
+    kind: str  # of RECURRENT
+    heads: int
+    groups: int
+    keys: int
+    values: int
+    kernel: int  # of the convolution
+    inputs: tuple[str, ...]  # of the delta rule q/k/v, gate, beta and alpha; else one
+    convolution: str  # (channels, 1, kernel)
+    out: str
+    decay: str | None = None  # (heads,): the logarithm of its rate
+    step: str | None = None  # (heads,): added to what its softplus is taken of
+    skip: str | None = None  # (heads,): the share of a value in its output
+    norm: str | None = None  # of outputs: before the gate (delta rule) or behind it (scan)
+    normed: int = 0  # numbers that it norms together
+    woven: bool = False  # ``inputs`` are two matrices, whose rows are grouped by keys' heads (Qwen3-Next)
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.values
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.groups * self.keys + self.inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +174,17 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Attention and MLP, one behind the other, or with ``parallel`` both of the same input. With ``parallel`` and no
-    norm before the MLP it shares the attention's."""
+    """A mixer and an MLP, one behind the other, or with ``parallel`` both of the same input. With ``parallel`` and no
+    norm before the MLP it shares the mixer's."""
 
-    attention: Attention
+    mixer: Attention | Recurrent
     mlp: Mlp | Experts
     norms: Norms
     parallel: bool = False
+
+    @property
+    def attention(self) -> Attention | None:
+        return self.mixer if isinstance(self.mixer, Attention) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,24 +205,35 @@ class DecoderSpec:
 
     @property
     def attention(self) -> Attention:
-        """The first layer's; all layers share its sizes."""
-        return self.layers[0].attention
+        """The first layer's that has one; all share its sizes."""
+        return self.attentions[0]
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Of the layers that have keys and values."""
+        return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention))
+
+    @property
+    def recurrent(self) -> tuple[Recurrent, ...]:
+        return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Recurrent))
 
     @property
     def names(self) -> Iterator[str]:
         """Of the weights that every checkpoint has: all but biases, and the head, which may be the embedding."""
         yield from (self.embedding, self.final_norm)
         for layer in self.layers:
-            attention, mlp = layer.attention, layer.mlp
+            mixer, mlp = layer.mixer, layer.mlp
             shared = (*mlp.shared.up, mlp.shared.down) if isinstance(mlp, Experts) and mlp.shared else ()
             yield from (mlp.router, mlp.up, mlp.down, *shared) if isinstance(mlp, Experts) else (*mlp.up, mlp.down)
-            latent = attention.latent
-            if latent is not None:
-                own = (latent.query, latent.down, latent.norm, latent.up, latent.query_down, latent.query_norm)
-                yield from (name for name in own if name is not None)
-            yield from (*attention.qkv, attention.out)
+            own: tuple[str | None, ...]
+            if isinstance(mixer, Recurrent):
+                own = (*mixer.inputs, mixer.convolution, mixer.decay, mixer.step, mixer.skip, mixer.norm)
+            else:
+                own = (*mixer.qkv, mixer.query_norm, mixer.key_norm)
+                if (latent := mixer.latent) is not None:
+                    own += (latent.query, latent.down, latent.norm, latent.up, latent.query_down, latent.query_norm)
             norms = (layer.norms.attention, layer.norms.mlp, layer.norms.behind_attention, layer.norms.behind_mlp)
-            yield from (name for name in (*norms, attention.query_norm, attention.key_norm) if name is not None)
+            yield from (name for name in (mixer.out, *own, *norms) if name is not None)
 
     @property
     def dense(self) -> tuple[Mlp, ...]:

@@ -182,11 +182,29 @@ class TransformersEngine:
         half = len(tokens) // 2
         state = recurrence.new()
         begun = self._probe(tokens, 0, half, state, prompt=True)
-        state.keep(-1)
+        state.keep(range(half))
         rest = self._probe(tokens, half, len(tokens), state)
+        recurrence.rows_agree = torch.equal(rest, self._probe_siblings(tokens, half, state))
         recurrence.continues = self._agree(self._probe(tokens, half, len(tokens), state, prompt=True), expected[half:])
-        recurrence.state_bytes = state.bytes
+        recurrence.stream_bytes = 2 * state.bytes
         return torch.cat([begun, rest])
+
+    def _probe_siblings(self, tokens: Sequence[int], start: int, state: State) -> Tensor:
+        """The logits of the tokens from ``start`` on, each but the first as one of three equal siblings."""
+        rows = len(tokens) - start
+        chain = [0, *range(1, 3 * rows - 3, 3)]
+        parents = [-1, *(max(0, row // 3 * 3 - 2) for row in range(3 * rows - 3))]
+        depths = [0, *(1 + row // 3 for row in range(3 * rows - 3))]
+        count = len(parents)
+        visible = np.zeros((count, start + count), dtype=np.bool_)
+        visible[:, :start] = True
+        for row, parent in enumerate(parents):
+            visible[row, start:] = visible[parent, start:] if parent >= 0 else False
+            visible[row, start + row] = True
+        places, slots = [start + depth for depth in depths], [*range(start, start + count)]
+        batch = FlatBatch()
+        batch.add(0, [tokens[place] for place in places], places, slots, visible, state=state, parents=parents)
+        return self.forward(batch)[chain]
 
     def _agree(self, found: Tensor, expected: Tensor) -> bool:
         tolerance = 0.01 if self.dtype == torch.float32 else 0.15

@@ -2,18 +2,18 @@
 they keep of each request, and how they run the rows of a window.
 
 Such a layer has no slot for each token but one state, which every token changes irreversibly. So a request has a state
-beside its slots. A window starts from it and leaves a state behind each of its rows; after the walk, the one behind the
-last accepted row becomes the request's. Windows are chains: a branch would need a state of its own.
+beside its slots, and a window leaves a record of each row behind: what the layers' projections have made of it. After
+the walk the state behind the root becomes the request's, and the next forward replays the accepted rows from their
+records.
 
 A piece of a prompt runs as transformers runs it, in parallel over its tokens. The rows of a window run one after the
-other, each as in plain decoding, and in a batch with the rows at the same place of other requests' windows. So a row's
-state has the bits of plain decoding, however long the window is. Only the projections at a layer's entrance and exit,
-which hold most of its weights, are computed for all rows of the forward at once.
+other along their paths, each from its parent's state as in plain decoding, and in a batch with all rows of the same
+depth. So a row's state has the bits of plain decoding, on every branch. Only the projections at a layer's entrance and
+exit, which hold most of its weights, are computed for all rows of the forward at once.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -33,17 +33,33 @@ Key = tuple[str, int]  # "conv" or "recurrent", and the index among a layer's st
 Memory = dict[Key, Tensor]  # the states of one layer, each (requests, ...)
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What rows put into a layer."""
+
+    hidden: Tensor  # (rows, width): its input
+    projected: list[Tensor]  # what its entrances make of that
+
+    def of(self, rows: Sequence[int]) -> Record:
+        return Record(self.hidden[rows], [part[rows] for part in self.projected])
+
+
 class State:
-    """The states of all recurrent layers for one request; empty before its first token."""
+    """See :class:`actors.engines.flat_batch.State`; empty before the request's first token. Parts are by layer."""
 
     def __init__(self) -> None:
-        self.now: dict[int, Memory] = {}  # by layer
-        self.after: list[dict[int, Memory]] = []  # behind each row of the last forward; of a prompt, only the last row
+        self.now: dict[int, Memory] = {}
+        self.pending: dict[int, Record] = {}  # of the rows that the text has behind ``now``
+        self.rows = 0  # that are pending
+        self.ahead: dict[int, Memory] = {}  # behind the root of the last forward, or behind a prompt's piece
+        self.records: dict[int, Record] = {}  # of all its rows, if it was a window
 
-    def keep(self, row: int) -> None:
-        """See :class:`actors.engines.flat_batch.State`. Until then the forward may be repeated."""
-        self.now = {layer: {key: _own(part) for key, part in parts.items()} for layer, parts in self.after[row].items()}
-        self.after = []
+    def keep(self, path: Sequence[int]) -> None:
+        """Until then the forward may be repeated."""
+        self.now = {layer: {key: _own(part) for key, part in parts.items()} for layer, parts in self.ahead.items()}
+        rest = list(path[1:]) if self.records else []
+        self.pending = {layer: record.of(rest) for layer, record in self.records.items()} if rest else {}
+        self.rows, self.ahead, self.records = len(rest), {}, {}
 
     @property
     def bytes(self) -> int:
@@ -100,21 +116,41 @@ class StateCache(Cache):  # type: ignore[misc]
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Rows of equal depth, numbered in the forward and then among pending ones."""
+
+    rows: Tensor
+    parents: Tensor  # their places in the level above; in the first one those of states
+    kept: list[tuple[int, State]]  # rows, by their places, behind which states are kept
+
+    def parts(self, whole: bool) -> list[tuple[Tensor, Tensor]]:
+        """Rows and parents that are computed together: all, or one at a time."""
+        return (
+            [(self.rows, self.parents)]
+            if whole
+            else [*zip(torch.split(self.rows, 1), torch.split(self.parents, 1), strict=True)]
+        )
+
+
 class Recurrence:
     """The recurrent layers of one model; it replaces their ``forward``."""
+
+    pieces_agree = False
 
     def __init__(self, layers: Sequence[nn.Module], width: int, cache: StateCache) -> None:
         """``width``: of the layers' input. From now on each layer runs the rows of a forward as :meth:`begin` has laid
         them out."""
         self.cache = cache
         self.continues = True  # whether a piece of a prompt may start from a state; Mamba's parallel scan cannot
-        self.state_bytes = 0  # of one request's state
-        self.limit = sys.maxsize  # states that there is room for; set by whoever builds the engine
+        self.rows_agree = True  # whether a level's rows have the bits that they have alone; not with Mamba 1's products
+        self.stream_bytes = 0  # of a request's two states
+        self.limit = sys.maxsize  # requests that there is room for; set by whoever builds the engine
         self.inner: set[nn.Module] = set()  # linear layers that must stay as they are: Mamba reads their weights
         self._whole: State | None = None  # of the request with a prompt in this forward
-        self._chains: list[tuple[State, int, int]] = []  # (state, first row, rows) of each request; the longest first
-        self._steps: Sequence[Tensor] = ()  # for each step, its rows of the forward
-        self._order: Tensor | None = None  # these rows, step by step
+        self._states: list[State] = []  # of all requests
+        self._windows: list[tuple[State, range]] = []  # of those whose rows are no prompt's: their rows
+        self._levels: list[Level] = []
         for layer in layers:
             self._adopt(layer, width)
 
@@ -124,24 +160,38 @@ class Recurrence:
 
     def begin(self, segments: Sequence[Segment], device: torch.device) -> None:
         """Lay out the rows of a forward. Called before it."""
-        chains: list[tuple[State, int, int]] = []
-        start = 0
-        for segment in segments:
-            if not segment.padding:
-                assert isinstance(segment.state, State)
-                segment.state.after = [{} for _ in range(1 if segment.prompt else segment.rows)]
-                chains.append((segment.state, start, segment.rows))
-            start += segment.rows
-        self._whole = None
-        first = chains[0][0]
+        self._whole, self._states, self._windows, self._levels = None, [], [], []
+        first = segments[0].state
+        assert isinstance(first, State)
         if segments[0].prompt and (self.continues or not first.now):
             assert len(segments) == 1, "a prompt is computed alone"
             self._whole = first
             return
-        self._chains = sorted(chains, key=lambda chain: -chain[2])
-        steps = [[at + step for _, at, rows in self._chains if rows > step] for step in range(self._chains[0][2])]
-        self._order = torch.tensor(list(itertools.chain(*steps)), dtype=torch.int64, device=device)
-        self._steps = torch.split(self._order, [len(step) for step in steps])
+        count = sum(segment.rows for segment in segments)
+        levels: list[list[tuple[int, int, State | None]]] = []  # (row, its parent's place, the state to keep behind it)
+        start, pending = 0, count
+        for segment in segments:
+            if not segment.padding:
+                state = segment.state
+                assert isinstance(state, State)
+                self._states.append(state)
+                kept, above = segment.rows - 1, len(self._states) - 1
+                if not segment.prompt:
+                    kept = 0
+                    self._windows.append((state, range(start, start + segment.rows)))
+                for depth in range(state.rows):
+                    above = _placed(levels, depth, (pending + depth, above, None))
+                pending += state.rows
+                places: list[tuple[int, int]] = []  # depth and place of each row
+                for row, parent in enumerate(segment.parents or range(-1, segment.rows - 1)):
+                    depth, place = places[parent] if parent >= 0 else (state.rows - 1, above)
+                    entry = (start + row, place, state if row == kept else None)
+                    places.append((depth + 1, _placed(levels, depth + 1, entry)))
+            start += segment.rows
+        for level in levels:
+            rows, parents, states = zip(*level, strict=True)
+            found = [(place, state) for place, state in enumerate(states) if state is not None]
+            self._levels.append(Level(torch.tensor(rows, device=device), torch.tensor(parents, device=device), found))
 
     def _adopt(self, layer: nn.Module, width: int) -> None:
         plain = layer.forward
@@ -153,7 +203,7 @@ class Recurrence:
             recurrence = owner()
             assert recurrence is not None, "the engine outlives its model"
             kwargs["attention_mask"] = None  # the layer would take it for a mask of padding
-            run = recurrence._run_whole if recurrence._whole is not None else recurrence._run_steps
+            run = recurrence._run_whole if recurrence._whole is not None else recurrence._run_levels
             return run(adopted, lambda rows: plain(rows, *args, **kwargs), hidden_states)
 
         layer.forward = forward
@@ -162,38 +212,53 @@ class Recurrence:
         assert self._whole is not None
         self.cache.memory = {key: part.clone() for key, part in self._whole.now.get(layer.number, {}).items()}
         out = plain(hidden)
-        self._whole.after[0][layer.number] = self.cache.memory
+        self._whole.ahead[layer.number] = self.cache.memory
         return out
 
-    def _run_steps(self, layer: _Adopted, plain: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-        """Run the rows of ``hidden`` ``(1, rows, width)`` step by step. Padding rows stay zero until the exit."""
-        number, entrances, leaving = layer.number, layer.entrances, layer.leaving
-        memory = _beside([state.now[number] for state, _, _ in self._chains])
-        projected = [each.project(plain, hidden)[0] for each in entrances]
+    def _run_levels(self, layer: _Adopted, plain: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+        """Run the rows of ``hidden`` ``(1, rows, width)`` level by level. Padding rows stay zero until the exit."""
+        number, entrances, leaving, count = layer.number, layer.entrances, layer.leaving, hidden.shape[1]
+        memory = _beside([state.now[number] for state in self._states])
+        every = Record(hidden[0], [each.project(plain, hidden)[0] for each in entrances])
+        for state, rows in self._windows:
+            state.records[number] = every.of(rows)
+        before = [state.pending[number] for state in self._states if state.rows]
+        if before:
+            parts = zip(*(record.projected for record in (every, *before)), strict=True)
+            hiddens = torch.cat([record.hidden for record in (every, *before)])
+            every = Record(hiddens, [torch.cat(part) for part in parts])
         outs: list[Tensor] = []
         if leaving is not None:
             leaving.passing = True
         try:
-            for step, rows in enumerate(self._steps):
-                for entrance, all_rows in zip(entrances, projected, strict=True):
-                    entrance.given = all_rows[rows][:, None]
-                # copied, because some layers overwrite their states
-                self.cache.memory = {key: part[: len(rows)].clone() for key, part in memory.items()}
-                outs.append(plain(hidden[0, rows][:, None])[:, 0])
-                memory = self.cache.memory
-                for place, (state, _, count) in enumerate(self._chains[: len(rows)]):
-                    behind = step - count + len(state.after)
-                    if behind >= 0:
-                        state.after[behind][number] = {key: part[place : place + 1] for key, part in memory.items()}
+            for level in self._levels:
+                made: list[Memory] = []
+                for members, parents in level.parts(self.rows_agree):
+                    for entrance, all_rows in zip(entrances, every.projected, strict=True):
+                        entrance.given = all_rows[members][:, None]
+                    # copied, because some layers overwrite their states
+                    self.cache.memory = {key: part[parents] for key, part in memory.items()}
+                    outs.append(plain(every.hidden[members][:, None])[:, 0])
+                    made.append(self.cache.memory)
+                memory = _beside(made)
+                for place, state in level.kept:
+                    state.ahead[number] = {key: part[place : place + 1] for key, part in memory.items()}
         finally:
             for entrance in entrances:
                 entrance.given = None
             if leaving is not None:
                 leaving.passing = False
-        assert self._order is not None
-        out = outs[0].new_zeros(hidden.shape[1], outs[0].shape[1])
-        out.index_copy_(0, self._order, torch.cat(outs))
-        return out[None] if leaving is None else leaving.linear(out[None])
+        out = outs[0].new_zeros(len(every.hidden), outs[0].shape[1])
+        out.index_copy_(0, torch.cat([level.rows for level in self._levels]), torch.cat(outs))
+        return out[None, :count] if leaving is None else leaving.linear(out[None, :count])
+
+
+def _placed(levels: list[list[tuple[int, int, State | None]]], depth: int, entry: tuple[int, int, State | None]) -> int:
+    """The place of a row that is added to the level of its depth."""
+    if depth == len(levels):
+        levels.append([])
+    levels[depth].append(entry)
+    return len(levels[depth]) - 1
 
 
 def _beside(memories: Sequence[Memory]) -> Memory:

@@ -65,7 +65,6 @@ class TargetRequest:
         assert self.length > 0, "prefill comes first"
         assert len(window.tokens) <= self.most_nodes
         depths = depths_of(window.parents)
-        assert self.state is None or len(set(depths)) == len(depths), "a branch would need a state of its own"
         root, rows = self.length - 1, 1 + len(depths)
         visible: Mask = np.zeros((rows, align(root + rows)), dtype=np.bool_)
         visible[:, : self.length] = True
@@ -81,7 +80,9 @@ class TargetRequest:
                 paths[row] = [*paths[parent + 1], token]
         positions = [root, *(root + depth for depth in depths)]
         slots = list(range(self.base + root, self.base + root + rows))
-        batch.add(self.base, [self.root, *window.tokens], positions, slots, visible, self.text, self.state)
+        parents = [-1, *(parent + 1 for parent in window.parents)]
+        tokens = [self.root, *window.tokens]
+        batch.add(self.base, tokens, positions, slots, visible, self.text, self.state, parents=parents)
         return Rows(self.sampler, [p + 1 for p in positions], paths)
 
     def commit(self, tokens: list[int]) -> None:

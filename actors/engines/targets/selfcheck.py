@@ -47,7 +47,7 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
     state = engine.recurrence.new() if engine.recurrence is not None else None
     _chain(engine, tokens, 0, length, state, prompt=True)
     if state is not None:
-        state.keep(-1)
+        state.keep(range(length))
     groups: list[tuple[torch.Tensor, list[int]]] = []
     for rows in sorted(candidates, reverse=True):
         logits = _chain(engine, tokens, length, rows, state)
@@ -60,9 +60,8 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
             groups.append((logits, [rows]))
     reference, best = max(groups, key=lambda group: (len(group[1]), -min(group[1])))
     shared = reference.shape[0]
-    branches = state is None and all(
-        _branch_agrees(engine, tokens, length, n, reference) for n in {max(best), best[len(best) // 2]}
-    )
+    sizes = {max(best), best[len(best) // 2]}
+    branches = all(_branch_agrees(engine, tokens, length, n, state, reference) for n in sizes)
     best += [n for n in larger if torch.equal(reference, _chain(engine, tokens, length, n, state)[:shared])]
     return Agreement(tuple(sorted(best)), branches)
 
@@ -74,7 +73,9 @@ def _chain(
     return _round(engine, tokens[start : start + rows], [*range(start, start + rows)], start, sees, state, prompt)
 
 
-def _branch_agrees(engine: Engine, tokens: Sequence[int], start: int, rows: int, expected: torch.Tensor) -> bool:
+def _branch_agrees(
+    engine: Engine, tokens: Sequence[int], start: int, rows: int, state: State | None, expected: torch.Tensor
+) -> bool:
     """Whether the chain's logits are ``expected`` in a window of ``rows`` rows, the root and then pairs of siblings: a
     wrong token, and the chain's own."""
     sees = np.zeros((rows, rows), dtype=np.bool_)
@@ -85,7 +86,8 @@ def _branch_agrees(engine: Engine, tokens: Sequence[int], start: int, rows: int,
     listed = [tokens[start + depth] for depth in depths.tolist()]
     for wrong in range(1, rows, 2):
         listed[wrong] = (listed[wrong] + 1) % engine.info.vocab_size
-    logits = _round(engine, listed, (start + depths).tolist(), start, sees)
+    parents = [-1, *(row // 2 * 2 for row in range(rows - 1))]
+    logits = _round(engine, listed, (start + depths).tolist(), start, sees, state, parents=parents)
     return torch.equal(logits[right.tolist()], expected[: len(right)])
 
 
@@ -97,6 +99,7 @@ def _round(
     sees: NDArray[np.bool_],
     state: State | None = None,
     prompt: bool = False,
+    parents: Sequence[int] = (),
 ) -> torch.Tensor:
     """The logits of rows in the slots ``start ..``. Each sees all slots before them, and of them those in ``sees``
     ``(rows, rows)``."""
@@ -105,5 +108,5 @@ def _round(
     visible = np.zeros((rows, span), dtype=np.bool_)
     visible[:, :start], visible[:, start : start + rows] = True, sees
     batch = FlatBatch()
-    batch.add(0, tokens, positions, [*range(start, start + rows)], visible, state=state, prompt=prompt)
+    batch.add(0, tokens, positions, [*range(start, start + rows)], visible, state=state, prompt=prompt, parents=parents)
     return engine.forward(batch)

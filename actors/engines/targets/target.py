@@ -22,7 +22,6 @@ from actors.tree.accept import walk
 from protocols.errors import PoolFull
 from protocols.messages import Sampling, TokenLogprobs
 
-STREAMS = 8  # requests that there must be recurrent states for; windows are no larger than that allows
 LARGEST = max(LARGE) - 1  # nodes of a window
 SHARED = 16  # tokens that are shared at a time where bits allow it: a system prompt may have fewer than 64
 
@@ -44,19 +43,18 @@ class Target:
         found = known or self_check(engine)
         self._rows_agree = found.rows
         self._recurrence = engine.recurrence
-        self._branches = self._recurrence is None and (found.branches or engine.dtype == torch.float32)
+        self._branches = found.branches or engine.dtype == torch.float32
         # row counts that rounds are padded to; none where all that were checked agree
         self._buckets = () if set(ROWS) <= set(self._rows_agree) else self._rows_agree
         # a single request's round never has more rows than were checked
         self._max_window = max(1, min(max_window, LARGEST, max(self._rows_agree, default=max_window + 1) - 1))
-        if self._recurrence is not None:  # a request needs as many states as its window has rows
-            self._max_window = max(1, min(self._max_window, self._recurrence.limit // STREAMS - 1))
         # Where bits do not depend on the number of rows, a prompt may be computed in pieces of any length, and decoded
         # tokens have the K/V that a prefill would give them. On a GPU other kernels compute prompts than rounds.
         on_gpu = engine.device.type != "cpu"
-        self._whole_chunks = bool(self._buckets) or self._recurrence is not None or on_gpu
+        alone = self._recurrence is not None and not self._recurrence.pieces_agree
+        self._whole_chunks = bool(self._buckets) or alone or on_gpu
         self.chunk = CHUNK if self._whole_chunks else max(self._rows_agree)
-        self._shares_answers = not self._whole_chunks and found.branches
+        self._shares_answers = not self._whole_chunks and found.branches and self._recurrence is None
         self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else SHARED)
         self._requests: dict[int, TargetRequest] = {}
         self.states: States | None = None  # of committed tokens, if a draft head reads them
@@ -127,7 +125,8 @@ class Target:
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
         most_nodes = min(most_nodes, self._max_window)
         salt = (cache_salt, text if self.engine.text_matters else 0)
-        self._check_states(most_nodes)
+        if self._recurrence is not None and len(self._requests) >= self._recurrence.limit:
+            raise PoolFull(f"there is room for the recurrent states of {self._recurrence.limit} requests")
         shared = [*prompt, *generated] if self._shares_answers else prompt
         region = self._kv.open(shared, len(prompt) + len(generated), text, most_nodes, salt)
         self._next_handle += 1
@@ -137,16 +136,6 @@ class Target:
             region, text, list(prompt), list(generated), sampler, most_nodes, constraint, state
         )
         return self._next_handle
-
-    def _check_states(self, most_nodes: int) -> None:
-        """Raise PoolFull while there is no room for the recurrent states of another request's windows."""
-        if self._recurrence is None or not self._requests:
-            return
-        needed = sum(1 + each.most_nodes for each in self._requests.values()) + 1 + most_nodes
-        if needed > self._recurrence.limit:
-            raise PoolFull(
-                f"the requests need {needed} recurrent states and there is room for {self._recurrence.limit}"
-            )
 
     def reserve(self, handle: int) -> None:
         r = self._requests[handle]
@@ -189,9 +178,9 @@ class Target:
     def _computed(self, r: TargetRequest, end: int, last: torch.Tensor) -> Outcome | None:
         """Prompt and resumed output are computed up to ``end``; ``last``: the logits ``(1, vocabulary)`` there. Returns
         the outcome of the first new token if that was all, else None."""
-        r.done = end
+        rows, r.done = end - r.done, end
         if r.state is not None:  # nothing is shared: without the recurrent state, slots are of no use to others
-            r.state.keep(-1)
+            r.state.keep(range(rows))
         else:
             self._kv.computed(r.region, end if self._shares_answers else min(end, len(r.prompt)))
         total = len(r.prompt) + len(r.output)
@@ -281,7 +270,7 @@ class Target:
                 self.states.add(window.handle, r.length - 1, walked)
             first_row += len(outcome.sampled)
             if r.state is not None:
-                r.state.keep(len(outcome.path))
+                r.state.keep([0, *(1 + node for node in outcome.path)])
             r.commit(outcome.tokens)
         return outcomes
 

@@ -139,7 +139,7 @@ def cap(x, start, end, scale, most):
 
 
 @njit(error_model="numpy")
-def _activated(x, activation):
+def activated(x, activation):
     """A vector of activations; GELU without its hyperbolic tangent is computed elsewhere."""
     zero, one, minus = splat(_ZERO), splat(_ONE), splat(-_ONE)
     if activation == SILU:
@@ -183,10 +183,21 @@ def activate(both, apart, out, rows, inner, activation, gated):
                 gate = _clamped(gate, load(both, begin + inner + i))
             else:
                 if activation != GELU:
-                    gate = _activated(gate, activation)
+                    gate = activated(gate, activation)
                 if gated:
                     gate = fma(gate, load(both, begin + inner + i), zero)
             store(out, row * inner + i, gate)
+
+
+@njit(error_model="numpy")
+def gate_heads(x, size, gates, apart, start, rows):
+    """Rows of ``size`` numbers times the sigmoids of gates that stand at ``start`` in rows of ``apart`` numbers."""
+    zero, one, minus = splat(_ZERO), splat(_ONE), splat(-_ONE)
+    for row in range(rows):
+        for i in range(0, size, LANES):
+            gate = larger(load(gates, row * apart + start + i), splat(_LEAST))
+            share = divided(one, add(one, exponential(fma(gate, minus, zero))))
+            store(x, row * size + i, fma(load(x, row * size + i), share, zero))
 
 
 @njit(error_model="numpy")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.cpu.laid_out import LaidOut
+from actors.engines.decoder.cpu.streams import Streams
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
 from actors.engines.decoder.layout import Shape, Weights, table
 from actors.engines.decoder.spec import Attention, Rotation
@@ -63,9 +64,13 @@ class CompiledBody:
         self._laid = laid = LaidOut(weights, kernels, team, int8)
         self.trunk = CompiledTrunk(weights, kernels, team, laid.jobs[-1:].copy())
         self._turns = _Turns()
+        places = iter(range(pool.whole.shape[0]))
         for index, layer in enumerate(weights.layers):
             mine, attention = laid.layers[index], layer.spec.attention
-            mine["keys"], mine["values"] = pool.keys[index].data_ptr(), pool.values[index].data_ptr()
+            if attention is None:
+                continue
+            place = next(places)
+            mine["keys"], mine["values"] = pool.keys[place].data_ptr(), pool.values[place].data_ptr()
             if attention.rotation is not None:
                 self._turns.layers.setdefault(attention.rotation, []).append(index)
                 self._turns.attention[attention.rotation] = attention
@@ -79,13 +84,15 @@ class CompiledBody:
         self._tell(layers=laid.layers.ctypes.data, jobs=laid.jobs.ctypes.data, half=half, embedding=table)
         self._tell(embedding_scale=spec.embedding_scale, residual_scale=spec.residual_scale, logit_cap=spec.logit_cap)
         self._tell(norm=kernels.CENTRED if spec.norm.centred else kernels.RMS, sizes=laid.sizes.ctypes.data)
-        widest = max((layer.spec.attention for layer in weights.layers), key=lambda attention: attention.window)
+        widest = max(spec.attentions, key=lambda attention: attention.window)
         self._tell(window=widest.window, chunked=widest.chunked)
         if weights.covered is not None:
             self._tell(tokens=laid.keep(weights.covered.ids.astype(np.int32)))
         self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
         self._rows, self._wide = weights.embedding.weight.shape[0], int(laid.jobs[-1]["apart"])
         self._numbers = int(laid.sizes.sum())
+        self._widest = max(shape.hidden, shape.inner, int(laid.sizes[1]))
+        self.streams = Streams(kernels, laid.mixers, laid.numbers, laid.width) if laid.mixers else None
 
     def _turn_up_to(self, position: int) -> None:
         """The tables of rotations are long enough."""
@@ -125,7 +132,11 @@ class CompiledBody:
             *self._laid_out(batch, keep),
             *(np.array(choices, dtype=self._kernels.CHOICE), picks.host, picks.ids, picks.probabilities),
         )
+        if self.streams is not None:
+            self._tell(walk=self.streams.lay_out(batch.segments))
         self._kernels.run_layers(*told)
+        if self.streams is not None:
+            self.streams.computed()
         return picks
 
     def _laid_out(
@@ -157,13 +168,14 @@ class CompiledBody:
         if len(rooms.between) < rows * self._numbers:
             rooms.between = np.empty(rows * self._numbers, np.float32)
             self._tell(room=rooms.between.ctypes.data)
-            widest = max(shape.hidden, shape.heads * shape.width, shape.inner)
-            self._team.make_room(rows * widest)
+            self._team.make_room(rows * self._widest)
         looks = (2 if self._model["window"] else 1) * (rows * (span + self._kernels.LOOKS) + segments)
         if len(rooms.looks) < looks:
             rooms.looks = np.empty(looks, np.int64)
             self._tell(looks=rooms.looks.ctypes.data)
+        tiles = 0 if self.streams is None else most * self.streams.tile
         own = most * shape.heads // shape.kv_heads * (span + 2 * shape.width) + self._kernels.LANES * shape.width
+        own = max(own, tiles)
         if rooms.scores.shape[1] < own:
             rooms.scores = self._team.buffers(own)
             self._tell(scores=rooms.scores.ctypes.data, own_scores=rooms.scores.shape[1])

@@ -21,6 +21,7 @@ from actors.engines.decoder.cpu.between import (
     add_scaled,
     cap,
     embed,
+    gate_heads,
     keep_heads,
     norm,
     norm_heads,
@@ -35,7 +36,9 @@ from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
 from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
 from actors.engines.decoder.cpu.products import ESCAPE
+from actors.engines.decoder.cpu.recurrent import mix_states
 from actors.engines.decoder.cpu.simd import LANES
+from actors.engines.decoder.cpu.state_walk import MIXER, STREAM, WALK, place_streams
 from actors.engines.decoder.cpu.team import JOB, TODO, Team, block_product, perform, product
 
 __all__ = [
@@ -53,10 +56,13 @@ __all__ = [
     "LATENT",
     "LAYER",
     "LOOKS",
+    "MIXER",
     "PANEL",
     "PLAIN",
     "RMS",
+    "STREAM",
     "UNSURE",
+    "WALK",
     "Team",
     "block_product",
     "choose_rows",
@@ -69,11 +75,13 @@ __all__ = [
 NORM = np.dtype([(name, np.int64) for name in ("weight", "bias", "kind")])
 # Of a layer what is not a product. Norms: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
 # behind them, where there are any. By address ``heads``, the norms of queries and keys, ``turns`` and ``query_turns``,
-# cosine and sine of every pair of keys and of queries at each position, ``sinks``, ``experts`` and ``latent`` (of types
-# of their names): 0 where there are none. ``inner_size``: of the MLP, or of the shared expert, or 0
+# cosine and sine of every pair of keys and of queries at each position, ``sinks``, ``experts``, ``latent`` and, in
+# place of attention, ``mixer`` (of types of their names): 0 where there are none. ``inner_size``: of the MLP, or of the
+# shared expert, or 0
 LAYER = np.dtype(
     [(name, NORM) for name in ("inputs", "inner", "behind", "last")]
     + [(name, np.int64) for name in ("heads", "whole", "keys", "values", "turns", "query_turns", "window", "sinks")]
+    + [(name, np.int64) for name in ("gates", "mixer")]
     + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated", "inner_size", "experts", "latent")]
     + [(name, np.float32) for name in ("scale", "cap")]
 )
@@ -85,13 +93,14 @@ LAYER = np.dtype(
 # parts have ``sizes`` numbers a row (see ``Rooms``), ``looks`` for what rows see (see ``_look``), of all layers and of
 # those with windows, and ``scores`` of attention, ``own_scores`` for every thread; ``tokens``, int32 ids that the
 # candidates stand for, or 0: each for its own number; ``taps``, int64 of every layer and of what lies behind the last:
-# where among the ``kept`` states of a row in ``tapped`` what enters it is kept, or -1; 0: nothing is
+# where among the ``kept`` states of a row in ``tapped`` what enters it is kept, or -1; 0: nothing is; ``walk``: of
+# recurrent layers
 BODY = np.dtype(
     [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "pool", "vocabulary")]
     + [(name, np.int64) for name in ("window", "chunked", "norm", "half")]
     + [(name, np.int64) for name in ("layers", "jobs", "embedding", "reach", "attention")]
     + [(name, np.int64) for name in ("current", "state", "room", "sizes", "looks", "scores", "own_scores", "tokens")]
-    + [(name, np.int64) for name in ("taps", "tapped", "kept")]
+    + [(name, np.int64) for name in ("taps", "tapped", "kept", "walk")]
     + [(name, np.float32) for name in ("eps", "embedding_scale", "residual_scale", "logit_cap")]
 )
 
@@ -120,7 +129,7 @@ class Rooms(NamedTuple):
 LOOKS = 3  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "6d54a316b182e44f"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "e50d6a78441744e0"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -290,6 +299,8 @@ def _attend(body, layer, apart, look, rooms, told, current, state):
     look.keys, look.values, look.sinks = layer.keys, layer.values, layer.sinks
     look.scale, look.cap = layer.scale, layer.cap
     perform(look, rooms.qkv, rows, rooms.seen, current, state)
+    if layer.gates:
+        gate_heads(rooms.seen, heads * width, rooms.qkv, apart, value + kv_heads * width, rows)
 
 
 @njit(error_model="numpy")
@@ -359,18 +370,23 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
     windows = body.window > 0 and span > body.window
     if windows:
         _narrow(whole, part, rows, span, number, body)
+    if body.walk != 0:
+        place_streams(array_at(body.walk, 1, WALK)[0])
     for index in range(body.depth):
         layer, place = layers[index], 4 * index
         qkv, out, up, down = jobs[place], jobs[place + 1], jobs[place + 2], jobs[place + 3]
         if body.taps != 0:
             _tap(body, index, x, rows)
-        apart = qkv.apart
-        if layer.latent != 0:
-            apart = _make_latent(body, layer, qkv, rooms, rows, current, state)
+        if layer.mixer != 0:
+            mix_states(body, layer, qkv, look, rooms, rows, current, state)
         else:
-            perform(qkv, normed, rows, rooms.qkv, current, state)
-        _point(look, part if windows and layer.window > 0 else whole)
-        _attend(body, layer, apart, look, rooms, (positions, slots), current, state)
+            apart = qkv.apart
+            if layer.latent != 0:
+                apart = _make_latent(body, layer, qkv, rooms, rows, current, state)
+            else:
+                perform(qkv, normed, rows, rooms.qkv, current, state)
+            _point(look, part if windows and layer.window > 0 else whole)
+            _attend(body, layer, apart, look, rooms, (positions, slots), current, state)
         perform(out, rooms.seen, rows, rooms.narrow, current, state)
         if layer.parallel and not layer.shares:
             _norm(x, layer.inner, body, rows, normed)

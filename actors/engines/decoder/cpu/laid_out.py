@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.decoder.layout import Affine, ExpertWeights, LatentWeights, LayerWeights, Weights
-from actors.engines.decoder.spec import ACTIVATIONS, Experts, Latent
+from actors.engines.decoder.layout import Affine, ExpertWeights, LatentWeights, LayerWeights, RecurrentWeights, Weights
+from actors.engines.decoder.spec import ACTIVATIONS, CONVOLUTION, RECURRENT, Attention, Experts, Latent, Recurrent
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import Panels
@@ -30,6 +30,9 @@ class LaidOut:
         pairs = weights.head.weight.dtype == torch.bfloat16
         self._pages, self._twelve = HugePages(), waits_for_memory(weights.count(), pairs)
         self._kept: list[object] = []  # what stands in the records by address
+        self.mixers: list[Record] = []  # of recurrent layers
+        self.numbers = 0  # of a text's state in all of them
+        self.width = 0  # of what a row puts into one of them
         self._experts: list[tuple[int, int, int]] = []  # apart: rows of router, gate and up, and down
         self.jobs: Record = np.zeros(4 * len(weights.layers) + 1, dtype=kernels.JOB)
         self.layers: Record = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
@@ -76,7 +79,7 @@ class LaidOut:
         norm["kind"] = self._kind
 
     def _lay_out(self, weights: LayerWeights, layer: Any, jobs: Record) -> None:
-        attention, mlp, parallel = weights.spec.attention, weights.spec.mlp, weights.spec.parallel
+        mixer, mlp, parallel = weights.spec.mixer, weights.spec.mlp, weights.spec.parallel
         for place, matrix in enumerate((weights.qkv, weights.out, weights.up, weights.down)):
             if matrix is not None:
                 self._product(jobs[place : place + 1], matrix)
@@ -89,11 +92,14 @@ class LaidOut:
             elif name in ("inputs", "inner") and not shares:  # copied as it is
                 self._norm(layer[name], Affine(torch.ones(weights.qkv.weight.shape[1])))
                 layer[name]["kind"] = self._kernels.PLAIN
-        layer["whole"], layer["parallel"], layer["shares"] = attention.whole_norm, parallel, shares
-        layer["window"], layer["cap"], layer["scale"] = attention.window, attention.cap, attention.scale
-        layer["heads"], layer["sinks"] = self._numbers(weights.head_norms), self._numbers(weights.sinks)
-        if weights.latent is not None and attention.latent is not None:
-            layer["latent"] = self._latent(attention.latent, weights.latent)
+        layer["parallel"], layer["shares"] = parallel, shares
+        if isinstance(mixer, Recurrent):
+            assert weights.recurrent is not None
+            layer["mixer"] = self._recurrent(mixer, weights.recurrent)
+            own = mixer.channels if mixer.kind == CONVOLUTION else int(jobs[0]["apart"]) - mixer.inner
+            self.width = max(self.width, own)
+        else:
+            self._attention(mixer, weights, layer)
         if isinstance(mlp, Experts):
             assert weights.experts is not None
             layer["experts"] = self._mixture(mlp, weights.experts)
@@ -101,6 +107,26 @@ class LaidOut:
         if dense is not None:
             layer["activation"], layer["gated"] = ACTIVATIONS.index(dense.activation), dense.gated
             layer["inner_size"] = dense.inner
+
+    def _attention(self, spec: Attention, weights: LayerWeights, layer: Any) -> None:
+        layer["whole"], layer["gates"] = spec.whole_norm, spec.gated
+        layer["window"], layer["cap"], layer["scale"] = spec.window, spec.cap, spec.scale
+        layer["heads"], layer["sinks"] = self._numbers(weights.head_norms), self._numbers(weights.sinks)
+        if weights.latent is not None and spec.latent is not None:
+            layer["latent"] = self._latent(spec.latent, weights.latent)
+
+    def _recurrent(self, spec: Recurrent, weights: RecurrentWeights) -> int:
+        """The address of the record of a recurrent layer."""
+        mixer = np.zeros(1, self._kernels.MIXER)
+        mixer["kind"], mixer["number"], mixer["at"] = RECURRENT.index(spec.kind), len(self.mixers), self.numbers
+        for name in ("heads", "groups", "keys", "values", "kernel", "channels", "normed"):
+            mixer[name] = getattr(spec, name)
+        mixer["past"], mixer["taps"] = (spec.kernel - 1) * spec.channels, self._numbers(weights.convolution)
+        for name in ("bias", "decay", "step", "skip", "norm"):
+            mixer[name] = self._numbers(getattr(weights, name))
+        self.mixers.append(mixer)
+        self.numbers += (spec.kernel - 1) * spec.channels + spec.heads * spec.keys * spec.values
+        return mixer.ctypes.data
 
     def _latent(self, spec: Latent, weights: LatentWeights) -> int:
         """The address of the record of a layer's latent attention."""
@@ -141,6 +167,6 @@ class LaidOut:
             up, qkv = max(up, qkv), max(qkv, (shape.heads + 1) * shape.width)
         narrow, gathered = max(out, down, downs), shape.hidden if self._experts else 0
         given = narrow if self._experts else 0
-        seen = shape.heads * shape.width
+        seen = max(shape.heads * shape.width, *(spec.inner for spec in weights.spec.recurrent), 0)
         sizes = [shape.hidden, seen, qkv, shape.hidden, narrow, max(up, ups), inner, routers, gathered, given]
         return np.array(sizes, np.int64)

@@ -31,6 +31,7 @@ from actors.engines.decoder.cpu.products import (
     multiply_packed_panels,
     multiply_panels,
 )
+from actors.engines.decoder.cpu.state_walk import WALK, walk_piece
 from actors.engines.decoder.cpu.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
 
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
@@ -51,14 +52,15 @@ BLOCK_PIECE = 96 // BLOCK_PANEL
 # where weights are pairs of it; ``escapes``: weights beside the matrix, or 0, and ``starts``: where each panel's begin;
 # ``bias``: what is added to outputs, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0.
 # With a ``form`` of ``block_forms.FORMS`` the weights are ``own`` outputs from ``first`` on in that form, and ``more``
-# is the address of a job with the others, or 0
+# is the address of a job with the others, or 0. ``walk``: the address of a ``WALK`` in place of attention, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
     + [(name, np.int64) for name in ("bits", "half", "pairs", "weights", "panels", "outputs", "bias")]
     + [(name, np.int64) for name in ("starts", "escapes", "then", "form", "first", "own", "more")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
-    + [("skips", np.int64), ("sinks", np.int64), ("scale", np.float32), ("cap", np.float32)]
+    + [(name, np.int64) for name in ("skips", "sinks", "walk")]
+    + [("scale", np.float32), ("cap", np.float32)]
 )
 
 
@@ -72,7 +74,7 @@ def _apart(numbers: int) -> int:
 ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "6d54a316b182e44f"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "e50d6a78441744e0"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -152,6 +154,9 @@ def _compute_blocks(job, piece):
 def _compute(job, piece, following, me, state):
     """``following``: the piece that this thread takes next, if it is known, or a negative number."""
     out = array_at(job.out, job.rows * job.apart, np.float32)
+    if job.walk != 0:
+        walk_piece(array_at(job.walk, 1, WALK)[0], piece, out, job.apart, job.scores + 4 * me * job.own_scores)
+        return
     if job.bits == 0:
         _attend(job, piece, following, me, out)
         return

@@ -1,0 +1,180 @@
+"""A recurrent layer of a forward, compiled by numba: its convolution, its states' walk and its gate.
+
+Inputs of a convolution are found by following the rows' parents: into a window's ancestors, then into the rows that the
+last verdict has accepted, then into the text's former inputs. What a window's rows put in is all that has to be kept of
+them: their states are made of it again.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from actors.engines.decoder.cpu.atomics import array_at
+from actors.engines.decoder.cpu.between import RMS, SILU, activated, norm_part
+from actors.engines.decoder.cpu.simd import LANES, fma, load, splat, store, total
+from actors.engines.decoder.cpu.state_walk import CONVOLUTION, DELTA, MIXER, SCAN, STREAM, WALK
+from actors.engines.decoder.cpu.team import perform
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_EPS = np.float32(1e-6)  # of unit queries and keys, in every model with a delta rule
+
+
+@njit(error_model="numpy")
+def _copied(source, start, target, to, count):
+    for i in range(count):
+        target[to + i] = source[start + i]
+
+
+@njit(error_model="numpy")
+def _put_in(mixer, walk, qkv, apart, raw):
+    """The convolution's inputs and what heads have a number of: of the forward's rows, then of those that are pending,
+    then former ones."""
+    width, channels, inner = walk.width, mixer.channels, mixer.heads * mixer.values
+    zero, past = splat(_ZERO), mixer.kernel - 1
+    for row in range(walk.rows):
+        start, to = row * apart, row * width
+        if mixer.kind == CONVOLUTION:
+            for i in range(0, channels, LANES):
+                store(raw, to + i, fma(load(qkv, start + i), load(qkv, start + 2 * inner + i), zero))
+        else:
+            _copied(qkv, start, raw, to, channels)
+            _copied(qkv, start + channels + inner, raw, to + channels, apart - channels - inner)
+    streams = array_at(walk.streams, walk.count, STREAM)
+    for index in range(walk.count):
+        stream = streams[index]
+        size = stream.pending * width
+        if size:
+            records = array_at(stream.records + 4 * mixer.number * size, size, np.float32)
+            _copied(records, 0, raw, stream.pending_at * width, size)
+        numbers = array_at(stream.state + 4 * mixer.at, mixer.past, np.float32)
+        for place in range(past):
+            _copied(numbers, place * channels, raw, (stream.past_at + place) * width, channels)
+
+
+@njit(error_model="numpy")
+def _keep_past(mixer, walk, raw, before):
+    """The inputs of every text that the next forward's rows look back at."""
+    streams, past, channels = array_at(walk.streams, walk.count, STREAM), mixer.kernel - 1, mixer.channels
+    for index in range(walk.count):
+        stream = streams[index]
+        row, where = stream.past_at + past - 1, stream.state
+        if stream.ahead != 0:
+            row, where = stream.first + stream.rows - 1, stream.ahead
+        elif stream.pending:
+            row = stream.pending_at + stream.pending - 1
+        numbers = array_at(where + 4 * mixer.at, mixer.past, np.float32)
+        for place in range(past - 1, -1, -1):
+            _copied(raw, row * walk.width, numbers, place * channels, channels)
+            row = before[row]
+
+
+@njit(error_model="numpy")
+def _convolve(mixer, walk, raw, before, mixed):
+    """Of the forward's rows and those that are pending."""
+    channels, kernel, width = mixer.channels, mixer.kernel, walk.width
+    taps = array_at(mixer.taps, kernel * channels, np.float32)
+    bias = array_at(mixer.bias, channels if mixer.bias else 0, np.float32)
+    places = np.empty(kernel, np.int64)
+    for row in range(walk.rows + walk.pending):
+        at = row
+        for tap in range(kernel - 1, -1, -1):
+            places[tap] = at * width
+            at = before[at]
+        for i in range(0, channels, LANES):
+            made = load(bias, i) if mixer.bias else splat(_ZERO)
+            for tap in range(kernel):
+                made = fma(load(raw, places[tap] + i), load(taps, tap * channels + i), made)
+            store(mixed, row * channels + i, made if mixer.kind == CONVOLUTION else activated(made, SILU))
+
+
+@njit(error_model="numpy")
+def _to_unit(x, start, size, scale):
+    """``x[start : start + size]`` of length ``scale``."""
+    squares, zero = splat(_ZERO), splat(_ZERO)
+    for i in range(start, start + size, LANES):
+        part = load(x, i)
+        squares = fma(part, part, squares)
+    factor = splat(np.float32(scale / np.sqrt(total(squares) + _EPS)))
+    for i in range(start, start + size, LANES):
+        store(x, i, fma(load(x, i), factor, zero))
+
+
+@njit(error_model="numpy")
+def _softplus(x):
+    return x if x > np.float32(20) else np.float32(math.log1p(math.exp(x)))
+
+
+@njit(error_model="numpy")
+def _weigh(mixer, walk, raw, mixed):
+    """What each row's heads multiply the state before it by, and what they put in."""
+    heads, groups, keys, channels = mixer.heads, mixer.groups, mixer.keys, mixer.channels
+    count = (walk.rows + walk.pending) * heads
+    decays, rates = array_at(walk.decays, count, np.float32), array_at(walk.rates, count, np.float32)
+    rate, step = array_at(mixer.decay, heads, np.float32), array_at(mixer.step, heads, np.float32)
+    for row in range(walk.rows + walk.pending):
+        start = row * walk.width + channels
+        if mixer.kind == DELTA:
+            for group in range(groups):
+                place = row * channels + group * keys
+                _to_unit(mixed, place, keys, _ONE / np.sqrt(np.float32(keys)))
+                _to_unit(mixed, place + groups * keys, keys, _ONE)
+        for head in range(heads):
+            number = row * heads + head
+            if mixer.kind == DELTA:
+                rates[number] = _ONE / (_ONE + np.float32(math.exp(-raw[start + head])))
+                time = _softplus(raw[start + heads + head] + step[head])
+            else:
+                time = _softplus(raw[start + head] + step[head])
+                rates[number] = time
+            decays[number] = np.float32(math.exp(rate[head] * time))
+
+
+@njit(error_model="numpy")
+def _gate(mixer, rows, eps, qkv, apart, seen):
+    """Outputs through the gates, normed on one side of them."""
+    inner, zero, gates = mixer.heads * mixer.values, splat(_ZERO), mixer.channels
+    weight = array_at(mixer.norm, inner if mixer.kind == SCAN else mixer.normed, np.float32)
+    for row in range(rows):
+        start = row * inner
+        if mixer.kind == DELTA:
+            for at in range(start, start + inner, mixer.normed):
+                norm_part(seen, at, mixer.normed, RMS, weight, 0, 0, eps, seen)
+        for i in range(0, inner, LANES):
+            gate = activated(load(qkv, row * apart + gates + i), SILU)
+            store(seen, start + i, fma(load(seen, start + i), gate, zero))
+        if mixer.kind == SCAN:
+            for at in range(0, inner, mixer.normed):
+                norm_part(seen, start + at, mixer.normed, RMS, weight, at, 0, eps, seen)
+
+
+@njit(error_model="numpy")
+def mix_states(body, layer, inputs, look, rooms, rows, current, state):
+    """``rooms.seen`` of a recurrent layer, of what ``rooms.normed`` gives through ``inputs``. ``look``: a job that all
+    layers use in turns."""
+    walk, mixer = array_at(body.walk, 1, WALK)[0], array_at(layer.mixer, 1, MIXER)[0]
+    channels, every, inner = mixer.channels, walk.rows + walk.pending, mixer.heads * mixer.values
+    array_at(body.walk, 1, WALK)[0].mixer = layer.mixer
+    perform(inputs, rooms.normed, rows, rooms.qkv, current, state)
+    size = walk.total * walk.width
+    raw = array_at(walk.raw + 4 * mixer.number * size, size, np.float32)
+    before, mixed = array_at(walk.before, walk.total, np.int64), array_at(walk.mixed, every * channels, np.float32)
+    _put_in(mixer, walk, rooms.qkv, inputs.apart, raw)
+    _convolve(mixer, walk, raw, before, mixed)
+    _keep_past(mixer, walk, raw, before)
+    if mixer.kind == CONVOLUTION:
+        zero = splat(_ZERO)
+        for row in range(rows):
+            for i in range(0, inner, LANES):
+                gate = load(rooms.qkv, row * inputs.apart + inner + i)
+                store(rooms.seen, row * inner + i, fma(load(mixed, row * channels + i), gate, zero))
+        return
+    _weigh(mixer, walk, raw, mixed)
+    look.walk, look.requests = body.walk, walk.count
+    apart, heads = look.apart, look.heads
+    look.apart, look.heads = inner, mixer.heads
+    perform(look, mixed, rows, rooms.seen, current, state)
+    look.walk, look.apart, look.heads = 0, apart, heads
+    _gate(mixer, rows, body.eps, rooms.qkv, inputs.apart, rooms.seen)

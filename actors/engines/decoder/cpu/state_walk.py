@@ -1,0 +1,154 @@
+"""The states of recurrent layers: a head's, row by row through the trees of windows and the pieces of prompts.
+
+A state ``(keys, values)`` lies in tiles of ``LANES`` values, each of which depends on no other. A row makes its tile of
+its parent's, so that a branch costs what a chain does, and a row's bits are those of plain decoding. A text's own tile
+is changed by rows that are certain alone: those that the last verdict has accepted (``pending``), and a prompt's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from actors.engines.decoder.cpu.atomics import array_at
+from actors.engines.decoder.cpu.simd import LANES, add, fma, load, splat, store
+
+DELTA, SCAN, CONVOLUTION = 0, 1, 2
+# A recurrent layer: its place among them and in a text's numbers, sizes, of which ``past`` is numbers of former inputs;
+# then by address, 0 where there are none: taps of the convolution, its bias, rates of decay, what is added to steps,
+# shares of values, and weights of the norm of ``normed`` numbers
+MIXER = np.dtype(
+    [(name, np.int64) for name in ("kind", "number", "at", "heads", "groups", "keys", "values", "kernel", "channels")]
+    + [(name, np.int64) for name in ("past", "taps", "bias", "decay", "step", "skip", "norm", "normed")]
+)
+# A text in a forward: its rows, and the rows behind those of all texts where its pending rows and its former inputs
+# lie; by address its numbers, those that are to hold the state behind its last row (0: nothing is), and its records
+STREAM = np.dtype(
+    [(name, np.int64) for name in ("first", "rows", "pending", "pending_at", "past_at", "state", "ahead", "records")]
+)
+# What all recurrent layers of a forward share: ``streams``; each row's parent in its text in ``parents`` (-1: its
+# state); of all ``rows``, then of pending ones and of ``past`` former inputs of each text, the row before it in
+# ``before`` and where its tile lies in ``places`` (0: it is the text's own); ``raw``: inputs of convolutions, of
+# each layer ``total`` rows of ``width`` numbers; ``mixed``: what they give; ``decays`` and ``rates`` of heads
+WALK = np.dtype(
+    [(name, np.int64) for name in ("mixer", "streams", "count", "rows", "pending", "total", "past", "width")]
+    + [(name, np.int64) for name in ("parents", "before", "places", "raw", "mixed", "decays", "rates")]
+)
+_ZERO = np.float32(0)
+
+
+@njit(error_model="numpy")
+def _place_rows(parents, first, rows, before, places, root):
+    """Where the tiles of a window's rows lie. A row takes its parent's place if no other row is to read that any more.
+    ``root``: the row before the first one."""
+    last, free, taken, made = np.full(rows, -1, np.int64), np.empty(rows + 1, np.int64), 0, 0
+    for row in range(rows):
+        if parents[first + row] >= 0:
+            last[parents[first + row]] = row
+    for row in range(rows):
+        parent, at = parents[first + row], first + row
+        before[at] = first + parent if parent >= 0 else root
+        if parent >= 0 and last[parent] == row:
+            places[at] = places[first + parent]
+        elif taken:
+            taken -= 1
+            places[at] = free[taken]
+        else:
+            made += 1
+            places[at] = made
+        if last[row] < 0:
+            free[taken] = places[at]
+            taken += 1
+
+
+@njit(error_model="numpy")
+def place_streams(walk):
+    """Fill ``before`` and ``places``."""
+    streams, parents = array_at(walk.streams, walk.count, STREAM), array_at(walk.parents, walk.rows, np.int64)
+    before, places = array_at(walk.before, walk.total, np.int64), array_at(walk.places, walk.total, np.int64)
+    for row in range(walk.rows, walk.total):
+        before[row], places[row] = row - 1, 0
+    for index in range(walk.count):
+        stream = streams[index]
+        first, root = stream.first, stream.past_at + walk.past - 1
+        if stream.pending:
+            before[stream.pending_at], root = root, stream.pending_at + stream.pending - 1
+        if stream.ahead == 0:
+            _place_rows(parents, first, stream.rows, before, places, root)
+            continue
+        for row in range(stream.rows):  # a piece of a prompt
+            before[first + row], places[first + row] = root if row == 0 else first + row - 1, 0
+
+
+@njit(error_model="numpy")
+def _step(mixer, walk, head, tile, row, source, target):
+    """The tile behind a row, of that before it. Returns the row's output."""
+    keys, channels, kind = mixer.keys, mixer.channels, mixer.kind
+    mixed = array_at(walk.mixed + 4 * row * channels, channels, np.float32)
+    query = head * mixer.groups // mixer.heads * keys
+    key, shared = query + mixer.groups * keys, 2 * mixer.groups * keys
+    value = load(mixed, shared + head * mixer.values + tile * LANES)
+    number = row * mixer.heads + head
+    count, zero = (walk.rows + walk.pending) * mixer.heads, splat(_ZERO)
+    decay = splat(array_at(walk.decays, count, np.float32)[number])
+    rate = splat(array_at(walk.rates, count, np.float32)[number])
+    a, b, c, d = zero, zero, zero, zero
+    if kind == DELTA:
+        for i in range(0, keys, 4):
+            a = fma(load(source, i * LANES), splat(mixed[key + i]), a)
+            b = fma(load(source, (i + 1) * LANES), splat(mixed[key + i + 1]), b)
+            c = fma(load(source, (i + 2) * LANES), splat(mixed[key + i + 2]), c)
+            d = fma(load(source, (i + 3) * LANES), splat(mixed[key + i + 3]), d)
+        known = fma(add(add(a, b), add(c, d)), decay, zero)
+        change = fma(fma(known, splat(np.float32(-1)), value), rate, zero)
+    else:
+        change = fma(value, rate, zero)
+    a, b, c, d = zero, zero, zero, zero
+    for i in range(0, keys, 4):
+        one = fma(splat(mixed[key + i]), change, fma(load(source, i * LANES), decay, zero))
+        store(target, i * LANES, one)
+        a = fma(one, splat(mixed[query + i]), a)
+        one = fma(splat(mixed[key + i + 1]), change, fma(load(source, (i + 1) * LANES), decay, zero))
+        store(target, (i + 1) * LANES, one)
+        b = fma(one, splat(mixed[query + i + 1]), b)
+        one = fma(splat(mixed[key + i + 2]), change, fma(load(source, (i + 2) * LANES), decay, zero))
+        store(target, (i + 2) * LANES, one)
+        c = fma(one, splat(mixed[query + i + 2]), c)
+        one = fma(splat(mixed[key + i + 3]), change, fma(load(source, (i + 3) * LANES), decay, zero))
+        store(target, (i + 3) * LANES, one)
+        d = fma(one, splat(mixed[query + i + 3]), d)
+    out = add(add(a, b), add(c, d))
+    if mixer.skip != 0:
+        out = fma(value, splat(array_at(mixer.skip, mixer.heads, np.float32)[head]), out)
+    return out
+
+
+@njit(error_model="numpy")
+def _tile(place, own, room, size):
+    address = own if place == 0 else room + 4 * (place - 1) * size
+    return array_at(address, size, np.float32)
+
+
+@njit(error_model="numpy")
+def walk_piece(walk, number, out, apart, room):
+    """All rows of one text and head. ``room``: the address of tiles of a thread's own."""
+    mixer = array_at(walk.mixer, 1, MIXER)[0]
+    stream = array_at(walk.streams, walk.count, STREAM)[number // mixer.heads]
+    head, size, tiles = number % mixer.heads, mixer.keys * LANES, mixer.values // LANES
+    before, places = array_at(walk.before, walk.total, np.int64), array_at(walk.places, walk.total, np.int64)
+    for tile in range(tiles):
+        at = 4 * (mixer.at + mixer.past + (head * tiles + tile) * size)
+        own = stream.state + at
+        if stream.ahead != 0:
+            own = stream.ahead + at
+            known, new = array_at(stream.state + at, size, np.float32), array_at(own, size, np.float32)
+            for i in range(0, size, LANES):
+                store(new, i, load(known, i))
+        text = array_at(own, size, np.float32)
+        for row in range(stream.pending_at, stream.pending_at + stream.pending):
+            _step(mixer, walk, head, tile, row, text, text)
+        for row in range(stream.first, stream.first + stream.rows):
+            source = _tile(places[before[row]], own, room, size)
+            target = _tile(places[row], own, room, size)
+            made = _step(mixer, walk, head, tile, row, source, target)
+            store(out, row * apart + head * mixer.values + tile * LANES, made)

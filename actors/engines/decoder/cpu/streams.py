@@ -1,0 +1,126 @@
+"""The states of recurrent layers for each text, as compiled code reads them: one, and a record of each row behind it.
+
+numba compiles nothing of this file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.engines.flat_batch import Segment
+
+Array = NDArray[np.float32]
+
+
+class StreamState:
+    """See :class:`actors.engines.flat_batch.State`."""
+
+    def __init__(self, numbers: Array, nothing: Array, spare: list[Array]) -> None:
+        self.numbers = numbers  # of all layers, behind ``length`` tokens
+        self.length = 0
+        self.pending = nothing  # (layers, rows, width): what the rows behind those put into convolutions
+        self.records = nothing  # the same of all rows of the last forward, of a window
+        self.ahead: Array | None = None  # numbers behind the rows of the last forward, of a piece of a prompt
+        self._spare = spare
+
+    def keep(self, path: Sequence[int]) -> None:
+        if self.ahead is None:
+            self.pending = np.ascontiguousarray(self.records[:, list(path)])
+            return
+        self._spare[:] = [self.numbers]
+        self.numbers, self.ahead = self.ahead, None
+        self.length += len(path)
+
+
+class Streams:
+    """A :class:`actors.engines.engine.Recurrence`."""
+
+    pieces_agree = True
+
+    def __init__(self, kernels: ModuleType, mixers: Sequence[NDArray[Any]], numbers: int, width: int) -> None:
+        """``mixers``: of the recurrent layers; ``numbers``: of a state; ``width``: of what a row puts in."""
+        self._kernels, self._layers, self._numbers, self._width = kernels, len(mixers), numbers, width
+        self.limit = sys.maxsize  # set by whoever builds the engine
+        self._past = int(mixers[0]["kernel"][0]) - 1
+        self._heads, self._channels = (max(int(mixer[name][0]) for mixer in mixers) for name in ("heads", "channels"))
+        self.tile = max(int(mixer["keys"][0]) for mixer in mixers) * kernels.LANES
+        self._walk: NDArray[Any] = np.zeros(1, kernels.WALK)
+        self._rows: NDArray[np.int64] = np.empty((3, 0), np.int64)  # parents, rows before rows, and places
+        self._streams: NDArray[Any] = np.zeros(0, kernels.STREAM)
+        self._raw: Array = np.empty(0, np.float32)
+        self._work: Array = np.empty(0, np.float32)
+        self._nothing: Array = np.empty((self._layers, 0, width), np.float32)
+        self._spare: list[Array] = []  # memory of a state that nobody has
+        self._states: list[StreamState] = []  # of the last forward
+
+    @property
+    def stream_bytes(self) -> int:
+        return 4 * self._numbers
+
+    def new(self) -> StreamState:
+        return StreamState(np.zeros(self._numbers, np.float32), self._nothing, self._spare)
+
+    def lay_out(self, segments: Sequence[Segment]) -> int:
+        """What compiled code is told of a forward: the address of its ``WALK``."""
+        self._states = []
+        for segment in segments:
+            state = segment.state or self.new()
+            assert isinstance(state, StreamState)
+            self._states.append(state)
+        rows, pending = sum(segment.rows for segment in segments), sum(s.pending.shape[1] for s in self._states)
+        total = rows + pending + self._past * len(segments)
+        parents: list[int] = []
+        for segment in segments:
+            parents += segment.parents or range(-1, segment.rows - 1)
+        self._make_room(parents, rows + pending, total)
+        raw = self._raw[: self._layers * total * self._width].reshape(self._layers, total, self._width)
+        first, pending_at, past_at = 0, rows, rows + pending
+        self._streams = np.zeros(len(segments), self._kernels.STREAM)
+        for segment, state, stream in zip(segments, self._states, self._streams, strict=True):
+            count = state.pending.shape[1]
+            stream["first"], stream["rows"], stream["pending"] = first, segment.rows, count
+            stream["pending_at"], stream["past_at"] = pending_at, past_at
+            stream["state"], stream["records"] = state.numbers.ctypes.data, state.pending.ctypes.data
+            state.ahead = self._ahead(state) if segment.prompt else None
+            stream["ahead"] = 0 if state.ahead is None else state.ahead.ctypes.data
+            state.records = raw[:, first : first + segment.rows]
+            first, pending_at, past_at = first + segment.rows, pending_at + count, past_at + self._past
+        walk = self._walk
+        walk["streams"], walk["count"] = self._streams.ctypes.data, len(segments)
+        walk["rows"], walk["pending"], walk["total"] = rows, pending, total
+        walk["past"], walk["width"] = self._past, self._width
+        return int(walk.ctypes.data)
+
+    def computed(self) -> None:
+        """The forward that was laid out is over: what was pending is in the states."""
+        for state in self._states:
+            if state.ahead is None:
+                state.length += state.pending.shape[1]
+                state.pending = self._nothing
+        self._states = []
+
+    def _ahead(self, state: StreamState) -> Array:
+        if state.ahead is not None:
+            return state.ahead
+        return self._spare.pop() if self._spare else np.empty(self._numbers, np.float32)
+
+    def _make_room(self, parents: list[int], computed: int, total: int) -> None:
+        walk = self._walk
+        if self._rows.shape[1] < total:
+            self._rows = np.empty((3, total), np.int64)
+            walk["parents"], walk["before"], walk["places"] = (row.ctypes.data for row in self._rows)
+        self._rows[0, : len(parents)] = parents
+        if len(self._raw) < (size := self._layers * total * self._width):
+            self._raw = np.empty(size, np.float32)
+            walk["raw"] = self._raw.ctypes.data
+        if len(self._work) < (size := computed * (self._channels + 2 * self._heads)):
+            self._work = np.empty(size, np.float32)
+        walk["mixed"] = self._work.ctypes.data
+        walk["decays"] = self._work[computed * self._channels :].ctypes.data
+        walk["rates"] = self._work[computed * (self._channels + self._heads) :].ctypes.data

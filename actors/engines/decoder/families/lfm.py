@@ -1,0 +1,45 @@
+"""LFM 2: short convolutions between gates, and every few layers attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.engines.decoder.families.parts import Undescribed, attention, decoder, head_norms, rotation, weight, weights
+from actors.engines.decoder.spec import CONVOLUTION, SILU, DecoderSpec, Layer, Mlp, Norm, Norms, Recurrent
+
+
+def describe(config: Any) -> DecoderSpec:
+    turning = rotation(config)
+    inner = _inner(config)
+
+    def layer(index: int) -> Layer:
+        norms = Norms(weight(index, "operator_norm"), weight(index, "ffn_norm"))
+        up = weights(index, "feed_forward.w1", "feed_forward.w3")
+        dense = Mlp(inner, SILU, up, weight(index, "feed_forward.w2"))
+        if config.layer_types[index] == "conv":
+            return Layer(_convolution(config, index), dense, norms)
+        names = head_norms(index, "self_attn.q_layernorm", "self_attn.k_layernorm")
+        own = attention(config, index, turning, out=weight(index, "self_attn.out_proj"), **names)
+        return Layer(own, dense, norms)
+
+    return decoder(config, layer, Norm(config.norm_eps), final_norm="model.embedding_norm.weight")
+
+
+def _convolution(config: Any, layer: int) -> Recurrent:
+    part, hidden = f"model.layers.{layer}.conv", config.hidden_size
+    if config.conv_bias:
+        raise Undescribed("its convolutions have biases")
+    names = (f"{part}.conv.weight", f"{part}.out_proj.weight")
+    return Recurrent(CONVOLUTION, 1, 0, 0, hidden, config.conv_L_cache, (f"{part}.in_proj.weight",), *names)
+
+
+def _inner(config: Any) -> int:
+    """As ``Lfm2MLP`` works it out."""
+    inner = int(config.intermediate_size)
+    if not config.block_auto_adjust_ff_dim:
+        return inner
+    inner = int(2 * inner / 3)
+    if config.block_ffn_dim_multiplier is None:
+        return inner
+    step = config.block_multiple_of
+    return int(-(-int(config.block_ffn_dim_multiplier * inner) // step) * step)

@@ -1,0 +1,65 @@
+"""Qwen3-Next and Qwen 3.5: gated delta nets, and every few layers attention with gates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.engines.decoder.families.parts import (
+    attention,
+    before,
+    decoder,
+    experts,
+    head_norms,
+    mlp,
+    rotation,
+    shared_mlp,
+    weight,
+    weights,
+)
+from actors.engines.decoder.spec import DELTA, DecoderSpec, Experts, Layer, Mlp, Norm, Recurrent
+
+WOVEN = "qwen3_next"
+
+
+def describe(config: Any) -> DecoderSpec:
+    turning = rotation(config, partial=True)
+
+    def layer(index: int) -> Layer:
+        if config.layer_types[index] == "linear_attention":
+            return Layer(_delta(config, index), _mlp(config, index), before(index))
+        own = attention(config, index, turning, gated=True, **head_norms(index))
+        return Layer(own, _mlp(config, index), before(index))
+
+    return decoder(config, layer, Norm(config.rms_norm_eps, offset=1.0))
+
+
+def _delta(config: Any, layer: int) -> Recurrent:
+    names = ("qkvz", "ba") if config.model_type == WOVEN else ("qkv", "z", "b", "a")
+    part = f"model.layers.{layer}.linear_attn"
+    return Recurrent(
+        DELTA,
+        *(config.linear_num_value_heads, config.linear_num_key_heads),
+        *(config.linear_key_head_dim, config.linear_value_head_dim, config.linear_conv_kernel_dim),
+        weights(layer, *(f"linear_attn.in_proj_{name}" for name in names)),
+        f"{part}.conv1d.weight",
+        f"{part}.out_proj.weight",
+        decay=f"{part}.A_log",
+        step=f"{part}.dt_bias",
+        norm=f"{part}.norm.weight",
+        normed=config.linear_value_head_dim,
+        woven=config.model_type == WOVEN,
+    )
+
+
+def _mlp(config: Any, layer: int) -> Mlp | Experts:
+    sparse = getattr(config, "decoder_sparse_step", 1)
+    if not getattr(config, "num_experts", 0) or layer in getattr(config, "mlp_only_layers", ()) or (layer + 1) % sparse:
+        return mlp(config, layer, config.hidden_act)
+    return experts(
+        config,
+        layer,
+        (config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size),
+        divided=getattr(config, "norm_topk_prob", True),
+        shared=shared_mlp(config, layer, "mlp.shared_expert", config.shared_expert_intermediate_size),
+        shared_gate=weight(layer, "mlp.shared_expert_gate"),
+    )
