@@ -15,7 +15,7 @@ from duoactor.serve.errors import ApiError
 from duoactor.serve.thinking import ThoughtParser
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Parser, Said, Thought
 from duoactor.serve.trace import Pieces as Pieces
-from protocols.messages import Chunk, FinishReason, RequestStats, Tokenized
+from protocols.messages import UNCHANGED, Chunk, FinishReason, RequestStats, Tokenized
 
 I = TypeVar("I")  # noqa: E741
 Kind = Literal["thought", "text", "call"]
@@ -39,6 +39,7 @@ class Answer(ABC):
         self.model = model
         self.thought_tokens = 0  # of all choices
         self.prompts: Sequence[Tokenized] = ()  # where the prompts themselves are scored
+        self.sampling = UNCHANGED  # that was asked for, with the model's own defaults
         self._parsers = [parser() for _ in range(n)]
 
     @abstractmethod

@@ -54,6 +54,10 @@ class Parameters(Protocol):
 P = TypeVar("P", bound=Parameters)
 log = logging.getLogger("duoactor.serve")
 WARNING = "x-duoactor-warning"
+ELSEWHERE = {
+    "/tokenizer_info": "/tokenize and /detokenize answer for the tokenizer, and render conversations",
+    "/v1/embeddings": "a model that writes text has no embeddings of it: ask a server of an embedding model",
+}
 
 
 def make_app(
@@ -134,6 +138,7 @@ class Routes:
         if question.scores:
             question, answer.prompts = await self.gateway.spelt(question)
         choices = self._ask(request, question, model, operation)
+        answer.sampling = choices.streams[0].sampling
         if wanted.stream:
             events = self._events(choices, answer)
             # What goes wrong before the first token is an answer with a status of its own.
@@ -259,7 +264,7 @@ def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     detail = {
-        404: f"there is nothing at {path}; /openapi.json lists what there is",
+        404: f"there is nothing at {path}; {ELSEWHERE.get(path, '/openapi.json lists what there is')}",
         405: f"{path} does not take {request.method}; /openapi.json says what it takes",
     }
     answer = _refused(request, ApiError(error.status_code, detail.get(error.status_code, str(error.detail))))

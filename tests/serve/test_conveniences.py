@@ -49,3 +49,12 @@ async def test_a_body_that_cannot_be_unpacked_is_refused(body, encoding, status,
     async with served() as gateway:
         answer = await gateway.request("POST", CHAT, content=body, headers={**JSON, "content-encoding": encoding})
     assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "instead"), [("/tokenizer_info", "/tokenize and /detok"), ("/v1/embeddings", "embedding model")]
+)
+async def test_what_is_not_served_says_what_to_use_instead(path, instead):
+    async with served() as gateway:
+        answer = await gateway.request("GET", path)
+    assert (answer.status_code, instead in answer.json()["error"]["message"]) == (404, True)

@@ -1,5 +1,7 @@
 """/v1/responses with the stock openai client."""
 
+from dataclasses import replace
+
 import openai
 import pytest
 
@@ -8,7 +10,7 @@ from duoactor.serve.openai.kept import Kept
 from protocols.messages import ChatTurn, Sampling
 from tests.serve.gateway import LANGUAGE, served
 from tests.world.cluster import Cluster
-from tests.world.models import ToyCodec, ToyLanguage
+from tests.world.models import INFO, ToyCodec, ToyLanguage, ToyTarget
 
 CODEC = ToyCodec()
 F = {"type": "function", "name": "f", "parameters": {}}
@@ -131,3 +133,16 @@ def test_the_oldest_conversations_make_room():
     kept.keep("", "huge", (ChatTurn("user", "x" * 101),))
     with pytest.raises(ApiError):
         kept.found("", "huge")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_says_the_sampling_that_the_model_itself_asks_for(stream):
+    own = Sampling(temperature=0.6, top_p=0.9)
+    cluster = Cluster(target=ToyTarget(ToyLanguage(), info=replace(INFO, sampling=own)))
+    async with served(cluster) as gateway:
+        ask = {"input": "Hello", "max_output_tokens": 3, "top_p": 0.5}
+        if stream:
+            found = (await gateway.events("/v1/responses", **ask))[0]["response"]
+        else:
+            found = (await gateway.post("/v1/responses", **ask)).json()
+    assert (found["temperature"], found["top_p"]) == (0.6, 0.5)

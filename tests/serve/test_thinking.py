@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from duoactor.serve.thinking import Mind, ThoughtParser, Wish, wish
 from duoactor.serve.tool_calls.events import NoTools, Said, Thought
 from duoactor.serve.tool_calls.forms import FORMS, FormParser
+from duoactor.serve.tool_calls.use import Calling, Tool, ToolUse
 from protocols.messages import ChatTurn, Dictation, StructuredOutputs, Thinking
 from tests.serve.gateway import TURNS, served
-from tests.serve.parts import gathered
+from tests.serve.parts import Called, gathered
 from tests.serve.script import scripted
 
 QWEN = Thinking("<think>", "</think>")
@@ -54,6 +55,29 @@ def parsed(form, opened, pieces, rest=NoTools):
 @pytest.mark.parametrize(("form", "opened", "text", "expected"), RECORDED)
 def test_thoughts_are_told_from_the_answer_whole_and_letter_by_letter(form, opened, text, expected):
     assert parsed(form, opened, [text]) == parsed(form, opened, text) == expected
+
+
+ANALYSIS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+CHANNELS = [
+    ('<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>', [Called("f", '{"a": 1}')]),
+    (" to=functions.f<|channel|>commentary json<|message|>{}<|call|>", [Called("f", "{}")]),
+    (
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>analysis<|message|>So.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.f<|message|>{}",
+        [Said("I look."), Thought("So."), Called("f", "{}")],
+    ),
+    ("<|channel|>final<|message|>No call <|en", [Said("No call <|en")]),
+    ("<|channel|>commentary to=functions.f <|con", []),  # it ends inside the markup
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), CHANNELS)
+@pytest.mark.parametrize("thought", [ANALYSIS, ""])
+def test_calls_in_the_channels_of_gpt_oss_are_read_whole_and_letter_by_letter(thought, text, expected):
+    calling = Calling(thinking=GPT_OSS)
+    for pieces in ([thought + text], thought + text):
+        found = parsed(GPT_OSS, False, pieces, lambda: ToolUse((Tool("f"),)).parser(calling, False))
+        assert found == [Thought("Hm.")] * bool(thought) + expected
 
 
 FRAGMENTS = st.sampled_from(["<think>", "</think>", "<th", "</th", "ink>", " ", "\n", "a", "<", '{"name": "f"}', "é"])

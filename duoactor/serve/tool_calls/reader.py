@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 
-from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Said
+from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Said, Thought
 from duoactor.thoughts import beginning
 
 _OUTSIDE = re.compile(r'["{}\[\]]')
@@ -111,13 +111,16 @@ class Reader:
             self._behind_call = False
             self._events.append(Said(said))
 
-    def say_until(self, mark: str) -> Generator[None, None, bool]:
-        """Say what stands before ``mark``, which is not taken. False: it does not come."""
+    def say_until(self, mark: str, thought: bool = False) -> Generator[None, None, bool]:
+        """Say, or think, what stands before ``mark``, which is not taken. False: it does not come."""
         while True:
             at = self.text.find(mark)
             if at < 0:
                 at = len(self.text) - (0 if self.ended else beginning(self.text, mark))
-            self.say(self.text[:at])
+            if not thought:
+                self.say(self.text[:at])
+            elif at:
+                self._events.append(Thought(self.text[:at]))
             self.skip(at)
             if self.text.startswith(mark):
                 return True

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from duoactor.serve.errors import bad
+from duoactor.serve.tool_calls.channels import CHANNEL, ChannelParser
 from duoactor.serve.tool_calls.events import NoTools, Parser
 from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, FormParser
 from duoactor.serve.tool_calls.template import TemplateParser
@@ -145,6 +146,8 @@ class ToolUse:
             return NoTools()
         if calling.template and not constrained:
             return TemplateParser(calling.template, self.described)
+        if calling.thinking.begin.startswith(CHANNEL) and not constrained:
+            return ChannelParser()
         return FormParser(FORMS[calling.form], [tool.name for tool in self.tools])
 
     def grammar(self, calling: Calling, otherwise: Mapping[str, Any] | None = None) -> str:
