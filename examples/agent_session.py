@@ -17,7 +17,7 @@ from importlib.resources import files
 
 import msgspec
 
-from duoactor import Client
+from duoactor import Client, DuoactorError
 
 SYSTEM = "You are a careful assistant who works step by step and answers with the finished result only.\n" + "\n".join(
     f"Tool {name}: {what} Call it with a JSON object, wait for its result, and never call it twice with the same input."
@@ -93,4 +93,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except DuoactorError as error:
+        raise SystemExit(str(error)) from None

@@ -6,7 +6,7 @@ Then:                    python examples/async_many.py
 
 import asyncio
 
-from duoactor import AsyncClient
+from duoactor import AsyncClient, DuoactorError
 
 QUESTIONS = [f"What is {a} plus {b}?" for a, b in ((2, 3), (10, 7), (41, 1), (8, 8))]
 
@@ -20,4 +20,7 @@ async def main() -> None:
         print(f"{question}\n  {answer.text.strip()}\n")
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except DuoactorError as error:
+    raise SystemExit(str(error)) from None

@@ -16,7 +16,7 @@ import time
 import uuid
 from pathlib import Path
 
-from duoactor import AsyncClient
+from duoactor import AsyncClient, DuoactorError
 
 GATEWAY = "127.0.0.1:8000"
 HOST, PORT = GATEWAY.split(":")
@@ -103,4 +103,9 @@ async def main(counts: list[int]) -> None:
             )
 
 
-asyncio.run(main([int(count) for count in sys.argv[1:]] or [1, 16, 64]))
+try:
+    asyncio.run(main([int(count) for count in sys.argv[1:]] or [1, 16, 64]))
+except DuoactorError as error:
+    raise SystemExit(str(error)) from None
+except OSError as error:
+    raise SystemExit(f"no gateway at {GATEWAY} ({error}): start `duoactor up --http {GATEWAY}`") from None

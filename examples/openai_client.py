@@ -7,10 +7,13 @@ Then:                    python examples/openai_client.py "What is speculative d
 
 import sys
 
-from openai import OpenAI
+import openai
 
-client = OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none")
-model = client.models.list().data[0].id
+client = openai.OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none")
+try:
+    model = client.models.list().data[0].id
+except openai.APIConnectionError:
+    raise SystemExit("no gateway there: start `duoactor up --http 127.0.0.1:8000`") from None
 question = " ".join(sys.argv[1:]) or "What is speculative decoding?"
 
 stream = client.chat.completions.create(

@@ -10,7 +10,7 @@ Then:                    python examples/openai_tools.py
 import json
 import sys
 
-from openai import OpenAI
+import openai
 
 
 def get_weather(city: str, unit: str = "celsius") -> str:
@@ -34,8 +34,11 @@ TOOL = {
     },
 }
 
-client = OpenAI(base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1", api_key="none")
-model = client.models.list().data[0].id
+client = openai.OpenAI(base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1", api_key="none")
+try:
+    model = client.models.list().data[0].id
+except openai.APIConnectionError:
+    raise SystemExit("no gateway there: start `duoactor up --http 127.0.0.1:8000`") from None
 messages = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 asked = client.chat.completions.create(

@@ -7,7 +7,7 @@ Then:                    python examples/structured_output.py
 
 import json
 
-from duoactor import Client, StructuredOutputs
+from duoactor import Client, DuoactorError, StructuredOutputs
 
 SCHEMA = {
     "type": "object",
@@ -25,12 +25,16 @@ NAME: /[a-z]{2,10}/
 NUMBER: /[0-9]{1,3}/
 """
 
-with Client() as client:
-    person = client.generate("Someone, as JSON: ", structured_outputs=StructuredOutputs(json_schema=json.dumps(SCHEMA)))
-    print(json.loads(person.text))
-    stats = person.stats
-    print(f"{stats.completion_tokens} tokens in {stats.rounds} rounds; {stats.forced_tokens} of them were forced")
+try:
+    with Client() as client:
+        schema = StructuredOutputs(json_schema=json.dumps(SCHEMA))
+        person = client.generate("Someone, as JSON: ", structured_outputs=schema)
+        print(json.loads(person.text))
+        stats = person.stats
+        print(f"{stats.completion_tokens} tokens in {stats.rounds} rounds; {stats.forced_tokens} of them were forced")
 
-    form = r"(Monday|Tuesday|Friday), [0-9]{1,2}:[0-9]{2} (am|pm)"
-    print(client.generate("When do we meet?", structured_outputs=StructuredOutputs(regex=form)).text)
-    print(client.generate("All users in SQL: ", structured_outputs=StructuredOutputs(grammar=GRAMMAR)).text)
+        form = r"(Monday|Tuesday|Friday), [0-9]{1,2}:[0-9]{2} (am|pm)"
+        print(client.generate("When do we meet?", structured_outputs=StructuredOutputs(regex=form)).text)
+        print(client.generate("All users in SQL: ", structured_outputs=StructuredOutputs(grammar=GRAMMAR)).text)
+except DuoactorError as error:
+    raise SystemExit(str(error)) from None
