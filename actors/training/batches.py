@@ -29,9 +29,9 @@ class Batch:
     temperature: Tensor  # (n,): of the answer
 
     def logits(self, model: nn.Module) -> Tensor:
-        """float32 ``(n, columns of the head)``. Padding follows the text, so that causal attention does not see it."""
+        """``(n, columns of the head)``. Padding follows the text, so that causal attention does not see it."""
         out: Tensor = model(input_ids=self.tokens, use_cache=False, logits_to_keep=self.kept).logits
-        return out[:, -self.kept :][self.mask].float()
+        return out[:, -self.kept :][self.mask]
 
 
 def groups(

@@ -137,8 +137,8 @@ class HeadBatch(Batch):
     states: Tensor  # (rows, length, states): the target's
 
     def logits(self, model: nn.Module) -> Tensor:
-        steps = model(self.tokens, self.states, self.kept)
-        return torch.cat([step[self.mask] for step in steps]).float()
+        made: Tensor = model(self.tokens, self.states, self.kept, self.mask)
+        return made.flatten(0, 1)
 
 
 def head_batch(
@@ -196,34 +196,43 @@ class HeadStudent(nn.Module):
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
-    def forward(self, tokens: Tensor, states: Tensor, kept: int) -> list[Tensor]:
-        """Of each step logits ``(rows, kept, columns)`` at the last positions."""
+    def forward(self, tokens: Tensor, states: Tensor, kept: int, mask: Tensor) -> Tensor:
+        """Logits ``(STEPS, n, columns)`` at the n positions of the ``mask`` over the ``kept`` last ones."""
         embedded, read = self.embedding[tokens[:, 1:]], self.fc(states[:, :-1])
         turns = self.rotary(embedded, torch.arange(1, tokens.shape[1], device=tokens.device)[None])
         found: list[Tensor] = []
         seen: list[tuple[Tensor, Tensor]] = []
+        rows = min(read.shape[1], kept + STEPS - 1)  # others are read in the first step, and have keys there alone
         for _ in range(STEPS):
-            made = self._step(embedded, read, turns, seen)
-            found.append(self.lm_head(self.norm(made[:, -kept:])))
-            read = torch.cat([read[:, :1], made[:, :-1]], 1)
-        return found
+            made = self._step(embedded, read, turns, seen, rows)
+            found.append(made[:, -kept:][mask])
+            read, embedded = torch.cat([read[:, -rows:][:, :1], made[:, :-1]], 1), embedded[:, -rows:]
+            turns = turns[0][:, -rows:], turns[1][:, -rows:]
+        return torch.as_tensor(self.lm_head(self.norm(torch.stack(found))))
 
     def _step(
-        self, embedded: Tensor, read: Tensor, turns: tuple[Tensor, Tensor], seen: list[tuple[Tensor, Tensor]]
+        self,
+        embedded: Tensor,
+        read: Tensor,
+        turns: tuple[Tensor, Tensor],
+        seen: list[tuple[Tensor, Tensor]],
+        rows: int,
     ) -> Tensor:
-        """What the layer makes of its inputs. ``seen``: keys and values of the steps before, to which its own are
-        added."""
+        """What the layer makes of its last ``rows`` inputs. ``seen``: keys and values of the steps before, to which its
+        own are added."""
         layer: Any = self.midlayer
         both = torch.cat([layer["input_layernorm"](embedded), layer["hidden_norm"](read)], -1)
         attention, width = layer["self_attn"], self.config.head_dim
         queries, keys, values = (
-            attention[name](both).unflatten(-1, (-1, width)).transpose(1, 2) for name in ("q_proj", "k_proj", "v_proj")
+            attention[name](part).unflatten(-1, (-1, width)).transpose(1, 2)
+            for name, part in (("q_proj", both[:, -rows:]), ("k_proj", both), ("v_proj", both))
         )
         cos, sin = (part[:, None] for part in turns)
         group = queries.shape[1] // keys.shape[1]
-        queries, keys = _turned(queries, cos, sin), _turned(keys, cos, sin).repeat_interleave(group, 1)
+        queries = _turned(queries, cos[:, :, -rows:], sin[:, :, -rows:])
+        keys = _turned(keys, cos, sin).repeat_interleave(group, 1)
         seen.append((keys, values.repeat_interleave(group, 1)))
-        x = read + attention["o_proj"](_attended(queries, seen))
+        x = read[:, -rows:] + attention["o_proj"](_attended(queries, seen))
         inner = layer["post_attention_layernorm"](x)
         gated = functional.silu(layer["mlp"]["gate_proj"](inner)) * layer["mlp"]["up_proj"](inner)
         return torch.as_tensor(x + layer["mlp"]["down_proj"](gated))
@@ -235,12 +244,13 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _attended(queries: Tensor, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Attention of the latest step: to the first step's keys up to as many places back as there are steps behind it,
-    and to one key of each step since."""
-    rows, scale, last = queries.shape[2], queries.shape[3] ** -0.5, len(seen) - 1
+    """Attention of the latest step's last rows: to the first step's keys up to as many places back as there are steps
+    behind it, and to one key of each step since."""
+    scale, last = queries.shape[3] ** -0.5, len(seen) - 1
     keys, values = seen[0]
+    rows = keys.shape[2]
     places = torch.arange(rows, device=queries.device)
-    hidden = places[None] > (places[:, None] - last).clamp_min(0)
+    hidden = places[None] > (places[-queries.shape[2] :, None] - last).clamp_min(0)
     scores = [(queries @ keys.transpose(2, 3) * scale).masked_fill(hidden, -torch.inf)]
     near = [[_later(part, last - step) for part in seen[step]] for step in range(1, last + 1)]
     scores += [(queries * key).sum(-1, keepdim=True) * scale for key, _ in near]
@@ -394,8 +404,8 @@ class HeadDistillation(Distillation):
             heat = one.job.temperature
             noise = gumbel(one.job.seed, places, ids) if heat else torch.zeros(1)
             best = [
-                ids[(step[batch.mask].float().cpu() / (heat or 1.0) + noise).topk(RANKS).indices]
-                for step in head(batch.tokens, batch.states, batch.kept)
+                ids[(step.float().cpu() / (heat or 1.0) + noise).topk(RANKS).indices]
+                for step in head(batch.tokens, batch.states, batch.kept, batch.mask)
             ]
             tokens = torch.from_numpy(one.tokens.astype(np.int64))
             hits = [found == tokens[:, None] for found in best]

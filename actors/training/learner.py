@@ -65,7 +65,7 @@ class Learner:
         """One step on what ``loss`` makes of the batch's logits (n, columns of the head), with ``share`` of the usual
         rate; none where that depends on nothing that the head says."""
         with self._half_precision():
-            logits = batch.logits(self.model)
+            logits = batch.logits(self.model).float()
         found = loss(logits)
         if found.requires_grad:
             self._descend(found, share)

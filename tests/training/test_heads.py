@@ -59,7 +59,7 @@ def test_a_served_head_proposes_what_it_did_in_training(tmp_path):
     answer = Answer(Job(0, 0.0, 0), tokens, np.zeros((9, 4), np.int32), np.zeros((9, 4), np.float16))
     batch = head_batch([Prompt(tuple(prompt))], [answer], features, CPU)
     with torch.inference_mode():
-        steps = head(batch.tokens, batch.states, batch.kept)
+        steps = head(batch.tokens, batch.states, batch.kept, batch.mask)
     save_head(head, tmp_path / "head", "target")
     draft = build_head(str(tmp_path / "head"), target, "target")
     other, again = text_of(target, prompt, 6, cache_salt="another")
@@ -69,7 +69,7 @@ def test_a_served_head_proposes_what_it_did_in_training(tmp_path):
     [top] = draft.expand([Leaf(mirror, text[35], (), is_root=True)])
     [first] = draft.expand([Leaf(mirror, text[36], ())])
     [second] = draft.expand([Leaf(mirror, text[37], (first.slot,))])
-    for found, logits in ((top, steps[0][0, 6]), (first, steps[1][0, 7]), (second, steps[2][0, 8])):
+    for found, logits in ((top, steps[0][6]), (first, steps[1][7]), (second, steps[2][8])):
         best, places = logits.softmax(-1).topk(8)
         assert found.probs == pytest.approx(best.tolist(), abs=0.02)  # the directory holds bfloat16
         assert found.tokens[0] == int(ids[places[0]])
