@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import inspect
 
+from actors.engines.heads.cached import cached_head, cached_model, same_file, snapshot_of
 from actors.engines.heads.kinds import configuration, kind_of, own_layer
 from actors.engines.weights.faults import check_checkpoint, check_tokenizer
 from actors.settings import (
@@ -287,16 +288,16 @@ def choose_draft(target: str) -> tuple[str, str]:
     for beside in (path / "draft", path.with_name(f"{path.stem}-draft"), path.with_name(f"{path.stem}-draft.gguf")):
         if target != BUNDLED and (beside.is_file() or (beside / "config.json").is_file()):
             return str(beside), f"by {beside}, which lies beside the target"
-    if own_layer(str(path)):
+    if own_layer(str(snapshot_of(str(path)))):
         return AUTO_DRAFT, "by the target's own layer for more tokens, which its checkpoint holds"
-    if target == BUNDLED or _same(path / "tokenizer.json", Path(_bundled("target"), "tokenizer.json")):
+    if target == BUNDLED or same_file(path / "tokenizer.json", Path(_bundled("target"), "tokenizer.json")):
         return BUNDLED, "by the bundled draft model, which has the target's tokenizer"
+    if head := cached_head(target):
+        return head, f"by {head}, a head of such a target in the hub's cache"
+    if model := cached_model(target):
+        return model, f"by {model}, a smaller model with the target's tokenizer in the hub's cache"
     return "", "copied from earlier text; `duoactor distill` makes a draft model, `--draft` names one"
 
 
 def _bundled(kind: str) -> str:
     return str(files("duoactor") / "pair" / kind)
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.is_file() and one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()

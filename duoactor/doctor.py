@@ -12,16 +12,20 @@ import msgspec
 
 from actors.settings import RETRIEVAL, DrafterSettings, VerifierSettings, retrieves
 from duoactor import render
+from duoactor.bench.answers import Ours
 from duoactor.bench.benchmark import Benchmark
 from duoactor.bench.provenance import machine, versions
 from duoactor.bench.results import Results
 from duoactor.bench.suites import Prompt, by_turns, load_suite, select
 from duoactor.bench.summary import AVERAGE, MethodLine, summarize
+from duoactor.status import agreement
+from protocols.messages import InlineStatus
 
 METHODS = "vanilla,sam,auto"
 SECONDS = 20.0
 TOKENS = 64  # of an answer
 PROMPTS = 3  # of each task, at most
+AGREES = 0.4  # of a head's first tokens: one that is right less often is not the target's, or is read wrongly
 PAYS = 1.05  # speed-up; less is within the noise of a usual machine
 BUSY = 0.75  # load of a CPU
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
@@ -54,6 +58,8 @@ class DoctorReport(msgspec.Struct, kw_only=True):
     dtype: str = ""
     texts: int = 0  # that were compared with the target's own
     methods: tuple[MeasuredMethod, ...] = ()  # vanilla first
+    head: str = ""  # with which the verifier drafts; empty: it has none
+    agreement: tuple[float, ...] = ()  # of the head, by depth
     findings: tuple[Finding, ...] = ()
     verdict: str = ""
 
@@ -110,10 +116,25 @@ def _method(line: MethodLine) -> MeasuredMethod:
     )
 
 
-async def measure(benchmark: Benchmark, show: Any) -> None:
+async def measure(benchmark: Benchmark, report: DoctorReport, show: Any) -> None:
     """Methods take turns for ``SECONDS``, each on the same prompts."""
     async with benchmark.answering(show) as answers:
         await benchmark.run(answers, show, SECONDS)
+        ours = answers["auto"]
+        assert isinstance(ours, Ours)
+        inline = (await ours.client.status()).inline
+    if inline is not None and not benchmark.deployment.drafters:
+        judge_head(report, inline)
+
+
+def judge_head(report: DoctorReport, inline: InlineStatus) -> None:
+    report.head, report.agreement = inline.model_id, inline.agreement
+    if inline.agreement and inline.agreement[0] < AGREES:
+        report.add(
+            "warning",
+            f"the head {agreement(inline.agreement)}: it was made for another target, is hardly trained, or has a "
+            "convention that duoactor reads wrongly; please tell us its name",
+        )
 
 
 def verdict(report: DoctorReport) -> str:
@@ -144,6 +165,8 @@ def lines(report: DoctorReport) -> list[str]:
     found.append("           " + ", ".join(f"{name} {version}" for name, version in report.versions.items()))
     draft = render.model_name(report.draft) or "drafts copied from earlier text"
     found.append(f"pair       {render.model_name(report.target)} and {draft}")
+    if report.head:
+        found.append(f"head       {render.model_name(report.head)}: {agreement(report.agreement) or 'drafted nothing'}")
     if report.methods:
         found.append(
             f"           target in {report.dtype} on {report.device}; {report.texts} texts are the target's own"

@@ -47,7 +47,8 @@ def collect_answers(
         write_answers(target, prompts, missing, lambda answer: shards.add(answer, spent()), go_on, longest)
         shards.flush()
 
-    mixed = random.Random(0).sample(apart, len(apart))  # where time is short, some of every task and temperature
+    # where time is short, some of every task and temperature
+    mixed, learned = (random.Random(0).sample(numbers, len(numbers)) for numbers in (apart, learned))
     tests = (Job(i, t, 1) for i in mixed for t in (GREEDY, *TEMPERATURES))
     write("answers to prompts kept apart", held, tests, seconds / 3)
     wanted = (Job(learned[job.prompt], job.temperature, job.seed) for job in jobs(len(learned)))

@@ -121,9 +121,10 @@ class Benchmark:
             access.started()
             async with access.connect(deployment.address) as client:
                 status = await client.status()
+                own = status.inline if not deployment.drafters else None  # a head has no drafter
                 self._models |= {
                     "target": model_name(deployment.verifier.target),
-                    "draft": model_name(deployment.first_draft),
+                    "draft": model_name(own.model_id if own is not None else deployment.first_draft),
                     "device": status.target.device,
                     "dtype": status.target.dtype,
                 }

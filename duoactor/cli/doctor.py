@@ -76,7 +76,7 @@ def _measure(environment: Environment, report: diagnosis.DoctorReport, pair: Pai
         )
         bench = Benchmark(deployment, job, access_to(environment, deployment, False), "duoactor doctor")
         try:
-            run_until_signal(diagnosis.measure(bench, lambda text, done, count: spinner.show(text and f"{text} …")))
+            run_until_signal(diagnosis.measure(bench, report, lambda text, *_: spinner.show(text and f"{text} …")))
         finally:
             spinner.show("")
         diagnosis.fill(report, bench.results(complete=True))

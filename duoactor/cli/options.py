@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import msgspec
 
-from actors.settings import PEER_VARIABLES, DrafterSettings, VerifierSettings
+from actors.settings import AUTO_DRAFT, PEER_VARIABLES, DrafterSettings, VerifierSettings
 from duoactor import config
 from duoactor.cli.sections import CONNECTION, SAMPLING, SPECULATION, SectionOption
 from duoactor.client.options import DESCRIPTIONS
@@ -177,7 +177,8 @@ class Pair(NamedTuple):
 def _pair(target: str | None, draft: str | None, device: str | None, dtype: str | None) -> Pair:
     said = {"target": target, "device": device, "dtype": dtype}
     verifier = config.build(VerifierSettings, {name: value for name, value in said.items() if value is not None})
-    draft = draft or config.choose_draft(verifier.target)[0]
+    if draft in (None, "", AUTO_DRAFT):
+        draft, _ = config.choose_draft(verifier.target)
     return Pair(verifier, (DrafterSettings(draft=draft),) if draft else ())
 
 

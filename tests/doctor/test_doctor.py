@@ -13,6 +13,7 @@ from duoactor.cli import main
 from duoactor.launch.deployment import deploy
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
+from protocols.messages import InlineStatus
 from tests.cli.fake_actors import fake_world
 
 
@@ -50,6 +51,15 @@ def test_lines_tell_the_machine_the_figures_and_findings():
     for wanted in ("a CPU, 4 CPUs", "no NVIDIA GPU", "7 texts", "2.00x", "200.0 tokens/s", "something to know"):
         assert wanted in text, wanted
     assert text.startswith(report.verdict)
+
+
+@pytest.mark.parametrize(("first", "findings"), [(0.72, 0), (0.21, 1)])
+def test_of_a_head_it_says_how_often_its_tokens_are_right_and_warns_where_that_is_too_seldom(first, findings):
+    report = measured(2.0)
+    doctor.judge_head(report, InlineStatus("org/EAGLE3-of-it", agreement=(first, 0.5)))
+    text = "\n".join(doctor.lines(report))
+    assert f"EAGLE3-of-it: agrees {first:.0%} at depth 1, 50% at depth 2; published heads reach 60 to 85%" in text
+    assert len(report.findings) == findings
 
 
 def test_a_busy_machine_is_a_warning(monkeypatch):

@@ -81,3 +81,41 @@ def test_a_target_with_a_layer_for_more_tokens_drafts_by_itself(tmp_path: Path):
     inline, drafters, said = settled(wanted(target), tmp_path)
     assert (inline, drafters) == ("auto", 0)
     assert said.startswith("by the target's own layer")
+
+
+def cached(hub: Path, name: str, config: object, weights: int, tokenizer: Path | None = None) -> None:
+    place = hub / f"models--{name.replace('/', '--')}"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text("abc")
+    snapshot = place / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(config))
+    (snapshot / "model.safetensors").write_bytes(b" " * weights)
+    if tokenizer is not None:
+        shutil.copy(tokenizer, snapshot / "tokenizer.json")
+
+
+def test_a_published_draft_in_the_hubs_cache_is_taken_a_head_before_a_smaller_model(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text("{}")
+    sizes = {"hidden_size": 64, "vocab_size": 99, "num_hidden_layers": 6}
+    family = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    cached(tmp_path, "org/big-8b", family | sizes, 1000, tokenizer)
+    assert choose_draft("org/big-8b")[0] == ""
+    cached(tmp_path, "org/medium", family | sizes, 500, tokenizer)
+    assert choose_draft("org/big-8b")[0] == ""
+    cached(tmp_path, "org/small", family, 100, tokenizer)
+    draft, said = choose_draft("org/big-8b")
+    assert draft == "org/small" and "smaller model" in said
+    named = {"speculators_config": {"verifier": {"name_or_path": "org/other"}}, "speculators_model_type": "eagle3"}
+    cached(tmp_path, "a/eagle3-of-other", named | {"transformer_layer_config": sizes}, 10)
+    cached(tmp_path, "a/eagle3-too-wide", HEAD | sizes | {"hidden_size": 128}, 10)
+    assert choose_draft("org/big-8b")[0] == "org/small"
+    cached(tmp_path, "a/eagle3-big-8b", HEAD | sizes | {"num_hidden_layers": 1}, 10)
+    cached(tmp_path, "a/eagle3-unlike", HEAD | sizes | {"num_hidden_layers": 1}, 10)
+    draft, said = choose_draft("org/big-8b")
+    assert draft == "a/eagle3-big-8b" and said.startswith("by a/eagle3-big-8b, a head")
+    mine = {"speculators_config": {"verifier": {"name_or_path": "org/big-8B"}}, "speculators_model_type": "eagle3"}
+    cached(tmp_path, "a/mine", mine, 10)
+    assert choose_draft("org/big-8b")[0] == "a/mine"

@@ -1,0 +1,105 @@
+"""Published drafts of a target among the models in the hub's cache. Neither torch nor network: ``duoactor up`` asks
+before it starts an actor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from actors.engines.heads.kinds import BLOCK, EAGLE3, configuration, kind_of
+
+LARGEST = 0.4  # of the target's weights: a draft model whose steps take longer does not pay
+WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def cached_models() -> Iterator[tuple[str, Path]]:
+    """Hub ids and the directories of the snapshots that a load without network would take, if they hold weights."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    for place in sorted(Path(HF_HUB_CACHE).glob("models--*")):
+        try:
+            snapshot = place / "snapshots" / (place / "refs" / "main").read_text().strip()
+        except OSError:
+            continue
+        if _weights(snapshot):
+            yield place.name.removeprefix("models--").replace("--", "/", 1), snapshot
+
+
+def snapshot_of(name: str) -> Path:
+    """The directory of a model: itself, or what the cache holds of a hub id; else a path to nothing."""
+    return Path(name) if Path(name).exists() else dict(cached_models()).get(name, Path(name))
+
+
+def cached_head(target: str) -> str:
+    """The hub id of a published head for the target; empty: the cache holds none.
+
+    One that names the target goes first, then those of its width, vocabulary and depth, by likeness of the names."""
+    place = snapshot_of(target)
+    about = configuration(str(place)) if place.is_dir() else {}
+    own = about.get("text_config") or about
+    found: list[tuple[bool, float, str]] = []
+    for name, snapshot in cached_models() if own else ():
+        config = configuration(str(snapshot))
+        named = _verifier(config)
+        if kind_of(config) in (EAGLE3, BLOCK) and (named == _last(target) or (not named and _fits(config, own))):
+            found.append((bool(named), SequenceMatcher(None, _last(name), _last(target)).ratio(), name))
+    return max(found)[2] if found else ""
+
+
+def cached_model(target: str) -> str:
+    """The hub id of the smallest model with the target's very tokenizer; empty: the cache holds none that is much
+    smaller."""
+    place = snapshot_of(target)
+    tokenizer, most = place / "tokenizer.json", LARGEST * _weights(place)
+    if not tokenizer.is_file():
+        return ""
+    found = [
+        (size, name)
+        for name, snapshot in cached_models()
+        if (size := _weights(snapshot)) <= most
+        and _writes(name, configuration(str(snapshot)))
+        and same_file(snapshot / "tokenizer.json", tokenizer)
+    ]
+    return min(found)[1] if found else ""
+
+
+def same_file(one: Path, other: Path) -> bool:
+    return one.is_file() and one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
+
+
+def _writes(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether it is a language model; those that embed or rank texts have its architecture too."""
+    named = " ".join(config.get("architectures") or ())
+    ranks = any(part in name.lower() for part in ("embed", "rerank", "reward"))
+    return not kind_of(config) and "CausalLM" in named and not ranks
+
+
+def _weights(directory: Path) -> int:
+    """Their bytes; where there are safetensors, those alone are loaded."""
+    for pattern in WEIGHTS:
+        if size := sum(path.stat().st_size for path in directory.glob(pattern)):
+            return size
+    return 0
+
+
+def _verifier(config: Mapping[str, Any]) -> str:
+    """The target that a speculators head names, without its owner."""
+    named = (config.get("speculators_config") or {}).get("verifier") or {}
+    return _last(str(named.get("name_or_path") or ""))
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
+
+
+def _fits(config: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    layer = config.get("transformer_layer_config") or config
+    width = config.get("target_hidden_size") or layer.get("hidden_size")
+    layers = config.get("num_target_layers") or own.get("num_hidden_layers")
+    return (width, layer.get("vocab_size"), layers) == (
+        own.get("hidden_size"),
+        own.get("vocab_size"),
+        own.get("num_hidden_layers"),
+    )
