@@ -80,7 +80,7 @@ def divergences(logits: Tensor, ids: Tensor, logprobs: Tensor, temperature: Tens
     """
     lacking = ids < 0
     scale = 1.0 / torch.where(temperature == 0, GREEDY_AS, temperature)
-    own, whole, sharpened = _Read.apply(logits, ids.clamp_min(0), scale)
+    own, whole, sharpened = _Read.apply(logits, ids.clamp_min(0), scale)  # type: ignore[no-untyped-call]
     own = own.masked_fill(lacking, -torch.inf)
     ours = own - whole[:, None]
     theirs = logprobs.exp()
