@@ -12,8 +12,11 @@ import tempfile
 
 import pytest
 
-_directory = tempfile.TemporaryDirectory(prefix="duoactor-tests-")
-os.environ["DUOACTOR_CACHE"] = _directory.name  # what tests measure is nobody else's
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start; without it each compiles the product
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share that of their parent, and one compiles for all
+    _directory = tempfile.TemporaryDirectory(prefix="duoactor-tests-")
+    os.environ["DUOACTOR_CACHE"] = _directory.name  # what tests measure is nobody else's
 
 NEED_TORCH = ("torch", "transformers", "safetensors", "tokenizers")
 

@@ -8,8 +8,7 @@ import pytest
 
 from actors.controller.climb import Control, Costs, Rate, at
 from protocols.messages import Budget, Drafting, Kind, Plan, RoundStats
-from tests.world.simulation import Fixed, Simulation
-from tests.world.timed import World
+from tests.world.simulation import Fixed, Simulation, World
 
 SEED = 100
 SETTLES, STRETCH = 300, 300  # tokens
@@ -41,10 +40,10 @@ def close_to_best(world: World, method: str, gamma: int) -> bool:
     return fixed(world, method, gamma) >= (0.95 - 0.03) * best  # two texts of 300 tokens scatter by some 3%
 
 
-@pytest.mark.parametrize("chance", [0.5, 0.75, 0.9])
-@pytest.mark.parametrize(("c", "method"), [(4, "sps"), (8, "pearl"), (20, "sps"), (20, "duodecoding")])
+@pytest.mark.parametrize("chance", [0.5, 0.9])
+@pytest.mark.parametrize(("c", "method"), [(4, "sps"), (8, "pearl"), (20, "duodecoding")])
 def test_gamma_goes_to_within_5_percent_and_noise_of_the_best_fixed_goodput(c: int, method: str, chance: float):
-    world = replace(WORLD, skill=chance, step_us=WORLD.verify_us / c)
+    world = replace(WORLD, skill=chance, step=WORLD.forward / c)
     sim = Simulation(world, method, seed=SEED)
     sim.play((world, SETTLES + STRETCH, 1))
     said = [budget for _, rounds, budget in sim.trace.budgets if rounds >= sim.round_at(SETTLES)]
@@ -53,7 +52,7 @@ def test_gamma_goes_to_within_5_percent_and_noise_of_the_best_fixed_goodput(c: i
 
 @pytest.mark.parametrize("method", ["sps", "pearl"])
 def test_gamma_follows_a_drafter_whose_core_becomes_busy(method: str):
-    slow = replace(WORLD, step_us=5 * WORLD.step_us)
+    slow = replace(WORLD, step=5 * WORLD.step)
     sim = Simulation(WORLD, method, seed=SEED)
     (_, before), (_, end) = sim.play((WORLD, SETTLES, 1), (slow, SETTLES + STRETCH, 1))
     said = [budget for _, rounds, budget in sim.trace.budgets if rounds >= (before + end) // 2]

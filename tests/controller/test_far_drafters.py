@@ -8,8 +8,7 @@ from functools import cache
 import pytest
 
 from tests.world.hostile_drafters import absent
-from tests.world.simulation import Simulation
-from tests.world.timed import World
+from tests.world.simulation import Simulation, World
 
 LOST = (0.0, 0.01)  # share of the messages
 
@@ -17,7 +16,7 @@ LOST = (0.0, 0.01)  # share of the messages
 @cache
 def played(ms: float | None, lost: float) -> Simulation:
     """A text with a drafter so far away; None: without one."""
-    world = replace(World(lost=lost), message_us=1000 * (ms or 0.1))
+    world = replace(World(lost=lost), message=1000 * (ms or 0.1))
     sim = Simulation(world, "auto", seed=1)
     if ms is None:
         sim.tamper = absent

@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.world.simulation import Simulation
-from tests.world.timed import World
+from tests.world.simulation import Simulation, World
 
-COSTLY_ROWS = World(skill=0.5, step_us=100.0, verify_us=2000.0, row_us=700.0)
+COSTLY_ROWS = World(skill=0.5, forward=2_700.0, row=700.0, step=100.0, leaf=15.0)
 
 
 def rate(method: str, streams: int) -> float:

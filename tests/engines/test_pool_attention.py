@@ -135,9 +135,9 @@ def test_rows_of_a_request_share_slots_up_to_the_first_that_differs():
 
 
 @pytest.mark.skipif(WIDE == 1, reason="that is what this processor uses anyway")
-def test_all_of_it_holds_on_a_processor_without_avx_512(tmp_path):
+def test_all_of_it_holds_on_a_processor_without_avx_512():
     """In a process that sees fewer registers: numba keeps its code by the processor that it sees."""
-    less = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c", "NUMBA_CACHE_DIR": str(tmp_path)}
+    less = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
     run, root = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__], Path(__file__).parents[2]
     tested = subprocess.run(run, env={**os.environ, **less}, cwd=root, capture_output=True, text=True)
     assert tested.returncode == 0, tested.stdout

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from duoactor import AsyncClient
+from duoactor.bench.relay import Relay
 from duoactor.bench.suites import load_suite, select
 from protocols.address import parse
 from protocols.messages import RoundStats
 from tests.world.processes import command, free_port, run
-from tests.world.relay import Relay
 
 TASKS = ("chat", "code", "translation", "math_reasoning")
 WARM_UP = 3  # answers, until drafts are measured and the controller has spoken

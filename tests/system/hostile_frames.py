@@ -31,13 +31,13 @@ from pathlib import Path
 
 import httpx2
 
+from duoactor.bench.relay import Relay
 from protocols.messages import ActorStatus, Goodbye, Role
 from protocols.zeromq import ZmqNetwork
 from tests.serve.hostile_http import HostileHttp
 from tests.world.impostor import Impostor
 from tests.world.models import INFO
 from tests.world.processes import WAIT_S, command, free_port
-from tests.world.relay import Relay
 from tests.world.service import WANTED, Process, Service
 from tests.world.siege import Over, Part, Siege
 from tests.world.wild import There, Wild

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.world.simulation import Simulation
-from tests.world.timed import Fate, World
+from tests.world.models import Guesses, Text
+from tests.world.simulation import Simulation, World
 
 METHOD = "duodecoding-lockstep"
 ROUNDS = 60
@@ -26,14 +26,14 @@ class Step:
 class Published:
     """The paper's loop, without processes: text and luck are a function of the position."""
 
-    def __init__(self, fate: Fate, world: World, gamma: int) -> None:
-        self.fate, self.world, self.gamma = fate, world, gamma
+    def __init__(self, text: Text, world: World, gamma: int) -> None:
+        self.text, self.world, self.gamma = text, world, gamma
 
     def phase(self, position: int, right: bool) -> list[list[int]]:
         """The k sequences drafted from there on; k by the theta rule, gamma tokens in all."""
-        tokens, first = self.fate.candidates(position, right, self.world)
-        main_right = right and tokens[0] == self.fate.truth[position]
-        _, second = self.fate.candidates(position + 1, main_right, self.world)
+        tokens, first = self.guesses(position, right)
+        main_right = right and tokens[0] == self.text.tokens[position]
+        _, second = self.guesses(position + 1, main_right)
         k = 1
         if self.gamma > 1:
             theta = first[0] * second[0]
@@ -43,12 +43,15 @@ class Published:
         quota[0] = max(quota[0], min(2, self.gamma))  # theta needed the main sequence's second token: it is there
         return [self.greedy(position, right, tokens[j], quota[j]) for j in range(k)]
 
+    def guesses(self, position: int, right: bool) -> Guesses:
+        return self.text.guesses(position, right, self.world.skill)
+
     def greedy(self, position: int, right: bool, token: int, length: int) -> list[int]:
         sequence = [token]
         while len(sequence) < length:
-            right = right and sequence[-1] == self.fate.truth[position]
+            right = right and sequence[-1] == self.text.tokens[position]
             position += 1
-            sequence.append(self.fate.candidates(position, right, self.world)[0][0])
+            sequence.append(self.guesses(position, right)[0][0])
         return sequence
 
     def steps(self, position: int) -> list[Step]:
@@ -57,12 +60,12 @@ class Published:
         chosen: list[int] = []  # what is left of the sequence that the target's token selected
         while len(found) < ROUNDS + 1:
             # both sides at once
-            true_chain = chosen == self.fate.truth[position : position + len(chosen)]
+            true_chain = (*chosen,) == self.text.tokens[position : position + len(chosen)]
             drafted = self.phase(position + len(chosen), true_chain)
             accepted = 0
-            while accepted < len(chosen) and chosen[accepted] == self.fate.truth[position + accepted]:
+            while accepted < len(chosen) and chosen[accepted] == self.text.tokens[position + accepted]:
                 accepted += 1
-            own = self.fate.truth[position + accepted]  # the target's own token, after what it accepted
+            own = self.text.tokens[position + accepted]  # the target's own token, after what it accepted
             found.append(Step(len(chosen), accepted))
             # both are done: the target's token selects, or the drafts were for nothing
             position += accepted + 1
@@ -84,21 +87,21 @@ def played(world: World, gamma: int) -> tuple[list[Step], Simulation]:
 @pytest.mark.parametrize("gamma", [1, 2, 5, 8])
 @pytest.mark.parametrize("step_us", [100.0, 1300.0, 9000.0])
 def test_every_round_is_the_published_one_whichever_side_is_slower(gamma, step_us):
-    world = World(skill=0.7, step_us=step_us)
+    world = World(skill=0.7, step=step_us)
     steps, sim = played(world, gamma)
-    assert steps == Published(sim.stage.fate, world, gamma).steps(sim.at)
+    assert steps == Published(sim.text, world, gamma).steps(sim.at)
 
 
 def test_a_step_takes_as_long_as_the_slower_side():
     for step_us, slower in ((200.0, 10_000.0), (4000.0, 24_000.0)):
-        world = World(skill=0.7, step_us=step_us, width=0.0)
+        world = World(skill=0.7, step=step_us, leaf=0.0)
         _, sim = played(world, 6)
         walls = [stats.wall_us for _, stats in sim.trace.rounds[5:ROUNDS] if stats.drafting.sequences == 1]
         assert 0.9 * slower < sum(walls) / len(walls) < 1.25 * slower
 
 
 def test_the_drafter_never_drafts_beyond_its_phase():
-    world = World(skill=0.9, step_us=50.0)
+    world = World(skill=0.9, step=50.0)
     _, sim = played(world, 4)
     for _, stats in sim.trace.rounds[1:ROUNDS]:
         # catching up on tokens that it did not foresee takes the drafter one forward beside the phase's
@@ -107,7 +110,7 @@ def test_the_drafter_never_drafts_beyond_its_phase():
 
 def test_asynchronous_duodecoding_is_not_slower_where_the_drafter_is_the_slower_side():
     def rate(method):
-        world = World(skill=0.7, step_us=2500.0)
+        world = World(skill=0.7, step=2500.0)
         sim = Simulation(world, method)
         sim.gamma = 8
         sim.play((world, 400, 1))
@@ -117,10 +120,10 @@ def test_asynchronous_duodecoding_is_not_slower_where_the_drafter_is_the_slower_
 
 
 def test_a_lost_drafter_ends_the_wait():
-    world = World(skill=0.7, step_us=1000.0)
+    world = World(skill=0.7, step=1000.0)
     sim = Simulation(world, METHOD)
     sim.gamma = 8
     # a drafter a hundred times slower than it said it was: waits are bounded, and given up after three
-    [_, (begin, end)] = sim.play((world, 60, 1), (replace(world, step_us=100_000.0), 60, 1))
+    [_, (begin, end)] = sim.play((world, 60, 1), (replace(world, step=100_000.0), 60, 1))
     waits = [stats.wait_us for _, stats in sim.trace.rounds[begin:end]]
     assert sum(wait > 1000.0 for wait in waits) <= 12

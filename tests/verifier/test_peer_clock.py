@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 
 from actors.verifier.peer_clock import DRIFT, PeerClock
-from tests.world.simulation import Simulation
-from tests.world.timed import World
+from tests.world.simulation import Simulation, World
 
 
 def test_a_message_that_waited_says_nothing_of_the_clocks():
@@ -35,7 +34,7 @@ def test_a_drafter_that_began_anew_has_a_clock_of_its_own():
 @pytest.mark.parametrize("step_us", [300.0, 1300.0])
 @pytest.mark.parametrize("method", ["sps", "duodecoding", "duodecoding-lockstep", "tree"])
 def test_drafting_is_published_when_it_was_and_as_long_as_it_was(method, step_us):
-    world = World(skill=0.7, step_us=step_us, width=0.0)
+    world = World(skill=0.7, step=step_us, leaf=0.0)
     sim = Simulation(world, method)
     sim.gamma = 5
     sim.play((world, 150, 1))
@@ -43,6 +42,6 @@ def test_drafting_is_published_when_it_was_and_as_long_as_it_was(method, step_us
     assert len(published) > 50
     for start, length in published:
         truly = min(sim.trace.forwards, key=lambda one: abs(one[0] - start))
-        assert abs(truly[0] - start) < world.message_us + 20 and abs(truly[1] - length) <= 1
+        assert abs(truly[0] - start) < world.message + 20 and abs(truly[1] - length) <= 1
     for (start, length), (following, _) in pairwise(sorted(published)):
         assert following >= start + length - 20

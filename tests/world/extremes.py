@@ -13,6 +13,11 @@ from protocols import messages
 
 RIDS = ("", "r0", "r1", "r2", "x" * 128)
 NAMES = ("", "d1", "liar", "auto", "sps", "vanilla", "x" * 128)
+STRUCTURES = {  # by the form of StructuredOutputs
+    "json_schema": ("{}", '{"type": "object"}', '{"enum": [1, "a"]}', '{"$ref": "#"}', "[" * 200),
+    "regex": ("[a-z]{2,9}", "(a?){20}a{20}", "(a|b)*c", "(?i)[^a]", "("),
+    "grammar": ('start: "ab" /[c-f]+/', "root ::= [a-c]+ root", "start: start", 'start: /[^a]/ "b"'),
+}
 NEAR = (0, 1, 2, 3, 4, 5, 8, 40, 63, 64, 65)
 
 
@@ -80,6 +85,8 @@ class Extremes:
             text = f"{self.random.getrandbits(64):x}"
         elif name in ("rid", "actor_id", "old", "new", "method"):
             text = self.random.choice(RIDS if name == "rid" else NAMES)
+        elif name in STRUCTURES:
+            text = self.random.choice(STRUCTURES[name])
         else:
             text = self.random.choice(("", "a", "text", "\x00\U0010ffff", "y" * 60))
         text = text[: limits.max_length] if limits is not None else text

@@ -16,14 +16,13 @@ import msgspec
 from actors.drafter.loop import Drafter
 from protocols.messages import DraftStats, Grow
 from tests.world.models import VOCAB
-from tests.world.simulation import Simulation
-from tests.world.timed import World
+from tests.world.simulation import Simulation, World
 
 ROUNDS = 100
 TOKENS = 600
 WORLDS = {
-    "GPU": World(verify_us=10_000.0, row_us=100.0),
-    "CPU": World(verify_us=4_000.0, row_us=400.0, step_us=300.0),
+    "GPU": World(),
+    "CPU": World(4_400.0, 400.0, step=300.0, leaf=45.0),
 }
 RANDOM = {"skill": 0.0, "boast": 0.5}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
-from actors.models import RENDERING, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
+from actors.models import RENDERING, Constraint, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
 from protocols.messages import ChatTurn, Rendering, Sampling, TokenLogprobs
@@ -90,17 +91,7 @@ class Texts:
 
     def guesses(self, context: Sequence[int], sampling: Sampling, skill: float) -> Guesses:
         text, at = self.text(context[0], sampling.temperature > 0), len(context)
-        likely = skill + 0.8 * min(skill, 1 - skill) * text.sure[at]
-        second = 0.5 * (1 - likely)
-        said = min(0.97, max(0.05, likely + self.boast))
-        truth = text.tokens[at]
-        wrong = _others(truth, 7, 14, 21, vocab=self.vocab)
-        luck = text.luck[at] if text.tokens[:at] == tuple(context) else 1.0
-        if luck < likely:
-            tokens = (truth, *wrong[:2])
-        else:
-            tokens = (wrong[0], truth, wrong[1]) if luck < likely + second else wrong
-        return tokens, (said, 0.5 * (1 - said), 0.2 * (1 - said))
+        return text.guesses(at, text.tokens[:at] == tuple(context), skill, self.boast, self.vocab)
 
     def text(self, name: int, sampled: bool) -> Text:
         return _written(name, sampled, self.length, self.copied[sampled], self.vocab)
@@ -111,6 +102,20 @@ class Text:
     tokens: tuple[int, ...]
     luck: tuple[float, ...]  # of the draft, at each position
     sure: tuple[float, ...]
+
+    def guesses(self, at: int, right: bool, skill: float, boast: float = 0.0, vocab: int = VOCAB) -> Guesses:
+        """``right``: what stands before that position is this text."""
+        likely = skill + 0.8 * min(skill, 1 - skill) * self.sure[at]
+        second = 0.5 * (1 - likely) if skill else 0.0
+        said = min(0.97, max(0.05, likely + boast))
+        truth = self.tokens[at]
+        wrong = _others(truth, 7, 14, 21, vocab=vocab)
+        luck = self.luck[at] if right else 1.0
+        if luck < likely:
+            tokens = (truth, *wrong[:2])
+        else:
+            tokens = (wrong[0], truth, wrong[1]) if luck < likely + second else wrong
+        return tokens, (said, 0.5 * (1 - said), 0.2 * (1 - said))
 
 
 @lru_cache(maxsize=256)
@@ -208,6 +213,7 @@ class ToyTarget:
         self.reused: dict[int, int] = {}
         self.open_requests: dict[int, tuple[list[int], Sampling, int]] = {}
         self.unread: dict[int, int] = {}  # tokens of prompts that no forward has seen
+        self.constraints: dict[int, Constraint] = {}
         self.next_handle = 0
         self.rounds = 0
         self.batches: list[list[int]] = []  # handles in each round
@@ -237,7 +243,7 @@ class ToyTarget:
         generated: Sequence[int] = (),
         most_nodes: int = 0,
         cache_salt: str = "",
-        constraint: object = None,
+        constraint: Constraint | None = None,
     ) -> int:
         known = len(prompt) + (len(generated) + self.ahead if self.ahead else sampling.max_tokens)
         room = min(known, len(prompt) + sampling.max_tokens)
@@ -250,6 +256,8 @@ class ToyTarget:
         self.unread[self.next_handle] = len(prompt) + len(generated) - self.reused[self.next_handle]
         if self.caches:
             self.known.append((cache_salt, list(prompt)))
+        if constraint is not None:
+            self.constraints[self.next_handle] = constraint
         return self.next_handle
 
     def reserve(self, handle: int) -> None:
@@ -275,6 +283,7 @@ class ToyTarget:
 
     def close(self, handle: int) -> None:
         del self.open_requests[handle], self.unread[handle]
+        self.constraints.pop(handle, None)
 
     def _verify(self, windows: Sequence[Window], prompt_rows: int) -> list[Outcome]:
         self.rounds += 1
@@ -313,11 +322,20 @@ class ToyTarget:
         for token, parent in zip(window.tokens, window.parents, strict=True):
             paths.append([*(paths[parent] if parent >= 0 else []), token])
         sampled = [self.language.next([*context, *path], sampling) for path in [[], *paths]]
+        if (constraint := self.constraints.get(window.handle)) is not None:
+            rows = constraint.masks(window.tokens, window.parents).tolist()
+            sampled = [_allowed(row, token, self.info) for row, token in zip(rows, sampled, strict=True)]
         path, final = walk(window.tokens, window.parents, sampled)
         tokens = [*(window.tokens[i] for i in path), final]
         context.extend(tokens)
         logprobs = [TokenLogprobs(-0.5) for _ in tokens] if sampling.logprobs >= 0 else []
         return Outcome(path, tokens, logprobs, sampled)
+
+
+def _allowed(mask: Sequence[int], token: int, info: ModelInfo) -> int:
+    """The first token from ``token`` on that a constraint allows; ``token`` where it allows none."""
+    around = ((token + step) % info.vocab_size for step in range(info.vocab_size))
+    return next((one for one in around if mask[one // 32] >> one % 32 & 1), token)
 
 
 @dataclass
@@ -424,3 +442,17 @@ class ToyCodec:
 
     def octets(self, ids: Sequence[int]) -> list[bytes]:
         return [b""] * len(ids)
+
+    def serialized(self) -> str:
+        letters = {chr(63 + i): i for i in range(VOCAB)}
+        bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        end = {"id": EOS, "content": chr(63 + EOS), "special": True, "single_word": False, "lstrip": False}
+        return json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [{**end, "rstrip": False, "normalized": False}],
+                "pre_tokenizer": bytewise,
+                "decoder": bytewise,
+                "model": {"type": "BPE", "vocab": letters, "merges": []},
+            }
+        )

@@ -1,4 +1,4 @@
-"""The real actors on a virtual clock (:mod:`timed`), and a controller compared with every fixed setting.
+"""The real actors on a virtual clock, and a controller compared with every fixed setting.
 
 Nothing here knows a formula of the controller: verifier, drafter and controller run as they are, rounds happen event
 by event, and tokens per second are counted.
@@ -7,39 +7,48 @@ by event, and tokens per second are counted.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
 from actors.controller.loop import Controller
-from actors.cost import CostModel
-from actors.draft_timing import WIDTHS
 from actors.drafter.loop import Drafter
-from actors.settings import VerifierSettings
-from actors.verifier.context import Equipment
-from actors.verifier.loop import Verifier
 from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Kind, Role, RoundStats, Sampling
-from tests.world.actors import drafter_line
+from tests.world.actors import timed_drafter, timed_verifier
 from tests.world.caller import ADDRESS, Caller
-from tests.world.clock import run
-from tests.world.compute import HeldInbox
-from tests.world.models import ToyCodec
-from tests.world.timed import (
-    INFO,
-    LONGEST,
-    SlowNetwork,
-    Stage,
-    TimedCompute,
-    TimedDraft,
-    TimedInlineCompute,
-    TimedTarget,
-    World,
-    fate,
-)
+from tests.world.clock import Process, run
+from tests.world.compute import HeldInbox, VirtualInline, VirtualThread
+from tests.world.models import INFO, Costs, Texts, ToyDraft, ToyTarget, Watch
+from tests.world.network import MemoryNetwork, only
 
+LONGEST = 40_000  # positions
+INFO = replace(INFO, max_context=LONGEST)
+UNCOPIED = (0.0, 0.0)
+TO_DRAFTERS = ("Open", "Close", "Verdict", "Grow", "Resync", "Decline", "DraftStats")
 START = 64  # tokens of a prompt
+
+
+@dataclass(frozen=True)
+class World(Costs):
+    """What is true now."""
+
+    skill: float = 0.75  # how often the draft's first guess is right
+    boast: float = 0.0  # by how much the draft is surer than it should be
+    message: float = 100.0  # µs to or from the drafter
+    lost: float = 0.0  # share of those messages
+
+
+class Drafting(Process):
+    """``worked``: start and seconds of every forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.worked: list[tuple[float, float]] = []
+
+    def compute(self, seconds: float) -> None:
+        self.worked.append((self.clock(), seconds))
+        super().compute(seconds)
 
 
 @dataclass(frozen=True)
@@ -89,17 +98,29 @@ class Simulation:
     ) -> None:
         """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU."""
         self.method, self.control, self.inline = method, control, inline
-        self.stage = Stage(world, fate(seed), random.Random(seed))
+        self.text = Texts(LONGEST, UNCOPIED).text(2 + seed % 60, False)  # of all streams
         self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what else happens, from the first scene on
-        self.draft = TimedDraft(self.stage)
-        self.target = TimedTarget(self.stage)
-        self.network = SlowNetwork(self.stage)
+        self.network = MemoryNetwork(
+            seed, drop=world.lost, faulty=only(*TO_DRAFTERS), seconds={"drafter": world.message / 1e6}
+        )
+        self.inbox = HeldInbox()
+        self.thread = VirtualInline(self.inbox) if inline else VirtualThread()
+        self.process = Drafting()
+        self.watches = Watch(self.thread, seed, world.jitter), Watch(self.process, seed + 1, world.jitter)
+        self.target = ToyTarget(slots=1 << 24, max_window=31, info=INFO, watch=self.watches[0])
+        self.draft = ToyDraft(scratch_slots=256, info=INFO, watch=self.watches[1], reads=True)
+        self.become(world)
         self.trace = Trace()
         self.done = 0  # tokens of the first stream
         self.at = START  # position at which streams begin
         self.joining_at: int | None = None  # position at which further streams begin, if that is another
         self.tamper: Callable[[Drafter], None] = lambda drafter: None  # makes the drafter another than it should be
         self.gamma = 0  # that requests ask for; 0: they leave it to the controller
+
+    def become(self, world: World) -> None:
+        self.world = self.target.costs = self.draft.costs = world
+        self.target.language = self.draft.language = Texts(LONGEST, UNCOPIED, world.boast)
+        self.draft.skill = world.skill
 
     # --- what tests call ---------------------------------------------------------------------------------------------
 
@@ -135,15 +156,9 @@ class Simulation:
 
     async def _play(self, scenes: Sequence[tuple[World, int, int]]) -> list[tuple[int, int]]:
         network, loop = self.network, asyncio.get_running_loop()
-        target, draft = self.target, self.draft
-        start = self.stage.world
-        cost = CostModel({rows: start.verify(rows) for rows in (1, 2, 4, 8, 16, 32)})
-        settings = VerifierSettings(bind=ADDRESS)
         listener = network.listen(ADDRESS)
-        listener.inbox = inbox = HeldInbox()
-        compute = TimedInlineCompute(target, inbox) if self.inline else TimedCompute(target)
-        equipment = Equipment(target, ToyCodec(), cost, compute, timer=lambda: target.spent_s)
-        verifier = Verifier(settings, equipment, listener)
+        listener.inbox = self.inbox
+        verifier = timed_verifier(self.target, listener, self.thread, self.world, self.watches[0])
         publish = verifier.publish
 
         def observed(message) -> None:
@@ -156,11 +171,13 @@ class Simulation:
             publish(message)
 
         verifier.publish = observed
-        drafter = self._drafter("drafter", draft, start)
+        drafter = timed_drafter(
+            "drafter", self.draft, network.host("drafter"), self.world, self.watches[1], self.process.clock
+        )
         self.tamper(drafter)
         stop = asyncio.Event()
         controlling = self._controller(stop)
-        actors = [asyncio.create_task(verifier.run(stop)), draft.process.run(drafter.run(stop))]
+        actors = [asyncio.create_task(verifier.run(stop)), self.process.run(drafter.run(stop))]
         while verifier.state.drafters.named("drafter") is None or verifier.state.controller is None:
             await asyncio.sleep(0.01)
         caller = Caller(network, "client")
@@ -171,7 +188,7 @@ class Simulation:
         others = [asyncio.create_task(other()) for other in self.beside]
         streams, spans = 0, []
         for world, tokens, wanted, *controlled in scenes:
-            self.stage.world = world
+            self.become(world)
             if controlled == [False]:
                 network.kill("controller")  # no goodbye
                 controlling.cancel()
@@ -181,7 +198,7 @@ class Simulation:
             while streams < wanted:
                 at = self.at if streams == 0 or self.joining_at is None else self.joining_at
                 sampling = Sampling(max_tokens=LONGEST - at - 64, ignore_eos=True)
-                prompt = tuple(self.stage.fate.truth[:at])
+                prompt = self.text.tokens[:at]
                 caller.send(
                     Generate(
                         f"r{streams}", prompt, sampling=sampling, method=self.method, num_speculative_tokens=self.gamma
@@ -200,20 +217,8 @@ class Simulation:
         stop.set()
         await asyncio.gather(*actors, *([] if controlling.cancelled() else [controlling]))
         began = verifier.state.started
-        self.trace.forwards = [((at - began) * 1e6, took * 1e6) for at, took in draft.worked]
+        self.trace.forwards = [((at - began) * 1e6, took * 1e6) for at, took in self.process.worked]
         return spans
-
-    def _drafter(self, name: str, draft: TimedDraft, world: World) -> Drafter:
-        hello = Hello(
-            Role.DRAFTER, name, "d", f"toy-{name}", INFO.vocab_size, INFO.tokenizer_digest, LONGEST,
-            step_us=world.step_us,
-        )  # fmt: skip
-        return Drafter(
-            draft,
-            drafter_line(self.network.host(name), hello, clock=draft.process.clock),
-            {leaves: world.step(leaves) for leaves in WIDTHS},
-            timer=lambda: draft.spent_s,
-        )
 
     def _controller(self, stop: asyncio.Event) -> asyncio.Task[None]:
         controller = Controller(self.network.host("controller"), ADDRESS, Hello(Role.CONTROLLER, "controller", "c"))

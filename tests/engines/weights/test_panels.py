@@ -157,9 +157,9 @@ def test_a_helper_on_a_spare_cpu_changes_no_bit_and_pins_itself_alone():
 
 
 @pytest.mark.skipif(WIDE == 1, reason="that is what this processor uses anyway")
-def test_tiles_for_a_processor_without_avx_512_give_the_same_products(tmp_path):
+def test_tiles_for_a_processor_without_avx_512_give_the_same_products():
     """In a process that sees fewer registers: numba keeps its code by the processor that it sees."""
-    less = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c", "NUMBA_CACHE_DIR": str(tmp_path)}
+    less = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
     program = """if True:
         import numpy as np, torch
         from actors.engines.decoder.cpu.compiler import compiled_kernels

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 
 SEGMENT = 1448  # bytes, as on Ethernet
@@ -50,9 +51,9 @@ class Relay:
         both = [asyncio.create_task(self._carry(reader, ends[1])), asyncio.create_task(self._carry(ends[0], writer))]
         self._pipes.update(both)
         for one in both:
-            one.add_done_callback(lambda _, both=both: self._part(both))
+            one.add_done_callback(partial(self._part, both))
 
-    def _part(self, both: Sequence[asyncio.Task[None]]) -> None:
+    def _part(self, both: Sequence[asyncio.Task[None]], _ended: asyncio.Task[None]) -> None:
         """A connection that ends at one side ends at the other."""
         for one in both:
             one.cancel()
