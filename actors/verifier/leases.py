@@ -131,9 +131,11 @@ class Leases:
         return max(able, key=rank, default=None)
 
     def _prompt_comes_first(self, stream: Stream) -> bool:
-        """While no drafter has work, the target computes a prompt on their CPUs too: a drafter that reads the prompt
-        meanwhile makes the first token late, and has nothing to guess before it."""
-        return stream.status is Stage.PREFILL and self.context.price.target.lends and self.state.drafters_idle
+        """The target computes a prompt on the drafters' CPUs too, unless a drafter works that may not rest. One that
+        reads the prompt meanwhile makes the first token late, and has nothing to guess before it."""
+        if stream.status is not Stage.PREFILL or not self.context.price.target.lends:
+            return False
+        return may_rest(self.context, stream) or self.state.drafters_idle
 
     def _end(self, stream: Stream) -> None:
         stream.loan.end()

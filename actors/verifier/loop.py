@@ -127,7 +127,6 @@ class Verifier:
     async def _rounds(self) -> None:
         while True:
             self.inbox.read()
-            self._share_cpus()
             batch = self.scheduler.plan()
             if batch is None:
                 self.outbox.flush(wait=False)
@@ -135,6 +134,7 @@ class Verifier:
                     return
                 await self._idle()
                 continue
+            self._share_cpus()
             started = self.clock()
             result = self.compute.start(self._work(batch))
             self._beside(batch)

@@ -166,9 +166,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
             inline = None
             if model.info.device != "cpu" or openmp == 1:  # else only the thread that built it computes
-                inline = _head(settings, model)
-            if inline is None and isinstance(serving, InlineCompute):
-                inline = _inline_draft(settings, model)
+                inline = _head(settings, model) or _inline_draft(settings, model)
             equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)
             verifier = Verifier(settings, equipment, listener)
             verifier.admission.grammars.warm_up()

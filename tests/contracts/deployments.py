@@ -25,6 +25,9 @@ GPU = Costs(forward=20_000, row=90, prompt_row=20, step=2_500, leaf=300, read=50
 CPU_486M = Costs(forward=14_700, row=690, stream=300, prompt_row=650, step=80, leaf=9.3, read=10)
 CPU_91M = Costs(forward=3_500, row=170, stream=100, prompt_row=160, step=80, leaf=9.3, read=10)
 
+# both measured on two cores, of which a drafter has one; docs/experiments/many-streams.md, "A drafter's core"
+CPU_SHARED = Costs(forward=62_300, row=7_700, prompt_row=5_000, lent=0.58, code=1_000, step=320, leaf=60, read=30)
+
 
 @dataclass(frozen=True)
 class Deployment:
@@ -146,4 +149,15 @@ DEPLOYMENTS = {
     "486M": Deployment(CPU_486M, inline=True),
     "91M": Deployment(replace(CPU_91M, lent=0.7), inline=True, drafter=True),
     "eight streams": Deployment(CPU_91M, inline=True, streams=8, requests=96, prompt=(32, 400), answer=(40, 160)),
+    "eight streams beside a drafter": Deployment(
+        CPU_SHARED,
+        skill=0.55,
+        thread=True,
+        inline=True,
+        drafter=True,
+        streams=8,
+        requests=48,
+        prompt=(20, 80),
+        answer=(64, 64),
+    ),
 }

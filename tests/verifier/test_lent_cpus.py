@@ -33,13 +33,17 @@ class Sharing(ToyTarget):
         self.prompts.append(self.used)
         return super().prefill(handle, limit)
 
+    def verify_beside(self, windows, handle, limit):
+        self.prompts.append(self.used)
+        return super().verify_beside(windows, handle, limit)
+
     def verify(self, windows):
         self.rounds_alone += self.used
         return super().verify(windows)
 
 
-def sharing(lent: bool = True) -> Cluster:
-    return Cluster(target=Sharing(), lent={rows: us / 2 for rows, us in COST.items()} if lent else None)
+def sharing(lent: bool = True, **target: bool) -> Cluster:
+    return Cluster(target=Sharing(**target), lent={rows: us / 2 for rows, us in COST.items()} if lent else None)
 
 
 async def texts_of(system: Cluster, method: str, *prompts: tuple[int, ...]) -> list[list[int]]:
@@ -89,6 +93,17 @@ def test_a_prompt_beside_a_stream_that_a_drafter_works_for_is_lent_at_once(metho
             await asyncio.gather(running, second.generate(PROMPTS[1], LONG, method))
             assert system.target.prompts == [True, False]
             assert lent[0] == "prefill"
+
+    run(story())
+
+
+def test_prompts_beside_streams_of_auto_are_computed_on_all_cpus():
+    """Also where a stream is lent to a drafter while others' prompts wait."""
+
+    async def story():
+        async with sharing(mixes_prompts=True) as system:
+            await texts_of(system, "auto", *PROMPTS, (9, 3, 21), (8, 8, 30))
+            assert system.target.prompts == [True] * 4
 
     run(story())
 

@@ -17,7 +17,7 @@ from actors.verifier.leases import Leases
 from actors.verifier.loans import MAX_SEQUENCES
 from actors.verifier.rounds import Chosen, Committed
 from actors.verifier.sources.source import DRAFTER, SLICE, Allowance, Source
-from actors.verifier.streams import Stream
+from actors.verifier.streams import Stage, Stream
 from actors.verifier.waits import Going
 from protocols.messages import Decline, DraftStats, Grow, Resync, Verdict
 
@@ -37,6 +37,10 @@ class Remote(Source):
     def judged_as(self, stream: Stream) -> str:
         drafter = self.state.drafters.of(stream.loan.holder)
         return drafter.source if drafter is not None else ""
+
+    def able(self, stream: Stream, allowance: Allowance) -> bool:
+        """Not while a prompt can be computed on its CPUs too."""
+        return not (self.context.price.target.lends and self.state.requests.of(Stage.PREFILL))
 
     def prepare(self, stream: Stream, most: int = SLICE) -> None:
         """Lend it, unless it is lent."""
