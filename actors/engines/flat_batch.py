@@ -33,6 +33,10 @@ class State(Protocol):
         if it was a piece of a prompt."""
         ...
 
+    def copy(self) -> State:
+        """The state of another request whose text has begun alike."""
+        ...
+
 
 @dataclass(slots=True)
 class Segment:

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from actors.engines.cache.kv_cache import CHUNK, TRASH
+from actors.engines.cache.snapshots import BORDER
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.drafts.draft import Draft
 from actors.engines.generic.engine import TransformersEngine
@@ -21,6 +23,7 @@ DENSE = ["Lfm2", "Qwen3_5", "OlmoHybrid", "Mamba", "Mamba2", "FalconH1", "Granit
 FEW = ["Qwen3_5", "Mamba", *FUSED]
 PROMPT = [5 + 7 * i % 150 for i in range(21)]
 COUNT = 40
+SAMPLING = Sampling(max_tokens=300, ignore_eos=True, temperature=1.0, seed=3)
 
 
 def engine_of(name: str, slots: int = 4096) -> LlamaEngine | TransformersEngine:
@@ -30,8 +33,7 @@ def engine_of(name: str, slots: int = 4096) -> LlamaEngine | TransformersEngine:
 
 
 def begin(target: Target, prompt=PROMPT, generated=(), seed: int = 3) -> tuple[int, list[int]]:
-    sampling = Sampling(max_tokens=300, ignore_eos=True, temperature=1.0, seed=seed)
-    handle = target.open(prompt, sampling, generated)
+    handle = target.open(prompt, replace(SAMPLING, seed=seed), generated)
     while (outcome := target.prefill(handle)) is None:
         pass
     return handle, [*generated, *outcome.tokens]
@@ -122,7 +124,7 @@ def test_streams_that_join_leave_and_are_resumed_beside_others_write_what_they_w
                 target.close(handle)
                 del running[seed]
                 finished.add(seed)
-    assert target.kv_used == TRASH and target.kv_cached == 0
+    assert target.kv_used == TRASH
 
 
 @pytest.mark.parametrize("name", ["Lfm2", "Qwen3_5", "Mamba", "Mamba2"])
@@ -173,16 +175,41 @@ def test_a_text_whose_slots_moved_goes_on_with_its_state():
     assert moved and [text[:298] for _, text in running] == expected
 
 
-def test_prompts_that_begin_alike_are_computed_anew():
-    target = Target(engine_of("Lfm2"), rows_agree=ROWS)
-    prompt = [5 + 7 * i % 150 for i in range(CHUNK + 20)]
-    for _ in range(2):
-        handle = target.open(prompt, Sampling(max_tokens=4))
+@pytest.mark.parametrize("name", ["Qwen3_5", *FUSED])
+def test_prompts_go_on_behind_what_earlier_ones_have_computed_with_the_same_text(name):
+    """From a border, from where two prompts part, and behind an answer."""
+    fresh, target = (Target(engine_of(name), rows_agree=ROWS) for _ in range(2))
+    long = [5 + 7 * i * i % 150 for i in range(BORDER + 290)]
+    prompts = [long, [*long[:780], 3, 4], [*long[:780], 9, 3]]
+    reused, texts = [], []
+    for prompt in prompts:
+        handle = target.open(prompt, SAMPLING)
         while (outcome := target.prefill(handle)) is None:
             pass
-        assert outcome.reused == 0
+        reused.append(outcome.reused)
+        texts.append(list(outcome.tokens))
+        while len(texts[-1]) < COUNT:
+            texts[-1] += target.verify([tree(handle, texts[-1], 0, 1)])[0].tokens
         target.close(handle)
-    assert target.kv_cached == 0
+        assert texts[-1][:COUNT] == alone(fresh, prompt, count=COUNT)
+    assert reused == ([0, 512, 768] if name == "Qwen3_5" else [0, 512, 780])
+    if name in FUSED:
+        whole = [*prompts[-1], *texts[-1]]
+        handle = target.open([*whole, 7, 8, 9], SAMPLING)
+        assert target.prefill(handle).reused == len(whole) - 1
+
+
+def test_snapshots_give_way_to_requests():
+    engine = engine_of("fused Lfm2")
+    engine.recurrence.limit = 3
+    target = Target(engine, rows_agree=ROWS)
+    for start in (0, 50, 100):
+        target.close(begin(target, [*PROMPT[:9], start])[0])
+    handles = [begin(target, [seed, 9])[0] for seed in range(2)]
+    third = target.open([*PROMPT[:9], 100, 3], SAMPLING)
+    assert target.prefill(third).reused == 0
+    for handle in handles:
+        target.close(handle)
 
 
 def test_a_request_waits_while_there_is_no_room_for_its_state():

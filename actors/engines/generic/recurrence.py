@@ -61,6 +61,11 @@ class State:
         self.pending = {layer: record.of(rest) for layer, record in self.records.items()} if rest else {}
         self.rows, self.ahead, self.records = len(rest), {}, {}
 
+    def copy(self) -> State:
+        other = State()
+        other.now, other.pending, other.rows = dict(self.now), dict(self.pending), self.rows
+        return other
+
     @property
     def bytes(self) -> int:
         return sum(part.nbytes for parts in self.now.values() for part in parts.values())

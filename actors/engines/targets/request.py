@@ -28,6 +28,7 @@ class TargetRequest:
     most_nodes: int  # of a window
     constraint: Constraint | None
     state: State | None  # of recurrent layers, behind the token before the root
+    shared: int = 0  # tokens whose keys an earlier request has computed, if there are recurrent layers
     done: int = 0  # tokens of the prompt and of a resumed output that are computed
     length: int = 0  # committed tokens; 0: the prefill is not over
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from actors.engines.cache.kv_cache import CHUNK, KVCache, full_request
+from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
 from actors.engines.engine import Engine
-from actors.engines.flat_batch import FlatBatch
+from actors.engines.flat_batch import FlatBatch, State
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
@@ -54,8 +55,10 @@ class Target:
         alone = self._recurrence is not None and not self._recurrence.pieces_agree
         self._whole_chunks = bool(self._buckets) or alone or on_gpu
         self.chunk = CHUNK if self._whole_chunks else max(self._rows_agree)
-        self._shares_answers = not self._whole_chunks and found.branches and self._recurrence is None
-        self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else SHARED)
+        self._shares_answers = not self._whole_chunks and found.branches
+        fine = SHARED if self._recurrence is None else 1  # a snapshot may lie anywhere
+        self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else fine)
+        self._snapshots = Snapshots()
         self._requests: dict[int, TargetRequest] = {}
         self.states: States | None = None  # of committed tokens, if a draft head reads them
         self._next_handle = 0
@@ -125,8 +128,10 @@ class Target:
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
         most_nodes = min(most_nodes, self._max_window)
         salt = (cache_salt, text if self.engine.text_matters else 0)
-        if self._recurrence is not None and len(self._requests) >= self._recurrence.limit:
-            raise PoolFull(f"there is room for the recurrent states of {self._recurrence.limit} requests")
+        if self._recurrence is not None:
+            if len(self._requests) >= self._recurrence.limit:
+                raise PoolFull(f"there is room for the recurrent states of {self._recurrence.limit} requests")
+            self._snapshots.leave(self._recurrence.limit - len(self._requests) - 1)
         shared = [*prompt, *generated] if self._shares_answers else prompt
         region = self._kv.open(shared, len(prompt) + len(generated), text, most_nodes, salt)
         self._next_handle += 1
@@ -146,7 +151,16 @@ class Target:
         if self.states is not None:
             self.states.end(handle)
         if request is not None:
-            self._kv.close(request.region, request.computed if self._shares_answers else ())
+            computed = request.computed if self._shares_answers else []
+            if computed and request.state is not None:
+                self._keep(request, computed, request.state)
+            self._kv.close(request.region, computed)
+
+    def _keep(self, r: TargetRequest, text: Sequence[int], state: State) -> None:
+        """Keep the state behind a text for later prompts, as far as there is room."""
+        assert self._recurrence is not None
+        self._snapshots.keep(text, r.region.salt, state)
+        self._snapshots.leave(self._recurrence.limit - len(self._requests))
 
     # --- prompt ------------------------------------------------------------------------------------------------------
 
@@ -167,22 +181,35 @@ class Target:
         """Add the next tokens of the prompt, or of a resumed output, to the batch. Returns where they end, and whether
         they are of the output."""
         if r.done == 0:
-            r.done = self._kv.reuse(r.region)
+            r.done = self._reused(r)
         resumed = r.done >= len(r.prompt)
         if resumed:  # in forwards of the shape in which these tokens were decoded the first time
             rows = min(limit or self._max_window, self._max_window)
         else:
             rows = self.chunk if self._whole_chunks else min(limit or self.chunk, self.chunk)
+            if r.state is not None:
+                rows = min(rows, next_border(r.done, r.shared) - r.done)
         return r.lay_out_piece(rows, batch), resumed
+
+    def _reused(self, r: TargetRequest) -> int:
+        """How many tokens of a new request's text need not be computed."""
+        count = self._kv.reuse(r.region)
+        if r.state is None:
+            return count
+        known, length = self._snapshots.longest(r.region.text[:count], r.region.salt)
+        r.state, r.region.reused = known or r.state, length
+        r.shared = count if count - length >= LEAST else 0
+        return length
 
     def _computed(self, r: TargetRequest, end: int, last: torch.Tensor) -> Outcome | None:
         """Prompt and resumed output are computed up to ``end``; ``last``: the logits ``(1, vocabulary)`` there. Returns
         the outcome of the first new token if that was all, else None."""
         rows, r.done = end - r.done, end
-        if r.state is not None:  # nothing is shared: without the recurrent state, slots are of no use to others
+        if r.state is not None:
             r.state.keep(range(rows))
-        else:
-            self._kv.computed(r.region, end if self._shares_answers else min(end, len(r.prompt)))
+            if end <= len(r.prompt) and end == next_border(end - rows, r.shared):
+                self._keep(r, r.prompt[:end], r.state.copy())
+        self._kv.computed(r.region, end if self._shares_answers else min(end, len(r.prompt)))
         total = len(r.prompt) + len(r.output)
         if end < total:
             return None

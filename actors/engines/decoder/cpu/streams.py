@@ -21,13 +21,15 @@ Array = NDArray[np.float32]
 class StreamState:
     """See :class:`actors.engines.flat_batch.State`."""
 
-    def __init__(self, numbers: Array, nothing: Array, spare: list[Array]) -> None:
-        self.numbers = numbers  # of all layers, behind ``length`` tokens
-        self.length = 0
-        self.pending = nothing  # (layers, rows, width): what the rows behind those put into convolutions
-        self.records = nothing  # the same of all rows of the last forward, of a window
+    def __init__(self, numbers: Array, pending: Array, spare: list[Array]) -> None:
+        self.numbers = numbers  # of all layers
+        self.pending = pending  # (layers, rows, width): what the text's rows behind those put into convolutions
+        self.records = pending  # the same of all rows of the last forward, of a window
         self.ahead: Array | None = None  # numbers behind the rows of the last forward, of a piece of a prompt
         self._spare = spare
+
+    def copy(self) -> StreamState:
+        return StreamState(self.numbers.copy(), self.pending, self._spare)
 
     def keep(self, path: Sequence[int]) -> None:
         if self.ahead is None:
@@ -35,7 +37,6 @@ class StreamState:
             return
         self._spare[:] = [self.numbers]
         self.numbers, self.ahead = self.ahead, None
-        self.length += len(path)
 
 
 class Streams:
@@ -101,7 +102,6 @@ class Streams:
         """The forward that was laid out is over: what was pending is in the states."""
         for state in self._states:
             if state.ahead is None:
-                state.length += state.pending.shape[1]
                 state.pending = self._nothing
         self._states = []
 
