@@ -21,13 +21,14 @@ TERMINATED = 143  # and SIGTERM
 SECTIONS = {
     "Run": ("demo", "up", "verifier", "drafter", "controller", "learner", "serve"),
     "Ask": ("generate", "chat"),
-    "Operate": ("top", "status", "drafters", "swap", "drain"),
-    "Prepare": ("doctor", "config", "keys", "datastore", "distill"),
+    "Operate": ("top", "ps", "status", "drafters", "swap", "drain"),
+    "Prepare": ("pull", "list", "doctor", "config", "keys", "datastore", "distill"),
     "Measure": ("bench", "replay", "inflate"),
 }
 # Modules of the commands that share one; the others have their own.
 HOMES = {
     **dict.fromkeys(("verifier", "drafter", "controller", "learner"), "actors"),
+    **dict.fromkeys(("pull", "list", "ps"), "models"),
     **dict.fromkeys(("status", "drafters", "swap", "drain"), "manage"),
 }
 
@@ -47,7 +48,7 @@ class Commands(click.Group):
         if cmd_name not in self.list_commands(ctx):
             return None
         module = import_module(f"duoactor.cli.{HOMES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, "list_models" if cmd_name == "list" else cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
