@@ -14,6 +14,7 @@ from actors.settings import RETRIEVAL, DrafterSettings, VerifierSettings, retrie
 from duoactor import render
 from duoactor.bench.answers import Ours
 from duoactor.bench.benchmark import Benchmark
+from duoactor.bench.map import advice, costs_of
 from duoactor.bench.provenance import machine, versions
 from duoactor.bench.results import Results
 from duoactor.bench.suites import Prompt, by_turns, load_suite, select
@@ -61,6 +62,7 @@ class DoctorReport(msgspec.Struct, kw_only=True):
     head: str = ""  # with which the verifier drafts; empty: it has none
     agreement: tuple[float, ...] = ()  # of the head, by depth
     findings: tuple[Finding, ...] = ()
+    place: str = ""  # what would pay, by the model of a round
     verdict: str = ""
 
     def add(self, level: Literal["problem", "warning"], text: str) -> None:
@@ -101,8 +103,20 @@ def fill(report: DoctorReport, results: Results) -> None:
     report.device, report.dtype = str(results.models.get("device", "")), str(results.models.get("dtype", ""))
     report.texts = sum(line.compared for line in lines)
     report.methods = tuple(_method(line) for line in lines)
+    report.place = _placed(report, results)
     if different := sum(line.different for line in lines):
         report.add("problem", f"{different} of {report.texts} texts differ from the target's own; please report this")
+
+
+def _placed(report: DoctorReport, results: Results) -> str:
+    """The pair on the map of :mod:`duoactor.bench.map`; empty where no draft model was measured."""
+    forward, step = results.models.get("forward_us"), results.models.get("step_us")
+    tokens = next((one.tokens_per_round for one in report.methods if one.method == "auto"), 1.0)
+    if not forward or not step or tokens <= 1:
+        return ""
+    work = next(line.work for line in summarize(results) if line.name == "auto")
+    beside_us = 1000 * work.overhead_ms if work is not None else 0.0
+    return advice(costs_of(forward, step, beside_us, 1 - 1 / tokens))
 
 
 def _method(line: MethodLine) -> MeasuredMethod:
@@ -178,6 +192,8 @@ def lines(report: DoctorReport) -> list[str]:
             f"           {one.method:<8} {one.speedup:.2f}x  {one.tokens_per_second:7.1f} tokens/s  "
             f"{one.tokens_per_round:.2f} tokens a round" + (f"  ({tasks})" if one.method != "vanilla" else "")
         )
+    if report.place:
+        found += ["", f"map        {report.place}"]
     if report.findings:
         found += ["", *(f"{one.level:<10} {one.text}" for one in report.findings)]
     return found

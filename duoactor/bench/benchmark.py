@@ -127,6 +127,8 @@ class Benchmark:
                     "draft": model_name(own.model_id if own is not None else deployment.first_draft),
                     "device": status.target.device,
                     "dtype": status.target.dtype,
+                    "forward_us": client.welcome.forward_us,
+                    "step_us": status.drafters[0].step_us if status.drafters else 0.0,
                 }
                 yield client, status
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import click
+import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
@@ -18,14 +19,18 @@ from duoactor import config, render
 from duoactor.bench import report
 from duoactor.bench.benchmark import BenchJob, Benchmark, failed
 from duoactor.bench.datastore import datastore_for
+from duoactor.bench.map import MAP
 from duoactor.bench.methods import choose
+from duoactor.bench.picture import svg
 from duoactor.bench.results import DOCUMENT
 from duoactor.bench.streams import choose_streams
 from duoactor.bench.suites import BUILTIN, load_suite, select
+from duoactor.bench.survey import Survey
 from duoactor.cli.environment import Environment, available_cpus, private_address
-from duoactor.cli.measuring import access_to, carry_out
+from duoactor.cli.measuring import access_to, carry_out, progress
 from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
-from duoactor.launch.deployment import deploy
+from duoactor.launch.deployment import Deployment, deploy
+from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
 from protocols.messages import Method, Sampling
@@ -56,16 +61,23 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
     streams: Annotated[
         str, Meta(description="measure with that many streams at once, such as 1,4,16,64; empty: one by one")
     ] = ""
+    map: Annotated[
+        bool,
+        Meta(
+            description="where drafts pay instead: inline, on this host, 0.1 to 20 ms away, by retrieval; "
+            "map.json and map.svg"
+        ),
+    ] = False
     out: Annotated[str, Meta(description="directory for the results; empty: a new bench-DATE-TIME")] = ""
 
     def job(self) -> BenchJob:
         """Raises ConfigError for an unknown suite, method or task, and for bad numbers of streams."""
         return BenchJob(
             prompts=select(load_suite(self.suite), [t.strip() for t in self.tasks.split(",") if t.strip()], self.limit),
-            rows=choose(self.methods or ("auto" if self.streams else "all")),
+            rows=choose("auto" if self.map else self.methods or ("auto" if self.streams else "all")),
             repeats=self.repeats,
             sampling=Sampling(self.temperature, max_tokens=self.max_tokens, seed=self.seed),
-            streams=choose_streams(self.streams) if self.streams else (),
+            streams=choose_streams(self.streams or "1,8") if self.streams or self.map else (),
             suite=self.suite,
         )
 
@@ -87,26 +99,36 @@ def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
               duoactor bench --methods vanilla,sps,tree --tasks code,rag --out results
               duoactor bench --methods duodecoding@4,duodecoding@6,duodecoding@8 --limit 2
               duoactor bench --streams 1,4,16,64 --limit 4
+              duoactor bench --map --limit 1 --streams 1,8
               duoactor bench --suite question.jsonl --target ./my-model --draft ./my-draft --device cuda
     """
     options = settings_from(BenchOptions, {}, flags)
     job = options.job()
     directory = Path(options.out or time.strftime("bench-%Y%m%d-%H%M%S"))
-    if (directory / DOCUMENT).exists():
-        raise ConfigError(f"{directory / DOCUMENT} exists already: choose another --out")
+    document = MAP if options.map else DOCUMENT
+    if (directory / document).exists():
+        raise ConfigError(f"{directory / document} exists already: choose another --out")
     needed = any(row.method == Method.REST for row in job.rows)
     target = config.resolve_model(pair.verifier.target, "target")  # a wrong name is reported before anything is built
     stored = datastore_for(options.datastore, needed, directory / "datastore", target, environment.command)
     with private_address() as address:
-        deployment = deploy(
-            Wanted(replace(pair.verifier, target=target, datastore=stored.directory, bind=address), pair.drafters),
-            cpus=available_cpus(),
-            command=environment.command,
-            log_flags=logs.flags or ("--quiet",),
-        )
-        access = access_to(environment, deployment, logs.verbose)
-        job = dataclasses.replace(job, datastore=stored.origin)
-        results = carry_out(Benchmark(deployment, job, access, _command()), directory)
+        verifier = replace(pair.verifier, target=target, datastore=stored.directory, bind=address)
+        wanted, job = Wanted(verifier, pair.drafters), dataclasses.replace(job, datastore=stored.origin)
+
+        def deployed(wanted: Wanted) -> Deployment:
+            return deploy(
+                wanted,
+                cpus=available_cpus(),
+                command=environment.command,
+                log_flags=logs.flags or ("--quiet",),
+            )
+
+        def benchmark(deployment: Deployment, job: BenchJob) -> Benchmark:
+            return Benchmark(deployment, job, access_to(environment, deployment, logs.verbose), _command())
+
+        if options.map:
+            return _map(Survey(wanted, available_cpus(), job, deployed, benchmark), directory, as_json)
+        results = carry_out(benchmark(deployed(wanted), job), directory)
     if as_json:
         document = render.plain(results)
         del document["runs"], document["loads"]  # they are in the file
@@ -114,6 +136,24 @@ def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
     else:
         report.show(results, directory)
     return 1 if failed(results) else 0
+
+
+def _map(survey: Survey, directory: Path, as_json: bool) -> int:
+    with progress() as show:
+        found = run_until_signal(survey.measure(show))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MAP).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    (directory / "map.svg").write_text(svg(found), encoding="utf-8")
+    if as_json:
+        render.print_json({**render.plain(found), "directory": str(directory)})
+    else:
+        for cell in found.measured:
+            model = f" (model {cell.model:.2f})" if cell.model else ""
+            click.echo(f"{cell.place:<13} batch {cell.streams:<3} {cell.speedup:5.2f}x{model}")
+        median, largest = found.error()
+        click.echo(f"{found.advice()}\nThe model is off by {median:.0%} (median), {largest:.0%} at most.")
+        click.echo(f"By cost ratio, agreement and batch size: {directory / 'map.svg'}")
+    return 1 if found.different else 0
 
 
 def _command() -> str:

@@ -13,7 +13,7 @@ import pytest
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe
-from protocols.messages import ChatTurn, Chunk, FinishReason, RequestStats, Role, StatusReport, Tokenized
+from protocols.messages import ChatTurn, Chunk, FinishReason, RequestStats, Role, StatusReport, Tokenized, Welcome
 from tests.cli.fake_status import status_of
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
@@ -29,6 +29,8 @@ class FakeClient:
     pids: dict[Role, int] = field(default_factory=dict)
     asked: list[tuple[str, int, int]] = field(default_factory=list)
 
+    welcome = Welcome("v", 500, 2500, "", forward_us=((1, 9000.0), (8, 10_000.0)))
+
     async def stream(
         self, prompt: str = "", *, messages: tuple[ChatTurn, ...] = (), method: str, **options: Any
     ) -> AsyncIterator[Chunk]:
@@ -36,7 +38,7 @@ class FakeClient:
         if self.stop_after and len(self.asked) > self.stop_after:
             raise KeyboardInterrupt
         yield Chunk("r", 0, (1,), ("Hello",), (False,))
-        stats = RequestStats(method, rounds=self.rounds, decode_ms=1.0, gamma=5.0)
+        stats = RequestStats(method, rounds=self.rounds, accepted_tokens=self.rounds, decode_ms=1.0, gamma=5.0)
         second = 3 if method == self.wrong else 2
         yield Chunk("r", 1, (second,), (" world",), (True,), FinishReason.LENGTH, stats=stats)
 

@@ -9,7 +9,7 @@ from protocols.messages import ActorStatus, DrafterStatus, Role, StatusReport, T
 
 def status_of(pids: Mapping[Role, int]) -> StatusReport:
     """One drafter and a controller, under those process ids."""
-    drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, pid=pids.get(Role.DRAFTER, 0))
+    drafter = DrafterStatus("d", "m", "active", 0, 1000.0, 0, 0, 0, pid=pids.get(Role.DRAFTER, 0))
     return StatusReport(
         "",
         "sps",

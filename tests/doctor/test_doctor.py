@@ -47,8 +47,17 @@ def test_the_verdict_is_one_sentence_that_says_whether_and_by_how_much(auto, ret
 def test_lines_tell_the_machine_the_figures_and_findings():
     report = measured(2.0)
     report.add("warning", "something to know")
+    report.place = "At c = 9 and"
     text = "\n".join(doctor.lines(report))
-    for wanted in ("a CPU, 4 CPUs", "no NVIDIA GPU", "7 texts", "2.00x", "200.0 tokens/s", "something to know"):
+    for wanted in (
+        "map        At c = 9",
+        "a CPU, 4 CPUs",
+        "no NVIDIA GPU",
+        "7 texts",
+        "2.00x",
+        "200.0 tokens/s",
+        "something to know",
+    ):
         assert wanted in text, wanted
     assert text.startswith(report.verdict)
 
@@ -99,6 +108,7 @@ def test_methods_take_turns_until_the_time_is_over_and_the_report_is_of_whole_pr
     assert [one["method"] for one in report["methods"]] == ["vanilla", "sam", "auto"]
     assert len(client.asked) == 3 + 3 * 2  # to warm up; a conversation of two turns each
     assert report["verdict"] in file.read_text() and report["texts"] == 3
+    assert "the model says" in report["place"]
 
 
 def test_a_text_that_differs_is_a_problem(monkeypatch, capsys):
