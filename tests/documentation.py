@@ -128,6 +128,12 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def start_of(code: Iterable[Block]) -> str:
+    """The first command that starts the actors; empty: there is none."""
+    starts = re.search(r"^duoactor up\b.*?(?= *#|$)", "\n".join(block.code for block in code), re.MULTILINE)
+    return starts[0] if starts else ""
+
+
 def example_block(example: Path) -> tuple[str, Block]:
     """What an example's first lines say: the command that starts the actors (empty: they say none), and those that run
     it, or why none does ("Not run by the tests: …")."""

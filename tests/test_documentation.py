@@ -19,7 +19,19 @@ import pytest
 import yaml
 
 from duoactor import config
-from tests.documentation import ROOT, RUN, SHOWN, Block, blocks, check_command, check_options, example_block, pages, run
+from tests.documentation import (
+    ROOT,
+    RUN,
+    SHOWN,
+    Block,
+    blocks,
+    check_command,
+    check_options,
+    example_block,
+    pages,
+    run,
+    start_of,
+)
 
 NOT_RUN = 18  # blocks that need what no test machine has; each says what
 
@@ -47,13 +59,19 @@ def runs(block: Block) -> bool:
 
 
 EVERY = [block for page in pages() for block in blocks(page)]
-STARTS: dict[str, list[Block]] = defaultdict(list)
+STARTS: dict[str, list[Block]] = defaultdict(list)  # examples
+TOGETHER: dict[str, list[Block]] = defaultdict(list)  # by page, or pages and examples that need the same actors
+for page in pages():
+    if run_here := [*filter(runs, blocks(page))]:
+        alone = any("duoactor keys" in block.code for block in run_here)  # it writes files and sets variables
+        TOGETHER[page.name if alone else start_of(run_here) or "duoactor up"] += run_here
 for example in sorted((ROOT / "examples").glob("*.py")):
     start, block = example_block(example)
     if block.not_run:
         EVERY.append(block)
     else:
         STARTS[start].append(block)
+        TOGETHER[start] += [Block("what starts the actors", "bash", start + "\n"), block]
 
 
 def test_every_block_of_code_says_its_language():
@@ -171,18 +189,12 @@ def test_the_docs_build_as_a_site_without_a_warning(tmp_path: Path):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("page", [page for page in pages() if any(map(runs, blocks(page)))], ids=lambda page: page.name)
-def test_the_commands_of_a_page_run(page: Path, directory: Path, ports: dict[str, int]):
-    run(filter(runs, blocks(page)), directory, ports)
+@pytest.mark.parametrize("which", list(filter(None, TOGETHER)))
+def test_the_commands_of_pages_and_the_examples_run(which: str, directory: Path, ports: dict[str, int]):
+    run(TOGETHER[which], directory, ports)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.sh")), ids=lambda script: script.name)
 def test_the_scripts_among_the_examples_run(script: Path, directory: Path, ports: dict[str, int]):
     run([Block(script.name, "bash", f"bash examples/{script.name}\n")], directory, ports)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("start", list(filter(None, STARTS)))
-def test_the_examples_run(start: str, directory: Path, ports: dict[str, int]):
-    run([Block("what starts the actors", "bash", start + "\n"), *STARTS[start]], directory, ports)

@@ -14,7 +14,6 @@ from starlette.types import ASGIApp
 from actors.process import run_actor
 from actors.tasks import until_one_ends
 from duoactor.client.async_client import AsyncClient
-from duoactor.client.connection import RECONNECT_TIMEOUT_S
 from duoactor.serve.app import make_app
 from duoactor.serve.auth import read_keys
 from duoactor.serve.gateway import Gateway
@@ -24,6 +23,7 @@ from duoactor.serve.stream import SEND_TIMEOUT_S
 from protocols.errors import ConfigError, ConnectionLost, DuoactorError
 
 log = logging.getLogger("duoactor.serve")
+RESTART_S = 300.0  # streams outlive a verifier that loads a large target anew
 LAST_S = 1  # to hand out the last events
 
 
@@ -49,7 +49,7 @@ def make_gateway(settings: GatewaySettings) -> tuple[Gateway, ASGIApp]:
         key=settings.key,
         server_key=settings.server_key,
         max_retries=0,  # HTTP clients have their own rules for trying again
-        reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
+        reconnect_timeout=RESTART_S,
     )
     gateway = Gateway(
         client,

@@ -24,8 +24,7 @@ def test_what_the_kernels_compute_in_tritons_interpreter():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype, capability", [("bf16", 80), ("bf16", 90), ("fp16", 90), ("fp32", 90)])
 def test_the_kernels_compile_for_gpus(dtype, capability):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

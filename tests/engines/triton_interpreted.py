@@ -154,11 +154,10 @@ def test_the_cut_of_a_layer_does_not_depend_on_its_rows():
             assert all(1 <= cut.stages <= linear.STAGES and cut.reach * cut.splits >= depth for cut in cuts)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_rounds_by_triton_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone(family):
-    model = make(family)
-    engine, plain = (LlamaEngine(make(family), info(model), 2048, recorder=Direct()) for _ in range(2))
-    by_triton(engine, family)
+def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone():
+    model = make("qwen2")
+    engine, plain = (LlamaEngine(make("qwen2"), info(model), 2048, recorder=Direct()) for _ in range(2))
+    by_triton(engine, "qwen2")
     assert error_of(engine.graphs.body) < 1e-5
     for base, text in TEXTS.items():
         for each in (engine, plain):

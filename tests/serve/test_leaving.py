@@ -54,7 +54,8 @@ async def test_answers_that_do_not_end_in_time_are_a_503_and_a_last_event(hurrie
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
 
-async def test_short_answers_still_end_and_new_questions_are_refused_meanwhile():
+async def test_short_answers_still_end_and_new_questions_are_refused_meanwhile(monkeypatch):
+    monkeypatch.setattr("duoactor.serve.start.GRACE_S", 600)  # how much is enough is not the question
     async with served(Cluster(**SLOW)) as gateway:
         running = asyncio.create_task(gateway.post(CHAT, **{**LONG, "max_tokens": 200}))
         while not gateway.gateway._open:
