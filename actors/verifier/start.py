@@ -9,7 +9,7 @@ import asyncio
 import gc
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from actors.peer import introduction
 from actors.process import CLOCK, named_cpus, open_network, own_cpus, pin, run_actor
@@ -17,6 +17,8 @@ from actors.settings import AUTO_DRAFT, MAX_THREADS, NO_DRAFT, VerifierSettings
 from protocols.messages import Role
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from actors.cost import CostModel
     from actors.engines.targets.target import Target
     from actors.models import DraftModel, ModelInfo, TargetModel
@@ -107,14 +109,14 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
     return InlineDraft(draft, measure_draft(draft), info.vocab_size, info.eos_token_ids, load=load)
 
 
-def _head(settings: VerifierSettings, target: Target) -> InlineDraft | None:
+def _head(settings: VerifierSettings, target: Target, thread: Executor | None) -> InlineDraft | None:
     """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none. Raises
-    ModelError for one of another target."""
+    ModelError for one of another target. ``thread``: the one that computes it; None: any."""
     from actors.draft_timing import measure_draft
     from actors.engines.heads.build import build_head
     from actors.engines.heads.kinds import configuration, kind_of, own_layer
     from actors.engines.weights.hub import located
-    from actors.verifier.sources.head import HeadSource
+    from actors.verifier.sources.head import HeadSource, OnThread
 
     name = settings.inline_draft
     if name in ("", AUTO_DRAFT):
@@ -127,8 +129,9 @@ def _head(settings: VerifierSettings, target: Target) -> InlineDraft | None:
         log.info("drafts with the %s %s beside the target, as --draft says", kind, model.info.model_id)
     else:
         return None
-    info = target.info
-    return HeadSource(model, measure_draft(model), info.vocab_size, info.eos_token_ids)
+    info, steps = target.info, measure_draft(model)
+    serving = cast("DraftModel", OnThread(model, thread)) if thread is not None else model
+    return HeadSource(serving, steps, info.vocab_size, info.eos_token_ids)
 
 
 def run_verifier(settings: VerifierSettings) -> int:
@@ -164,9 +167,10 @@ def run_verifier(settings: VerifierSettings) -> int:
             cost = await compute.start(lambda: _calibrated(model))
             openmp = await compute.start(openmp_threads)  # of the thread that built the target; this one has others
             serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
-            inline = None
-            if model.info.device != "cpu" or openmp == 1:  # else only the thread that built it computes
-                inline = _head(settings, model) or _inline_draft(settings, model)
+            bound = compute.pool if model.info.device == "cpu" and openmp > 1 else None
+            inline = await compute.start(lambda: _head(settings, model, bound))
+            if inline is None and bound is None:  # else only the thread that built the target computes
+                inline = _inline_draft(settings, model)
             equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)
             verifier = Verifier(settings, equipment, listener)
             verifier.admission.grammars.warm_up()

@@ -56,6 +56,7 @@ def test_replay_prints_a_line_for_each_draft_and_group(log, capsys):
         (["nowhere.jsonl"], "cannot be read"),
         (["LOG", "--draft", "sam"], "sam has no model to replay: give --draft a draft model"),
         (["LOG", "--draft", "./no-such-model"], "no-such-model"),
+        (["LOG", "--draft", "auto"], "auto is a head, which reads its target's states: give --target, too"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_a_sentence(log, capsys, arguments, sentence):

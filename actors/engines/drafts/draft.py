@@ -36,6 +36,7 @@ class Draft:
     """A :class:`actors.models.DraftModel`. One compute thread owns it."""
 
     kind = Mirror
+    first_row = 0  # the first token that it computes
 
     def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
         """``candidates``: how many children an expansion names. ``scratch_slots``: expanded nodes of each request, a
@@ -246,28 +247,34 @@ class Draft:
         Yields the candidates and confidences of each position, from the first on. It ends at the first position before
         which there is a text that this model cannot mirror.
         """
-        before = self._mirrored([*prompt, *text[:-1]])
-        first = len(prompt) - 1
-        if len(before) <= first:
+        before = self.mirrored([*prompt, *text[:-1]])
+        if len(before) < len(prompt):
             return
         handle = self.open(before, len(prompt), sampling)
-        m = self._mirrors[handle]
-        sampler = self._sampler(prompt, len(prompt), sampling)
         try:
-            for start in range(0, len(before), CHUNK):
-                end = min(start + CHUNK, len(before))
-                wanted = range(max(start, first), end)
-                m.add_text(batch := FlatBatch(), start, end)
-                select = [place - start for place in wanted] or [end - start - 1]
-                logits = self.engine.forward(batch, select)
-                if wanted:
-                    paths = [before[len(prompt) : place + 1] if sampler.penalised else [] for place in wanted]
-                    rows = [Row(0, -1, sampler, place + 1, path) for place, path in zip(wanted, paths, strict=True)]
-                    yield self._ranked(logits, rows)
+            yield from self.read_along(handle, len(prompt), sampling)
         finally:
             self.close(handle)
 
-    def _mirrored(self, text: list[int]) -> list[int]:
+    def read_along(self, handle: int, prompt_len: int, sampling: Sampling) -> Iterator[list[Candidates]]:
+        """:meth:`along` a text that is mirrored, but not computed."""
+        m = self._mirrors[handle]
+        sampler = self._sampler(m.tokens[:prompt_len], prompt_len, sampling)
+        for start in range(self.first_row, m.length, CHUNK):
+            end = min(start + CHUNK, m.length)
+            wanted = range(max(start, prompt_len - 1), end)
+            logits = self._read(m, start, end, [place - start for place in wanted] or [end - start - 1])
+            if wanted:
+                paths = [m.tokens[prompt_len : place + 1] if sampler.penalised else [] for place in wanted]
+                rows = [Row(0, -1, sampler, place + 1, path) for place, path in zip(wanted, paths, strict=True)]
+                yield self._ranked(logits, rows)
+
+    def _read(self, m: Mirror, start: int, end: int, select: Sequence[int]) -> Tensor:
+        """Compute these tokens; the logits of the rows ``select`` among them."""
+        m.add_text(batch := FlatBatch(), start, end)
+        return self.engine.forward(batch, select)
+
+    def mirrored(self, text: list[int]) -> list[int]:
         """The longest beginning of a text that this model can mirror and draft behind."""
         unknown = (place for place, token in enumerate(text) if not 0 <= token < self.info.vocab_size)
         return text[: min(next(unknown, len(text)), self.info.max_context - 1)]

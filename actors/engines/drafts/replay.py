@@ -6,23 +6,31 @@ with int8 weights a near-tie may fall the other way, because activations are rou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engines.drafts.draft import Draft
+from actors.engines.drafts.ranking import Candidates
 from actors.records import LoggedRequest
+from protocols.messages import Sampling
 
 
-def replay_draft(model: Draft, logged: Sequence[LoggedRequest]) -> list[NDArray[np.int32]]:
+class Replayed(Protocol):
+    def along(self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling) -> Iterator[list[Candidates]]:
+        """See :meth:`actors.engines.drafts.draft.Draft.along`."""
+        ...
+
+
+def replay_draft(model: Replayed, logged: Sequence[LoggedRequest]) -> list[NDArray[np.int32]]:
     """For each request, int32 ``(tokens,)``: the rank of each token of its output, from 1, among the draft's candidates
     under the request's sampling and noise. 0: it is none of them, or the draft cannot mirror the text any further (it
     is longer than the draft's context, or has a token that the draft does not know)."""
     return [_ranks(model, request) for request in logged]
 
 
-def _ranks(model: Draft, request: LoggedRequest) -> NDArray[np.int32]:
+def _ranks(model: Replayed, request: LoggedRequest) -> NDArray[np.int32]:
     ranks = np.zeros(len(request.text), dtype=np.int32)
     at = 0
     for candidates in model.along(request.prompt, request.text, request.sampling):

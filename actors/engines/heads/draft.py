@@ -10,11 +10,13 @@ head has the keys and values that it kept of the text, and else none: its rows d
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from actors.engines.drafts.draft import CHUNK, SCRATCH, Draft
 from actors.engines.drafts.mirror import Mirror
@@ -28,6 +30,7 @@ from protocols.messages import Sampling
 if TYPE_CHECKING:
     from actors.engines.drafts.draft import LeafBatch
     from actors.engines.drafts.ranking import Candidates
+    from actors.engines.targets.target import Target
 
 
 class HeadMirror(Mirror):
@@ -40,7 +43,7 @@ class HeadMirror(Mirror):
         self.known: NDArray[np.bool_] = np.zeros(room, np.bool_)  # tokens with keys and values
         self.source: int | None = None  # the target's request
         self.fed = 0  # the target's states are here of tokens before this one, without a gap behind the last
-        self.computed = 1  # before the first token there is no state
+        self.computed = HeadDraft.first_row
 
     def add_text(self, batch: FlatBatch, start: int, end: int) -> None:
         visible = causal(start, end)
@@ -60,6 +63,7 @@ class HeadDraft(Draft):
     """A :class:`actors.models.DraftModel` on the target's device."""
 
     kind = HeadMirror
+    first_row = 1  # before the first token there is no state
     engine: HeadEngine
     _mirrors: dict[int, HeadMirror]  # type: ignore[assignment]
 
@@ -129,6 +133,37 @@ class HeadDraft(Draft):
         super().commit(handle, tokens, [-1] * len(tokens))
         self.release(handle, [slot for slot in slots if slot >= 0])
 
+    def _read(self, m: Mirror, start: int, end: int, select: Sequence[int]) -> Tensor:
+        """Every row reads the target's states, and leaves them to the next."""
+        m.add_text(batch := FlatBatch(), start, end)
+        self._follows(batch.slots, [slot - 1 for slot in batch.slots])
+        states = self.engine.states[batch.slots]
+        logits = self.engine.forward(batch, select)
+        self.engine.states[batch.slots] = states
+        return logits
+
+
+class HeadReplay:
+    """A head along finished texts (:meth:`actors.engines.drafts.draft.Draft.along`): the target computes them again,
+    because the head reads its states."""
+
+    def __init__(self, head: HeadDraft, target: Target) -> None:
+        self._head, self._target = head, target
+
     def along(self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling) -> Iterator[list[Candidates]]:
-        """Nothing: a replay has no target, whose states it would need."""
-        return iter(())
+        head = self._head
+        before = head.mirrored([*prompt, *text[:-1]])
+        if len(prompt) <= head.first_row or len(before) < len(prompt):
+            return
+        # a salt of its own: what a cached beginning spares the target has no states
+        source = self._target.open(before, Sampling(max_tokens=1), cache_salt=uuid.uuid4().hex)
+        handle = head.open(before, len(prompt), sampling)
+        head.follow(handle, source)
+        try:
+            while self._target.prefill(source, CHUNK) is None:
+                head.missing(handle)
+            head.missing(handle)
+            yield from head.read_along(handle, len(prompt), sampling)
+        finally:
+            head.close(handle)
+            self._target.close(source)

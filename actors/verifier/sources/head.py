@@ -7,7 +7,8 @@ drafter's nodes are in the same tree, and a head's are cheap.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
+from concurrent.futures import Executor
+from typing import Any, Protocol, cast
 
 from actors.models import DraftModel
 from actors.tree.tree import NO_SLOT, Node
@@ -21,6 +22,22 @@ class HeadModel(DraftModel, Protocol):
     def follow(self, handle: int, source: int) -> None:
         """The mirror has the text of the target's request ``source``, whose states the head reads."""
         ...
+
+
+class OnThread:
+    """A model that computes on the target's thread, which has a team of OpenMP's; the caller waits for it. A team of
+    the caller's own would slow the target down (:mod:`actors.verifier.compute`)."""
+
+    COMPUTES = ("expand", "prefill", "missing")
+
+    def __init__(self, model: DraftModel, thread: Executor) -> None:
+        self._model, self._thread = model, thread
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._model, name)
+        if name not in self.COMPUTES:
+            return found
+        return lambda *arguments: self._thread.submit(found, *arguments).result()
 
 
 class HeadTree(InlineTree):

@@ -3,7 +3,11 @@
 import pytest
 import torch
 
+from actors.engines.drafts.replay import replay_draft
+from actors.engines.heads.draft import HeadReplay
 from actors.engines.heads.eagle3 import Eagle3, convention_of
+from actors.models import Leaf, Window
+from actors.records import LoggedRequest
 from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.heads.published import (
@@ -170,3 +174,22 @@ def test_the_state_behind_the_last_norm_is_read_where_no_others_are():
         last = pair.tapped(text[:-1])[-1][0]
         rows = embedded[torch.tensor([*text[1:], *path])]
         assert_proposes(found, eagle3_reference(weights, rows, last, len(path)))
+
+
+@pytest.mark.parametrize("prompt", [9, 300])
+def test_a_replay_names_the_ranks_that_the_head_had_while_the_target_wrote(prompt):
+    sampling = Sampling(max_tokens=64, temperature=1.0, seed=5)
+    pair = pair_of(*LAYOUTS["whole vocabulary and embedding"])
+    handle, mirror, text = pair.begin(some_prompt(prompt), sampling)
+    ranks = [0]  # the first token comes with the prompt, and the head names none
+    for _ in range(30):
+        [found] = pair.draft.expand([Leaf(mirror, text[-1], (), is_root=True)])
+        [outcome] = pair.target.verify([Window(handle)])
+        [token] = outcome.tokens
+        ranks.append(found.tokens.index(token) + 1 if token in found.tokens else 0)
+        pair.draft.commit(mirror, [token], [-1])
+        text.append(token)
+    request = LoggedRequest(prompt=tuple(text[:prompt]), text=tuple(text[prompt:]), sampling=sampling)
+    [replayed] = replay_draft(HeadReplay(pair.draft, pair.target), [request])
+    assert replayed.tolist()[1:] == ranks[1:]
+    assert sum(rank > 0 for rank in ranks) > 3

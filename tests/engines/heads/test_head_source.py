@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from actors.engines.heads.kinds import QWEN
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
-from actors.verifier.sources.head import HeadSource
+from actors.verifier.sources.head import HeadSource, OnThread
 from protocols.messages import Sampling, Status, StatusReport
 from tests.engines.heads.published import HIDDEN
 from tests.engines.tiny import VOCAB, info, make
@@ -141,3 +143,20 @@ def test_a_head_works_beside_a_drafter_in_one_tree():
             assert both[0][-1].stats.rounds < 60
 
     run(story())
+
+
+def test_where_openmp_has_its_team_a_head_computes_on_the_targets_thread():
+    class Model:
+        scratch_slots = 3
+
+        def expand(self, leaves):
+            return threading.current_thread().name, leaves
+
+        def close(self, handle):
+            return threading.current_thread().name
+
+    with ThreadPoolExecutor(1, "compute") as pool:
+        model = OnThread(Model(), pool)
+        assert model.expand([1]) == ("compute_0", [1])
+        assert model.close(1) == threading.current_thread().name
+        assert model.scratch_slots == 3
