@@ -23,7 +23,7 @@ from actors.training.batches import epochs
 from actors.training.collecting import collect_answers
 from actors.training.head import coverage
 from actors.training.learner import Learner, halfway, train, trained_seconds
-from actors.training.plan import Plan, Progress, Report, Result
+from actors.training.plan import EXPECTED, Plan, Progress, Report, Result
 from actors.training.shapes import choose_shape, round_us, stopwatch
 from actors.training.shards import Shards
 from actors.training.start import Shape, draft_config, is_cut
@@ -131,6 +131,8 @@ class Distillation:
             target.use_spare_cpus(True)  # compiled layers have threads of their own; torch's would disturb them
         else:
             torch.set_num_threads(len(plan.cpus))
+        if expected := self.expected(target):
+            self.report(Progress(EXPECTED, expected))
         held, answers = work.shards()
         seconds, earlier = plan.minutes * 60, held.seconds + answers.seconds
         until = (seconds + earlier + trained_seconds(work.checkpoint)) * ANSWERING  # of all runs together
@@ -142,6 +144,10 @@ class Distillation:
         answering = held.seconds + answers.seconds - earlier
         training_s = seconds - min(answering, seconds * ANSWERING)
         return Material(prompts, learned, answers, held, shape, took_us, training_s)
+
+    def expected(self, target: Target) -> str:
+        """What may come of it, in the first minute; empty: it cannot be told."""
+        return ""
 
     def watched(self, target: Target) -> Target:
         """The target that is asked for answers."""

@@ -58,6 +58,9 @@ class Result(msgspec.Struct, kw_only=True):
     depths: tuple[float, ...] = ()  # of a head: how often its first choice is right, by depth behind right ones
 
 
+EXPECTED = "expected"  # the phase of a sentence that stays on the screen
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What is done now; where it is known, which share of it is over, and how long it takes from now on."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from actors.training.plan import Plan, Progress, Result, Text
+from actors.training.plan import EXPECTED, Plan, Progress, Result, Text
 from duoactor import config, render
 from duoactor.bench.suites import BUILTIN, load_suite
 from duoactor.cli.environment import available_cpus
@@ -101,6 +101,10 @@ def distill(
     spinner = render.Spinner(sys.stderr)
 
     def report(at: Progress) -> None:
+        if at.phase == EXPECTED:
+            spinner.show("")
+            click.echo(f"duoactor: {at.text}", err=True)
+            return
         over = "" if at.share is None else f" {at.share:.0%}"
         left = "" if at.seconds_left is None else f", {render.duration(at.seconds_left * 1000)} left"
         spinner.show(f"{at.phase}{over}: {at.text}{left}")

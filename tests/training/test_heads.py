@@ -1,6 +1,7 @@
 """`duoactor distill --kind head`: a head that drafts, once it is served, as it did while it learned."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from actors.models import Leaf
 from actors.training.answers import Answer, Job, Prompt
 from actors.training.distill import distill
 from actors.training.heads import Features, Watched, first_head, head_batch, save_head, taps_of
-from actors.training.plan import Plan, Text
+from actors.training.plan import EXPECTED, Plan, Progress, Text
 from duoactor.cli import main
 from protocols.messages import Sampling
 from tests.engines.mirrored_texts import some_prompt
@@ -105,9 +106,13 @@ def test_a_head_is_distilled_resumed_and_served(tmp_path, capsys):
     target = target_of("llama", tmp_path / "target")
     texts = tuple(Text("words", f"w{i} w{2 * i} w{3 * i}") for i in range(3, 15))
     plan = Plan(target=target, out=str(tmp_path / "head"), texts=texts, kind="head", minutes=0.05, device="cpu")
-    result = distill(plan, ignore)
+    said: list[Progress] = []
+    result = distill(plan, said.append)
     assert result.steps > 0
     assert len(result.depths) == 3
+    [(first, sentence)] = [(at, one.text) for at, one in enumerate(said) if one.phase == EXPECTED]
+    assert re.match(r"about [\d,]+ steps fit into this time\. After [\d,]+ the head", sentence)
+    assert not any(one.phase.startswith(("answers", "training")) for one in said[:first])
     again = distill(Plan(**{**_fields(plan), "resume": True}), ignore)
     assert again.steps > result.steps
     config = json.loads((tmp_path / "head" / "config.json").read_text())
