@@ -270,11 +270,17 @@ def _later(x: Tensor, places: int) -> Tensor:
 def _made_up(tokens: int, width: int, device: torch.device) -> HeadBatch:
     """A text of so many tokens, of which the second half is an answer."""
     count = tokens // 2
-    ids, places = torch.arange(TOP).expand(count * STEPS, -1), torch.ones(1, count, dtype=torch.bool)
-    whole = torch.zeros(1, tokens, dtype=torch.int64), count, places, torch.zeros(count, dtype=torch.int64)
-    learnt = ids, torch.full(ids.shape, -5.0), torch.ones(count * STEPS)
-    at, kept, mask, answers, *rest = (one.to(device) if isinstance(one, Tensor) else one for one in (*whole, *learnt))
-    return HeadBatch(at, kept, mask, answers, *rest, states=torch.randn(1, tokens, 3 * width, device=device))
+    ids = torch.arange(TOP, device=device).expand(count * STEPS, -1)
+    return HeadBatch(
+        torch.zeros(1, tokens, dtype=torch.int64, device=device),
+        count,
+        torch.ones(1, count, dtype=torch.bool, device=device),
+        torch.zeros(count, dtype=torch.int64, device=device),
+        ids,
+        torch.full(ids.shape, -5.0, device=device),
+        torch.ones(count * STEPS, device=device),
+        states=torch.randn(1, tokens, 3 * width, device=device),
+    )
 
 
 def first_head(target: nn.Module, ids: NDArray[np.int64]) -> HeadStudent:
