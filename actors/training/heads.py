@@ -7,7 +7,6 @@ arXiv 2503.01840). Its output layer holds the target's rows of the most frequent
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,11 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import functional
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from actors.draft_timing import measure_draft
 from actors.engines.build import build_target
@@ -36,6 +31,7 @@ from actors.training.answers import TOP, Answer, Prompt
 from actors.training.batches import Batch, batch_of, groups
 from actors.training.distill import ANSWERING, Distillation, Material
 from actors.training.head import coverage, kept_most_frequent
+from actors.training.head_student import STEPS, HeadStudent, first_head, new_head, save_head
 from actors.training.learner import Learner, train, trained_seconds
 from actors.training.plan import Progress, Reading, Result
 from actors.training.shapes import stopwatch
@@ -43,7 +39,6 @@ from actors.training.start import Shape
 from protocols.errors import ConfigError
 
 COVERED = 8192  # tokens of the output layer; what a small target's head takes longest for is its own
-STEPS = 3  # tokens of a round that it is trained to draft one behind the other
 TOKENS = 2048  # of a batch
 PROMPTS = 512  # whose states are at hand for texts that begin alike
 RANKS = 8  # of the head's choices that are told apart
@@ -155,118 +150,6 @@ def head_batch(
     return HeadBatch(plain.tokens, plain.kept, plain.mask, plain.answers, ids, logprobs, heat, states=states.to(device))
 
 
-class HeadStudent(nn.Module):
-    """A head in training, its parameters by the names of SafeAILab's layout."""
-
-    def __init__(self, config: LlamaConfig, embedding: Tensor, ids: Tensor) -> None:
-        super().__init__()
-        width, self.config, whole = config.hidden_size, config, config.num_attention_heads * config.head_dim
-        self.fc = nn.Linear(embedding.shape[1] * 3, width, bias=False)
-        sizes = {"q": whole, "k": config.num_key_value_heads * config.head_dim}
-        parts = {f"{name}_proj": nn.Linear(2 * width, sizes.get(name, sizes["k"]), bias=False) for name in "qkv"}
-        inner = config.intermediate_size
-        self.midlayer = nn.ModuleDict(
-            {
-                "self_attn": nn.ModuleDict({**parts, "o_proj": nn.Linear(whole, width, bias=False)}),
-                "mlp": nn.ModuleDict(
-                    {
-                        "gate_proj": nn.Linear(width, inner, bias=False),
-                        "up_proj": nn.Linear(width, inner, bias=False),
-                        "down_proj": nn.Linear(inner, width, bias=False),
-                    }
-                ),
-                **{
-                    name: nn.RMSNorm(width, config.rms_norm_eps)
-                    for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-                },
-            }
-        )
-        self.norm = nn.RMSNorm(width, config.rms_norm_eps)
-        self.lm_head = nn.Linear(width, len(ids), bias=False).requires_grad_(False)
-        self.d2t = nn.Buffer(ids - torch.arange(len(ids)))
-        self.embedding = nn.Buffer(embedding, persistent=False)
-        self.rotary = LlamaRotaryEmbedding(config)
-
-    @property
-    def device(self) -> torch.device:
-        return self.embedding.device
-
-    def get_input_embeddings(self) -> None:
-        """The target's, which is not trained."""
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def forward(self, tokens: Tensor, states: Tensor, kept: int, mask: Tensor) -> Tensor:
-        """Logits ``(STEPS, n, columns)`` at the n positions of the ``mask`` over the ``kept`` last ones."""
-        embedded, read = self.embedding[tokens[:, 1:]], self.fc(states[:, :-1])
-        turns = self.rotary(embedded, torch.arange(1, tokens.shape[1], device=tokens.device)[None])
-        found: list[Tensor] = []
-        seen: list[tuple[Tensor, Tensor]] = []
-        rows = min(read.shape[1], kept + STEPS - 1)  # others are read in the first step, and have keys there alone
-        for _ in range(STEPS):
-            made = self._step(embedded, read, turns, seen, rows)
-            found.append(made[:, -kept:][mask])
-            read, embedded = torch.cat([read[:, -rows:][:, :1], made[:, :-1]], 1), embedded[:, -rows:]
-            turns = turns[0][:, -rows:], turns[1][:, -rows:]
-        return torch.as_tensor(self.lm_head(self.norm(torch.stack(found))))
-
-    def _step(
-        self,
-        embedded: Tensor,
-        read: Tensor,
-        turns: tuple[Tensor, Tensor],
-        seen: list[tuple[Tensor, Tensor]],
-        rows: int,
-    ) -> Tensor:
-        """What the layer makes of its last ``rows`` inputs. ``seen``: keys and values of the steps before, to which its
-        own are added."""
-        layer: Any = self.midlayer
-        both = torch.cat([layer["input_layernorm"](embedded), layer["hidden_norm"](read)], -1)
-        attention, width = layer["self_attn"], self.config.head_dim
-        queries, keys, values = (
-            attention[name](part).unflatten(-1, (-1, width)).transpose(1, 2)
-            for name, part in (("q_proj", both[:, -rows:]), ("k_proj", both), ("v_proj", both))
-        )
-        cos, sin = (part[:, None] for part in turns)
-        group = queries.shape[1] // keys.shape[1]
-        queries = _turned(queries, cos[:, :, -rows:], sin[:, :, -rows:])
-        keys = _turned(keys, cos, sin).repeat_interleave(group, 1)
-        seen.append((keys, values.repeat_interleave(group, 1)))
-        x = read[:, -rows:] + attention["o_proj"](_attended(queries, seen))
-        inner = layer["post_attention_layernorm"](x)
-        gated = functional.silu(layer["mlp"]["gate_proj"](inner)) * layer["mlp"]["up_proj"](inner)
-        return torch.as_tensor(x + layer["mlp"]["down_proj"](gated))
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
-
-
-def _attended(queries: Tensor, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Attention of the latest step's last rows: to the first step's keys up to as many places back as there are steps
-    behind it, and to one key of each step since."""
-    scale, last = queries.shape[3] ** -0.5, len(seen) - 1
-    keys, values = seen[0]
-    rows = keys.shape[2]
-    places = torch.arange(rows, device=queries.device)
-    hidden = places[None] > (places[-queries.shape[2] :, None] - last).clamp_min(0)
-    scores = [(queries @ keys.transpose(2, 3) * scale).masked_fill(hidden, -torch.inf)]
-    near = [[_later(part, last - step) for part in seen[step]] for step in range(1, last + 1)]
-    scores += [(queries * key).sum(-1, keepdim=True) * scale for key, _ in near]
-    weights = torch.cat(scores, -1).softmax(-1, dtype=torch.float32).to(values.dtype)
-    out = weights[..., :rows] @ values
-    for place, (_, value) in enumerate(near):
-        out = out + weights[..., rows + place : rows + place + 1] * value
-    return out.transpose(1, 2).flatten(2)
-
-
-def _later(x: Tensor, places: int) -> Tensor:
-    """Each row what was ``places`` rows before it."""
-    return x if places == 0 else torch.cat([x[:, :, :places], x[:, :, :-places]], 2)
-
-
 def _made_up(tokens: int, width: int, device: torch.device) -> HeadBatch:
     """A text of so many tokens, of which the second half is an answer."""
     count = tokens // 2
@@ -281,60 +164,6 @@ def _made_up(tokens: int, width: int, device: torch.device) -> HeadBatch:
         torch.ones(count * STEPS, device=device),
         states=torch.randn(1, tokens, 3 * width, device=device),
     )
-
-
-def first_head(target: nn.Module, ids: NDArray[np.int64]) -> HeadStudent:
-    """The head before it learns anything: the target's last layer over its deepest states."""
-    whole: Any = target
-    text = whole.config.get_text_config()
-    head = new_head(text, whole.get_input_embeddings().weight.detach().float(), ids)
-    width = text.hidden_size
-    with torch.no_grad():
-        head.fc.weight.mul_(0.1)
-        head.fc.weight[:, -width:] += torch.eye(width)
-        head.lm_head.weight.copy_(whole.get_output_embeddings().weight[torch.from_numpy(ids)].float())
-        last = next((one for name, one in whole.named_modules() if name.endswith("model.norm")), None)
-        if last is not None and last.weight.shape == head.norm.weight.shape:
-            head.norm.weight.copy_(last.weight.float())
-    return head
-
-
-def new_head(text: Any, embedding: Tensor, ids: NDArray[np.int64]) -> HeadStudent:
-    """With random weights. ``text``: the target's configuration."""
-    rope = dict(getattr(text, "rope_parameters", None) or {})
-    heads = int(text.num_attention_heads)
-    config = LlamaConfig(
-        hidden_size=text.hidden_size,
-        intermediate_size=2 * text.hidden_size,
-        num_attention_heads=heads,
-        num_key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
-        num_hidden_layers=1,
-        rms_norm_eps=getattr(text, "rms_norm_eps", 1e-5),
-        rope_parameters={"rope_type": "default", "rope_theta": rope.get("rope_theta", 1e4)},
-        max_position_embeddings=text.max_position_embeddings,
-        vocab_size=text.vocab_size,
-        tie_word_embeddings=False,
-    )
-    config.draft_vocab_size = len(ids)
-    head = HeadStudent(config, embedding, torch.from_numpy(ids))
-    with torch.no_grad():
-        for parameter in head.parameters():
-            if parameter.ndim == 2:
-                nn.init.normal_(parameter, std=text.hidden_size**-0.5)
-    return head
-
-
-def save_head(head: HeadStudent, out: Path, target: str) -> None:
-    """In SafeAILab's layout."""
-    out.mkdir(parents=True, exist_ok=True)
-    ids = head.d2t.cpu() + torch.arange(len(head.d2t))
-    covered = torch.zeros(head.config.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
-    weights = {name: tensor.to("cpu", torch.bfloat16).contiguous() for name, tensor in head.named_parameters()}
-    save_file({**weights, "d2t": head.d2t.cpu(), "t2d": covered}, out / "model.safetensors")
-    named = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "target": Path(target).name}
-    config = head.config.to_dict() | named | {"torch_dtype": "bfloat16"}
-    (out / "config.json").write_text(json.dumps(config, indent=2, default=str))
 
 
 class HeadDistillation(Distillation):

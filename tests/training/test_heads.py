@@ -14,7 +14,8 @@ from actors.engines.targets.target import Target
 from actors.models import Leaf
 from actors.training.answers import Answer, Job, Prompt
 from actors.training.distill import distill
-from actors.training.heads import Features, Watched, first_head, head_batch, save_head, taps_of
+from actors.training.head_student import first_head, save_head
+from actors.training.heads import Features, Watched, head_batch, taps_of
 from actors.training.plan import EXPECTED, Plan, Progress, Text
 from duoactor.cli import main
 from protocols.messages import Sampling
