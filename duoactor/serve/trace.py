@@ -69,14 +69,18 @@ def _named(stats: RoundStats) -> dict[str, Any]:
     """A round as named fields, those of its parts among them."""
     named = msgspec.structs.asdict(stats)
     kind, plan, drafting = named.pop("kind"), named.pop("plan"), named.pop("drafting")
+    waited_from_us = max(0.0, stats.started_us - stats.wait_us) if stats.wait_us else 0.0
+    # without a drafter at work nothing is waited for but the draft model or head beside the target
+    own = stats.wait_us > 0 and (not kind.drafter or plan is None)
     return named | {
         "method": kind.method,
         "drafter": kind.drafter,
         "resting": bool(kind.drafter) and plan is None,
         "gamma": plan.gamma if plan is not None else None,
         "sequences": drafting.sequences,
-        "draft_forwards": drafting.forwards,
-        "waited_from_us": max(0.0, stats.started_us - stats.wait_us) if stats.wait_us else 0.0,
+        "draft_forwards": [(waited_from_us, stats.wait_us)] if own else drafting.forwards,
+        "own_drafts": own,
+        "waited_from_us": waited_from_us,
     }
 
 

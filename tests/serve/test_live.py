@@ -8,7 +8,8 @@ from unittest.mock import patch
 import pytest
 
 from duoactor.serve import live
-from protocols.messages import Status
+from duoactor.serve.trace import traced
+from protocols.messages import Chunk, Drafting, Kind, Method, Plan, RoundStats, RoundTrace, Status
 from tests.serve.gateway import LANGUAGE, TURNS, served
 from tests.world.cluster import Cluster
 
@@ -198,3 +199,16 @@ async def test_with_keys_the_page_is_open_and_nothing_behind_it():
             (await gateway.request("POST", "/live/swap", order, headers=key)).status_code,
         ]
     assert statuses == [200, 200, 401, 401, 401, 200, 404]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "plan", "own"), [("", None, True), ("d1", None, True), ("d1", Plan(Method.TREE), False)]
+)
+def test_a_round_in_which_the_verifier_drafted_itself_says_when(drafter, plan, own):
+    drafting = Drafting(forwards=((3, 4),))
+    stats = RoundStats(
+        "r", 1, Kind("auto", drafter), 0, 0, 1, 1, 500.0, 200.0, 700.0, started_us=1000.0, plan=plan, drafting=drafting
+    )
+    named = traced(Chunk("r", 0, (2,), ("a",), (False,), trace=RoundTrace(stats, (), (), (), (), (), ())), {}).round
+    assert named["own_drafts"] is own
+    assert named["draft_forwards"] == ([(800.0, 200.0)] if own else ((3, 4),))

@@ -105,7 +105,8 @@ def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(p
     assert counts["target"] and counts["draft"] + counts["retrieved"]
     rounds = int(page.locator("#position").get_attribute("max"))
     assert counts["target"] >= rounds, "every round ends with the target's own"
-    expect(page.locator("#round")).to_have_text(f"round {rounds} of {rounds}")
+    expect(page.locator("#round")).to_have_text(re.compile(f"round \\d+ of {rounds}"))
+    assert page.locator("#tree .node.accepted").count() > 1, "the round with the most accepted stays in view"
     expect(page.locator("#timeline .verify")).to_have_attribute("d", re.compile("M"))
     expect(page.locator("#timeline .draft")).to_have_attribute("d", re.compile("M"))
     # a token leads to its round, where it is the accepted one
@@ -137,6 +138,30 @@ def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
     page.get_by_role("button", name="Last round").click()
     expect(page.locator("#facts")).to_contain_text(other)
+
+
+def test_a_race_is_run_by_the_target_alone_and_with_drafts_and_both_write_the_same(page):
+    ask(page, Prompt=" ", **{"Most tokens": "40"})
+    page.get_by_label("Prompt", exact=True).fill(PROMPT)
+    page.get_by_role("button", name="Race").click()
+    expect(page.locator("#lead")).to_contain_text("The same text", timeout=60_000)
+    finished(page)
+    expect(page.locator("#lead")).to_have_text(re.compile(r"\d+ tokens (ahead|behind) after [\d.]+ s: [\d.]+× as fast"))
+
+
+def test_a_chat_remembers_its_turns_until_a_new_one_begins(page):
+    asked = []
+    page.on("request", lambda one: asked.append(json.loads(one.post_data)) if one.method == "POST" else None)
+    page.get_by_label("Chat: remember earlier turns").check()
+    for prompt in ("One", "Two"):
+        ask(page, Prompt=prompt, **{"Most tokens": "8"})
+        finished(page)
+    assert [turn["role"] for turn in asked[-1]["messages"]] == ["user", "assistant", "user"]
+    expect(page.locator("#turns li")).to_have_count(3)
+    page.get_by_role("button", name="New chat").click()
+    ask(page, Prompt="Three", **{"Most tokens": "8"})
+    finished(page)
+    assert [turn["content"] for turn in asked[-1]["messages"]] == ["Three"]
 
 
 def test_the_keyboard_alone_does_it_and_stop_stops(page):

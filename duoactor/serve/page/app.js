@@ -3,9 +3,10 @@
 import { AnswerView } from "./answer.js";
 import { events, Refused, useKey } from "./api.js";
 import { drawCharts } from "./charts.js";
-import { $, milliseconds, percent, throttled } from "./dom.js";
+import { $, el, milliseconds, percent, throttled } from "./dom.js";
 import { Drafters } from "./drafters.js";
 import { Player } from "./player.js";
+import { Race } from "./race.js";
 import { Answer } from "./record.js";
 import { Timeline } from "./timeline.js";
 import { describe, TreeView } from "./tree.js";
@@ -14,6 +15,8 @@ const PICTURE_MS = 90; // between two drawings of the pictures while an answer c
 
 let answer = new Answer();
 let running = null; // the AbortController of the answer under way
+let turns = []; // of the chat so far
+const race = new Race();
 
 const player = new Player(() => answer.rounds, () => drawMoment());
 const answerView = new AnswerView((token) => token.round && player.go(token.round - 1));
@@ -42,10 +45,11 @@ function request() {
     method: $("method").value || undefined,
     response_format: format($("schema").value.trim()),
   };
-  const text = $("prompt").value;
+  const content = $("prompt").value;
+  const before = $("chat").checked ? turns : [];
   return chat
-    ? ["v1/chat/completions", { ...body, messages: [{ role: "user", content: text }] }]
-    : ["v1/completions", { ...body, prompt: text }];
+    ? ["v1/chat/completions", { ...body, messages: [...before, { role: "user", content }] }]
+    : ["v1/completions", { ...body, prompt: content }];
 }
 
 function format(schema) {
@@ -57,25 +61,47 @@ function format(schema) {
   }
 }
 
-async function send() {
-  if (running || !$("prompt").value.trim()) return;
-  running = new AbortController();
+const send = () => job(async () => {
+  const [path, body] = request();
+  await stream(path, body);
+  if ($("chat").checked && body.messages) goOn(body.messages);
+});
+
+/** Both write the same text, each alone on the machine, and neither knows what the other wrote. */
+const compete = () => job(async () => {
+  const [path, body] = request();
+  body.seed ??= Math.floor(Math.random() * 2 ** 31);
+  for (const method of ["vanilla", body.method]) {
+    race.begin(body.max_tokens);
+    await stream(path, { ...body, method, cache_salt: crypto.randomUUID() }, () => race.take(answer));
+  }
+  race.end();
+});
+
+async function stream(path, body, each) {
   answer = new Answer();
   answerView.clear();
   tree.clear();
   player.reset();
+  say("Answering …");
+  for await (const batch of events(path, body, running.signal)) {
+    for (const event of batch) {
+      if (event.error) throw new Refused(0, event.error.message);
+      answer.add(event);
+    }
+    each?.();
+    drawText();
+    drawNew();
+  }
+}
+
+async function job(work) {
+  if (running || !$("prompt").value.trim()) return;
+  running = new AbortController();
   busy(true);
   trouble(null);
-  say("Answering …");
   try {
-    for await (const batch of events(...request(), running.signal)) {
-      for (const event of batch) {
-        if (event.error) throw new Refused(0, event.error.message);
-        answer.add(event);
-      }
-      drawText();
-      drawNew();
-    }
+    await work();
     trouble(null);
     say(summary());
   } catch (error) {
@@ -86,8 +112,21 @@ async function send() {
     busy(false);
     answerView.update(answer);
     drawFigures();
-    drawMoment();
+    if (player.mode === "live") player.go(answer.best());
+    else drawMoment();
   }
+}
+
+/** The answer is a turn of the chat now. */
+function goOn(messages) {
+  turns = [...messages, { role: "assistant", content: answer.tokens.map((token) => token.text).join("") }];
+  $("prompt").value = "";
+  showTurns();
+}
+
+function showTurns() {
+  $("turns").replaceChildren(...turns.slice(0, -1).map(({ role, content }) => el("li", { class: role, text: content })));
+  $("new-chat").hidden = !turns.length;
 }
 
 function summary() {
@@ -98,7 +137,7 @@ function summary() {
 
 function busy(now) {
   document.body.dataset.busy = now ? "yes" : "no";
-  $("send").disabled = now;
+  for (const id of ["send", "race"]) $(id).disabled = now;
   $("stop").disabled = !now;
 }
 
@@ -159,7 +198,8 @@ function drawMoment() {
   }
   const facts = [`target's forward ${milliseconds(round.end - round.start)}`];
   if (round.wait) facts.push(`waited ${milliseconds(round.wait[1])} for drafts`);
-  if (round.drafter) facts.push(round.resting ? `${round.drafter} rests` : `drafts by ${round.drafter}`);
+  if (round.own_drafts) facts.push("drafts by the verifier itself, between two forwards");
+  else if (round.drafter) facts.push(round.resting ? `${round.drafter} rests` : `drafts by ${round.drafter}`);
   if (playing) facts.push(`slowed down ${Math.round(player.slowdown)} times`);
   $("facts").textContent = facts.join(" · ");
 }
@@ -179,6 +219,11 @@ $("prompt").addEventListener("keydown", (event) => {
   }
 });
 $("stop").addEventListener("click", () => running?.abort());
+$("race").addEventListener("click", compete);
+$("new-chat").addEventListener("click", () => {
+  turns = [];
+  showTurns();
+});
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey($("key").value);

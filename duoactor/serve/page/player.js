@@ -4,6 +4,7 @@ import { PHASES } from "./tree.js";
 
 const GROW_MS = 1500; // a round's measured time is stretched to this, at speed 1 ...
 const VERDICT_MS = 900; // ... and then the verdict can be read,
+const SHOWN = 30; // rounds for which the latest with drafts stays in view
 const PRUNE_MS = 500; // and what is left of the tree
 
 export class Player {
@@ -24,8 +25,10 @@ export class Player {
   /** {round, phase, us}: what is to be seen now; null: nothing yet. */
   get moment() {
     const rounds = this.rounds();
-    const index = this.mode === "live" ? rounds.length - 1 : Math.min(this.index, rounds.length - 1);
+    let index = this.mode === "live" ? rounds.length - 1 : Math.min(this.index, rounds.length - 1);
     if (index < 0) return null;
+    // a round without drafts would hide those before it, which one can look at
+    for (let at = index; this.mode === "live" && at >= 0 && at > index - SHOWN; at -= 1) if (rounds[at].nodes.length) { index = at; break; }
     const round = rounds[index];
     if (this.mode !== "playing") return { round, index, phase: this.phase ?? "verdict", us: round.end };
     const ms = this.elapsed;

@@ -38,6 +38,12 @@ export class Answer {
     this.metrics = event.metrics ?? this.metrics;
   }
 
+  /** The index of the round with the most accepted drafts, the latest of them; without any the last. */
+  best() {
+    const most = Math.max(0, ...this.rounds.map((round) => round.accepted));
+    return most ? this.rounds.findLastIndex((round) => round.accepted === most) : this.rounds.length - 1;
+  }
+
   /** How many tokens are of each origin. */
   counts() {
     const counts = Object.fromEntries(ORIGINS.map((origin) => [origin, 0]));
@@ -85,13 +91,14 @@ function makeRound({ round: stats, tree, token_ids, pieces }, before, first) {
     begin: before.at(-1)?.end ?? (stats.wait_us ? stats.waited_from_us : stats.started_us),
     start: stats.started_us,
     end,
-    wait: stats.wait_us ? [stats.waited_from_us, stats.wait_us] : null,
+    wait: stats.wait_us && !stats.own_drafts ? [stats.waited_from_us, stats.wait_us] : null,
     drafts: stats.draft_forwards,
     window: stats.window,
     accepted: stats.accepted,
     gamma: stats.gamma,
     sequences: stats.sequences,
     drafter: stats.drafter,
+    own_drafts: stats.own_drafts,
     resting: stats.resting,
     streams: stats.streams,
     nodes,
