@@ -9,6 +9,8 @@ hundred tokens; its memory is fixed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from actors.estimate import Estimate
 
@@ -17,10 +19,32 @@ BINS = 12  # of each rank
 LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
 MEMORY = 200  # observations that a bin remembers
 PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
-SUREST = 0.99  # no candidate is believed to be certain
-CERTAIN = 0.999  # nor is anything in all texts together
+LEAST, SUREST = 1e-9, 0.99  # chances: nothing is impossible or certain
+BRANCHES = 4  # candidates of a leaf that join a tree: 2 to 8 are within 2%, 1 loses 4-5% (docs/experiments/policy.md)
+MIN_CHANCE = 0.01  # of a candidate beside the likeliest: of a hundred such rows one would be accepted
+DOUBT = 0.03  # of what one text was seen to do, that a round without drafts takes back
 USUAL = 0.6  # prior chance that a draft's first choice is right, for drafts that are of use at all
 USUAL_STRENGTH, USUAL_MEMORY = 32.0, 2000.0  # tokens that this prior counts for, and that are remembered
+
+
+class Chances(Protocol):
+    """A calibration."""
+
+    def probability(self, rank: int, probability: float) -> float:
+        """The chance that the target picks a candidate by its rank (0: the likeliest) and draft probability."""
+        ...
+
+
+def candidates(
+    chances: Chances, tokens: Sequence[int], probabilities: Sequence[float], least: float = MIN_CHANCE
+) -> Iterator[tuple[int, int, float]]:
+    """Rank, token and log chance of each candidate of an expanded leaf that joins the tree. ``least``: chance of those
+    beside the likeliest."""
+    for rank, (token, probability) in enumerate(zip(tokens[:BRANCHES], probabilities[:BRANCHES], strict=True)):
+        chance = min(SUREST, max(LEAST, chances.probability(rank, probability)))
+        if rank and chance < least:
+            break
+        yield rank, token, math.log(chance)
 
 
 def _place(probability: float) -> tuple[int, float]:
@@ -43,7 +67,7 @@ class Calibration:
         self.agreement = Estimate(USUAL, weight=USUAL_STRENGTH, memory=USUAL_MEMORY)  # how often rank 0 is right
 
     def probability(self, rank: int, probability: float) -> float:
-        """The chance that the target picks a candidate by its rank (0: the likeliest) and draft probability."""
+        """See :class:`Chances`."""
         if rank >= RANKS:
             return probability
         low, share = _place(probability)
@@ -91,8 +115,8 @@ class TextBias:
 
 
 def log_odds(chance: float) -> float:
-    """Of a chance between 0 and 1, neither of which is believed."""
-    chance = min(max(chance, 1e-6), CERTAIN)
+    """Of a chance, which is taken to be neither 0 nor 1."""
+    chance = min(max(chance, 1e-6), SUREST)
     return math.log(chance / (1.0 - chance))
 
 
@@ -104,14 +128,18 @@ class TextCalibration:
         self.bias = TextBias()
 
     @property
-    def usual(self) -> float:
-        """How often the draft's first choice is right, in all texts together."""
-        return self.shared.agreement.mean
+    def agreement(self) -> float:
+        """How often the draft's first choice is right in this text."""
+        return self.bias.chance(log_odds(self.shared.agreement.mean))
+
+    def rest(self) -> None:
+        """A round had no drafts: slowly, the text is taken to be like others again."""
+        self.bias.shift *= 1.0 - DOUBT
 
     def probability(self, rank: int, probability: float) -> float:
-        """See :meth:`Calibration.probability`."""
+        """See :class:`Chances`."""
         chance = self.shared.probability(rank, probability)
-        return min(SUREST, self.bias.chance(log_odds(chance))) if rank == 0 else chance
+        return self.bias.chance(log_odds(chance)) if rank == 0 else chance
 
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
         """See :meth:`Calibration.observe`."""

@@ -92,9 +92,9 @@ def test_a_text_that_copies_a_few_short_matches_is_not_believed_to_copy_long_one
 
 def test_what_a_new_text_is_expected_to_be_like_is_what_others_were():
     shared = Calibration()
-    assert TextCalibration(shared).usual == pytest.approx(0.6)
+    assert TextCalibration(shared).agreement == pytest.approx(0.6)
     one = TextCalibration(shared)
     for number in range(2000):
         one.observe((0.7, 0.2), 0 if number % 10 < 4 else -1)
-    assert TextCalibration(shared).usual == pytest.approx(0.4, abs=0.02)
-    assert TextCalibration(Calibration()).usual == pytest.approx(0.6)
+    assert TextCalibration(shared).agreement == pytest.approx(0.4, abs=0.02)
+    assert TextCalibration(Calibration()).agreement == pytest.approx(0.6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from actors.calibration import Chances, candidates
 from actors.models import Expansion
 from actors.tree.tree import Node, TokenTree
 from protocols.messages import Method, Plan
@@ -16,12 +17,6 @@ from protocols.messages import Method, Plan
 MAX_CHAIN = 32  # draft tokens of a phase without gamma in its plan: as many as the largest usual window
 NO_LIMIT = 1 << 16  # nodes of a chain
 LEAST_PROBABILITY = 1e-9  # so that logarithms are finite
-
-
-class Chances(Protocol):
-    """A calibration, see :mod:`actors.calibration`."""
-
-    def probability(self, rank: int, probability: float) -> float: ...
 
 
 class Growth(Protocol):
@@ -162,9 +157,6 @@ class TreeGrowth:
     loses to a chain (:mod:`actors.calibration`)."""
 
     sequences = 0
-    # Candidates of a leaf that join the tree. In replays of 56 requests with auto, 2 to 8 are within 2%; 1 loses 4-5%.
-    BRANCHES = 4
-    MIN_CHANCE = 0.01  # of a candidate beside the likeliest: of a hundred such rows one would be accepted
     # Log probability of a path below which a draft step is not worth making: it would be under way when the verdict
     # comes, and its memory traffic slows a verifier on the next core. In replays 0.05 to 0.2 are alike; 0.02 loses 2-3%
     # on CPUs.
@@ -196,11 +188,8 @@ class TreeGrowth:
         return leaves[: min(width, self.width or width)]
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
-        for rank in range(min(self.BRANCHES, len(expansion.tokens))):
-            p = min(0.999, max(LEAST_PROBABILITY, self.chances.probability(rank, expansion.probs[rank])))
-            if rank and p < self.MIN_CHANCE:
-                break
-            self.tree.add(node, expansion.tokens[rank], math.log(p), rank)
+        for rank, token, logprob in candidates(self.chances, expansion.tokens, expansion.probs):
+            self.tree.add(node, token, logprob, rank)
 
 
 def _gamma(plan: Plan) -> int:

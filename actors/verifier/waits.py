@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from actors.calibration import USUAL
 from actors.cost import CostModel
 from actors.estimate import Estimate
 from actors.methods import WaitRule
@@ -95,7 +96,7 @@ class Wait:
         self.decided_at = 0  # committed tokens for which it was decided
         self.waited_us = 0.0  # of the round that comes
         self.covered = True  # the whole last window was accepted
-        self.agreement = Estimate(0.6, weight=4)  # how often the drafter's likeliest token is the target's
+        self.agreement = Estimate(USUAL, weight=4)  # how often the drafter's likeliest token is the target's
         self._phase_over = False  # the drafter has sent all that it drafts in this phase
         self._late = 0  # waits in a row without a draft
         self._pace: DrafterPace | None = None  # that this wait's length is a measurement of

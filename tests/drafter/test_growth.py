@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from actors.calibration import Calibration
+from actors.calibration import BRANCHES, Calibration
 from actors.drafter.growth import ChainGrowth, ThetaGrowth, TreeGrowth
 from actors.models import Expansion
 from actors.tree.tree import Node, TokenTree
@@ -143,7 +143,7 @@ def test_the_tree_grows_its_likeliest_leaves_first_and_stops_at_unlikely_paths()
     expanded = [n for n in tree.nodes() if n.expanded]
     assert expanded
     assert all(n.total > math.log(0.02) for n in expanded)
-    assert tree.size <= TreeGrowth.MAX_NODES + 4 * TreeGrowth.BRANCHES
+    assert tree.size <= TreeGrowth.MAX_NODES + 4 * BRANCHES
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 4])

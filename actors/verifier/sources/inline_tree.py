@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from actors.calibration import TextCalibration
+from actors.calibration import BRANCHES, MIN_CHANCE, TextCalibration, candidates
 from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.tree import NO_SLOT, OWN, Node
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
     from actors.verifier.streams import Stream
 
 log = logging.getLogger("duoactor.verifier")
-# As in the trees of drafters, see :class:`actors.drafter.growth.TreeGrowth`.
-BRANCHES = 4
-MIN_CHANCE = 0.01
 MAX_LEAVES = 64  # of one step
-DOUBT = 0.03  # weight of the usual agreement in a round without drafts: slowly, a text is believed to be like others
 
 
 class InlineTree:
@@ -41,7 +37,6 @@ class InlineTree:
         """``handle``: the mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
         self.rid, self.tree, self.model, self.handle = stream.rid, stream.tree, model, handle
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
-        self.agreement = Estimate(calibration.usual, weight=4, memory=48)  # how often the draft's first choice is right
         self.depths: Sequence[Estimate] = ()  # the agreement of all texts at a round's first token, second ...
         self.lost = False  # the model cannot mirror the text any more
         self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
@@ -83,7 +78,7 @@ class InlineTree:
         """The chance that the path to ``node`` is accepted and none of the tokens retrieved behind it follows, times
         the draft's agreement."""
         known = sum(math.exp(child.logprob) for child in node.children.values() if child.rank == OWN)
-        return math.exp(min(0.0, self.tree.total(node))) * max(0.0, 1.0 - known) * self.agreement.mean
+        return math.exp(min(0.0, self.tree.total(node))) * max(0.0, 1.0 - known) * self.calibration.agreement
 
     def leaf(self, node: Node) -> Leaf:
         """As the draft model is asked to expand it."""
@@ -110,11 +105,8 @@ class InlineTree:
             known = [(t, p) for t, p in zip(expansion.tokens, expansion.probs, strict=True) if t < vocab_size]
             tokens, probs = tuple(t for t, _ in known[:BRANCHES]), tuple(p for _, p in known[:BRANCHES])
         self._expansions[node] = Expansion(expansion.slot, tokens, probs)
-        for rank, (token, prob) in enumerate(zip(tokens, probs, strict=True)):
-            chance = min(0.999, max(1e-9, self.calibration.probability(rank, prob)))
-            if rank and chance < least:
-                break
-            self.tree.add(node, token, math.log(chance), rank, self.bit)
+        for rank, token, logprob in candidates(self.calibration, tokens, probs, least):
+            self.tree.add(node, token, logprob, rank, self.bit)
         del self._leaves[node]
         self._open(self._expandable(node.children.values()))
 
@@ -163,7 +155,7 @@ class InlineTree:
     def _learn(self, root: Node, tokens: Sequence[int]) -> None:
         """Calibrate by what the target chose behind each expanded node of the committed path."""
         if root not in self._expansions:
-            self.agreement.add(self.calibration.usual, weight=DOUBT)
+            self.calibration.rest()
         node: Node | None = root
         for depth, token in enumerate(tokens):
             if node is None or (expansion := self._expansions.get(node)) is None:
@@ -172,5 +164,4 @@ class InlineTree:
             if depth < len(self.depths):
                 self.depths[depth].add(float(hit == 0))
             self.calibration.observe(expansion.probs, hit)
-            self.agreement.add(float(hit == 0))
             node = node.children.get(token)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
-from actors.calibration import Calibration, TextBias, log_odds
+from actors.calibration import SUREST, Calibration, TextBias, log_odds
 from actors.datastore import Datastore, Retrieval
 from actors.models import DEFAULT_NODES
 from actors.own_text import PromptLookup, SuffixAutomaton
@@ -28,7 +28,6 @@ from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
 FLOOR = 0.03  # a path less likely than this is not worth a row in any window
-SUREST = math.log(0.99)  # no retrieved token is certain
 NODES = 16  # of a proposal; the memory's may have more, because long answers recur as a whole
 
 
@@ -107,7 +106,7 @@ class Lookup(_Proposing):
             above = totals.get(parent)
             if above is None:
                 continue
-            logprob = min(SUREST, -math.log1p(math.exp(-(log_odds(trust.probability(0, score)) + shift))))
+            logprob = min(math.log(SUREST), -math.log1p(math.exp(-(log_odds(trust.probability(0, score)) + shift))))
             if above + logprob >= bound:
                 totals[row] = above + logprob
                 if row not in held:
