@@ -33,6 +33,24 @@ CONFIG = {
 SLIDING = CONFIG | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 12}
 
 
+TAPS, GROUP, RANK, SELECTED = 2, 16, 8, 12
+DFLASH2 = CONFIG | {
+    "architectures": ["DFlash2DraftModel"],
+    "dflash_config": CONFIG["dflash_config"] | {"conv_kernel_size": TAPS, "conv_group_size": GROUP,
+                                                "selector_rank": RANK, "selector_top_k": SELECTED},
+}  # fmt: skip
+DSPARK = CONFIG | {"architectures": ["Qwen3DSparkModel"]}
+SPECULATORS = {
+    "architectures": ["DSparkSpeculator"],
+    "speculators_model_type": "dspark",
+    "transformer_layer_config": {k: v for k, v in CONFIG.items() if k not in ("architectures", "dflash_config")},
+    "block_size": BLOCK,
+    "mask_token_id": MASK,
+    "aux_hidden_state_layer_ids": [1, 2],
+    "sample_from_anchor": False,
+}
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     torch.set_num_threads(1)
@@ -55,9 +73,32 @@ def weights():
     return found
 
 
+def weights_for(config):
+    found, named = weights(), config["architectures"][0]
+    covered = 40 if named == "DSparkSpeculator" else VOCAB
+    if named == "DFlash2DraftModel":
+        for number, layer in enumerate(
+            f"layers.{n}.{part}_conv" for n in range(LAYERS) for part in ("attention", "mlp")
+        ):
+            found[f"{layer}.base_kernel"] = some(2, TAPS, HIDDEN, seed=120 + number)
+            projected = 2 * TAPS * HIDDEN // GROUP
+            found[f"{layer}.kernel_projection.weight"] = some(projected, HIDDEN, seed=130 + number, scale=0.1)
+        for number, name in enumerate(("predecessor", "successor")):
+            found[f"candidate_selector.{name}_codebook"] = some(VOCAB, RANK, seed=140 + number)
+        found["candidate_selector.hidden_projection.weight"] = some(RANK, HIDDEN, seed=142)
+    if "DSpark" in named:
+        found["markov_head.markov_w1.weight"] = some(VOCAB, RANK, seed=150)
+        found["markov_head.markov_w2.weight"] = some(covered, RANK, seed=151)
+    if covered < VOCAB:
+        ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(7))[:covered].sort().values
+        found["d2t"], found["lm_head.weight"] = ids - torch.arange(covered), some(covered, HIDDEN, seed=152)
+    return found
+
+
 class Blocks(Pair):
     def __init__(self, config=CONFIG, target=fused):
-        self.target, self.model, self.weights, self.config = target(make("llama")), make("llama"), weights(), config
+        self.target, self.model, self.config = target(make("llama")), make("llama"), config
+        self.weights = weights_for(config)
         trunk = self.target.engine.trunk()
         self.head = Dflash(config, self.weights, trunk)
         states = self.target.keep_states(self.head.convention.taps)
@@ -67,6 +108,45 @@ class Blocks(Pair):
 @torch.inference_mode()
 def expected(pair, text, start=0):
     """Logits at each place behind the root. ``start``: the first token whose states the drafter was given."""
+    return computed(pair, text, start)[0]
+
+
+def convolved(w, name, x, of, side):
+    """Row by row, as DFlash2 has it: the weights of a row's taps are a base and, by groups, what ``of`` gives."""
+    if f"{name}.base_kernel" not in w:
+        return x
+    coefficients = (of @ w[f"{name}.kernel_projection.weight"].T).view(len(x), 2, TAPS, HIDDEN // GROUP)
+    out = torch.zeros_like(x)
+    for row in range(len(x)):
+        for tap in range(min(TAPS, row + 1)):
+            for channel in range(HIDDEN):
+                weight = w[f"{name}.base_kernel"][side, tap, channel] + coefficients[row, side, tap, channel // GROUP]
+                out[row, channel] += weight * x[row - tap, channel]
+    return out
+
+
+@torch.inference_mode()
+def behind(pair, logits, z, token):
+    """The logits at a place behind a token."""
+    w = pair.weights
+    if "markov_head.markov_w1.weight" in w:
+        logits = logits + w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][token]
+    if "candidate_selector.predecessor_codebook" in w:
+        gate = w["candidate_selector.hidden_projection.weight"] @ z
+        first, second = (w[f"candidate_selector.{name}_codebook"] for name in ("predecessor", "successor"))
+        scores = torch.full_like(logits, -torch.inf)
+        for candidate in logits.topk(SELECTED).indices.tolist():
+            scores[candidate] = logits[candidate] + (first[token] * gate) @ second[candidate]
+        logits = scores
+    if "d2t" in w:
+        ids = w["d2t"] + torch.arange(len(w["d2t"]))
+        logits = torch.full((VOCAB,), -torch.inf).index_put_((ids,), logits)
+    return logits
+
+
+@torch.inference_mode()
+def computed(pair, text, start=0):
+    """Logits by which the tokens behind the root are drafted, and what they are made of."""
     w, convention = pair.weights, pair.head.convention
     states = pair.tapped(text[:-1])
     context = rms(torch.cat([states[layer][0] for layer in convention.taps], 1)[start:] @ w["fc.weight"].T,
@@ -87,7 +167,8 @@ def expected(pair, text, start=0):
         def project(y, part):
             return (y @ w[f"{name}.self_attn.{part}_proj.weight"].T).view(len(y), -1, 16)  # noqa: B023
 
-        read = rms(x, w[f"{name}.input_layernorm.weight"])
+        normed = rms(x, w[f"{name}.input_layernorm.weight"])
+        read = convolved(w, f"{name}.attention_conv", normed, normed, 0)
         q = turned(rms(project(read, "q"), w[f"{name}.self_attn.q_norm.weight"]), own)
         both = torch.cat([context, read])
         k = turned(rms(project(both, "k"), w[f"{name}.self_attn.k_norm.weight"]), places).repeat_interleave(2, 1)
@@ -98,29 +179,45 @@ def expected(pair, text, start=0):
         if convention.causal[layer]:
             mask &= places[None] <= own[:, None]
         seen = functional.scaled_dot_product_attention(*(one.transpose(0, 1) for one in (q, k, v)), attn_mask=mask)
-        x = x + seen.transpose(0, 1).reshape(BLOCK, -1) @ w[f"{name}.self_attn.o_proj.weight"].T
-        inner = rms(x, w[f"{name}.post_attention_layernorm.weight"])
+        made = seen.transpose(0, 1).reshape(BLOCK, -1) @ w[f"{name}.self_attn.o_proj.weight"].T
+        x = x + convolved(w, f"{name}.attention_conv", made, normed, 1)
+        normed = rms(x, w[f"{name}.post_attention_layernorm.weight"])
+        inner = convolved(w, f"{name}.mlp_conv", normed, normed, 0)
         gate, up = (inner @ w[f"{name}.mlp.{n}_proj.weight"].T for n in ("gate", "up"))
-        x = x + (functional.silu(gate) * up) @ w[f"{name}.mlp.down_proj.weight"].T
-    return pair.model.lm_head(rms(x, w["norm.weight"]))[1:].float()
+        made = (functional.silu(gate) * up) @ w[f"{name}.mlp.down_proj.weight"].T
+        x = x + convolved(w, f"{name}.mlp_conv", made, normed, 1)
+    z = rms(x, w["norm.weight"])
+    logits = z @ w["lm_head.weight"].T if "lm_head.weight" in w else pair.model.lm_head(z)
+    first = 0 if pair.config["architectures"] == ["Qwen3DSparkModel"] else 1
+    return logits[first:].float(), z[first:]
 
 
 def root_of(mirror, text):
     return Leaf(mirror, text[-1], (), is_root=True)
 
 
-@pytest.mark.parametrize(("config", "target"), [(CONFIG, fused), (CONFIG, generic), (SLIDING, fused)])
-def test_every_place_of_a_block_has_the_published_forwards_distribution(config, target):
-    pair = Blocks(config, target)
+CASES = {
+    "DFlash": (CONFIG, fused),
+    "generic target": (CONFIG, generic),
+    "sliding": (SLIDING, fused),
+    "DFlash2": (DFLASH2, fused),
+    "DSpark": (DSPARK, fused),
+    "speculators' DSpark": (SPECULATORS, fused),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_place_of_a_block_has_the_published_forwards_distribution(case):
+    pair = Blocks(*CASES[case])
     handle, mirror, text = pair.begin(some_prompt(30), GREEDY)
     for turn in range(5):
-        places = expected(pair, text)
+        places, made = computed(pair, text)
         [top] = pair.draft.expand([root_of(mirror, text)])
-        assert_proposes(top, places[0])
+        assert_proposes(top, behind(pair, places[0], made[0], text[-1]))
         slots, token = [], top.tokens[0]
-        for depth in range(1, BLOCK - 1):
+        for depth in range(1, len(places)):
             [found] = pair.draft.expand([Leaf(mirror, token, tuple(slots))])
-            assert_proposes(found, places[depth])
+            assert_proposes(found, behind(pair, places[depth], made[depth], token))
             slots.append(found.slot)
             token = found.tokens[turn % 2]
         assert pair.draft.expand([Leaf(mirror, token, tuple(slots))])[0].tokens == ()
@@ -168,9 +265,13 @@ def test_conventions_are_read_and_later_kinds_refused():
     assert convention_of(SLIDING, 3).causal == (True, False)
     assert convention_of(SLIDING | {"is_causal": False}, 3).causal == (False, False)
     trunk = fused(make("llama")).engine.trunk()
-    later = weights() | {"markov_head.markov_w1": some(VOCAB, 8)}
+    assert convention_of(SPECULATORS, 3).taps == (1, 2) and not convention_of(SPECULATORS, 3).from_root
+    assert convention_of(DSPARK, 3).from_root
+    later = weights() | {"markov_head.gate_proj.weight": some(VOCAB, 8)}
+    scaled = CONFIG | {"dflash_config": CONFIG["dflash_config"] | {"attention_value_scale": 2.0}}
     for config, tensors, sentence in (
         (CONFIG, later, "markov_head"),
+        (scaled, weights(), "attention_value_scale"),
         (CONFIG | {"dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0]}}, weights(), "states of 128"),
         (CONFIG | {"dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 9]}}, weights(), "layer 10"),
         (CONFIG | {"dflash_config": {"target_layer_ids": [0, 1]}}, weights(), "mask_token_id"),
