@@ -120,7 +120,8 @@ class Dflash:
     def __init__(self, config: Config, weights: Weights, trunk: Trunk) -> None:
         own, convention = dict(config.get("dflash_config") or {}), convention_of(config, trunk.layers)
         config = flat(config)
-        later = next((name for name in (*weights, *filter(own.get, own)) if any(part in name for part in (*FURTHER, *FURTHER_KEYS))), "")
+        named = (*weights, *filter(own.get, own))
+        later = next((name for name in named if any(part in name for part in (*FURTHER, *FURTHER_KEYS))), "")
         if later or config.get("rope_is_neox_style") is False:
             raise ModelError(f"it has {later or 'an interleaved rotation'}, which duoactor does not compute yet")
         self.convention, self._trunk = convention, trunk
