@@ -27,11 +27,11 @@ def standard_library() -> list[str]:
 
 
 def datastore_for(
-    given: str, needed: bool, made: Path, target: str, command: Callable[..., Sequence[str]]
+    given: str, needed: bool, made: Path, target: str, command: Callable[..., Sequence[str]], files: int | None = None
 ) -> RestDatastore:
     """The ``given`` one; or where a row needs one, one of the standard library, built in ``made`` once.
 
-    ``command`` makes a command line of ours. Raises ConfigError.
+    ``command`` makes a command line of ours. ``files``: how many are enough; None: all. Raises ConfigError.
     """
     if given:
         if not Path(given).is_dir():
@@ -42,7 +42,7 @@ def datastore_for(
     if not needed:
         return RestDatastore()
     if not made.is_dir():
-        build = command("datastore", "build", str(made), *standard_library(), f"--target={target}")
+        build = command("datastore", "build", str(made), *standard_library()[:files], f"--target={target}")
         done = subprocess.run(build, capture_output=True, text=True)
         if done.returncode != 0:
             last = done.stderr.strip().rpartition("\n")[2].removeprefix("duoactor: ")

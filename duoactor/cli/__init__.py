@@ -23,7 +23,7 @@ SECTIONS = {
     "Ask": ("generate", "chat"),
     "Operate": ("top", "ps", "status", "drafters", "swap", "drain"),
     "Prepare": ("pull", "list", "doctor", "config", "keys", "datastore", "distill"),
-    "Measure": ("bench", "replay", "inflate"),
+    "Measure": ("prove", "bench", "replay", "inflate"),
 }
 # Modules of the commands that share one; the others have their own.
 HOMES = {

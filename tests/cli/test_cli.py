@@ -159,7 +159,7 @@ def test_all_commands_are_there():
     assert set(cli.list_commands(click.Context(cli))) == {
         "demo", "up", "verifier", "drafter", "controller", "generate", "chat",
         "drafters", "swap", "drain", "status", "keys", "config", "datastore", "bench", "inflate", "replay", "serve",
-        "top", "doctor", "distill", "learner", "pull", "list", "ps",
+        "top", "doctor", "distill", "learner", "pull", "list", "ps", "prove",
     }  # fmt: skip
 
 

@@ -1,0 +1,102 @@
+"""prove: whether every text is the target's own on this machine, whatever happens beside it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+from msgspec import Meta
+from msgspec.structs import replace
+
+from actors.settings import RETRIEVAL, DrafterSettings, Settings
+from duoactor import config, render
+from duoactor.bench.datastore import datastore_for
+from duoactor.cli.environment import Environment, available_cpus, private_address
+from duoactor.cli.measuring import access_to
+from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
+from duoactor.launch.deployment import Deployment, deploy
+from duoactor.launch.signals import Terminated, run_until_signal
+from duoactor.launch.wanted import Wanted
+from duoactor.prove.report import ProofReport, lines
+from duoactor.prove.run import ProofJob
+from protocols.errors import ConfigError
+
+DATASTORE_FILES = 20  # of the standard library: method rest must have drafts, but not good ones
+CHAIN = re.compile(r"[1-9]\d*:[0-9a-f]{32}")
+
+
+class ProveOptions(Settings, frozen=True, kw_only=True):
+    """How long texts are compared, and with which."""
+
+    minutes: Annotated[float, Meta(description="how long texts are compared", gt=0)] = 5.0
+    seed: Annotated[int, Meta(description="seed of the requests", ge=0)] = 0
+    check: Annotated[
+        str, Meta(description="chain that another machine has printed, as N:HASH: end after as many texts, and compare")
+    ] = ""
+
+
+@click.command()
+@pair_options
+@struct_options(ProveOptions)
+@json_option
+@log_options
+@click.pass_obj
+def prove(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **flags: Any) -> int:
+    """Compare every text with the same request decoded alone.
+
+    Alone: plainly, with nothing else in the batch and nothing in the prefix cache. Then every method answers, in 1 to
+    16 streams that join and leave, with the prefix cache and without, while drafters are killed and swapped. The exit
+    code is 1 at the first token that differs, and its place is printed. The chain is a hash of all texts: a machine of
+    the same kind gets the same.
+
+    \b
+    Example:  duoactor prove
+              duoactor prove --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --minutes 60
+              duoactor prove --json | jq .evidence.tokens
+    """
+    options = settings_from(ProveOptions, {}, flags)
+    if options.check and not CHAIN.fullmatch(options.check):
+        raise ConfigError(f"--check {options.check} is no chain: give it as `duoactor prove` printed it, N:HASH")
+    spinner = render.Spinner(sys.stderr)
+    with private_address() as address, tempfile.TemporaryDirectory() as directory:
+        deployment = _deployment(environment, pair, logs, address, Path(directory) / "datastore")
+        job = ProofJob(deployment, 60 * options.minutes, options.seed, options.check)
+        try:
+            run_until_signal(job.run(access_to(environment, deployment, logs.verbose), spinner.show))
+        except (KeyboardInterrupt, Terminated):
+            if job.found is not None:
+                _show(job.found, as_json, spinner)
+            raise
+    assert job.found is not None
+    _show(job.found, as_json, spinner)
+    return 0 if job.found.good else 1
+
+
+def _deployment(environment: Environment, pair: Pair, logs: Logs, address: str, datastore: Path) -> Deployment:
+    """The pair with two drafters, so that streams can change between them; of retrieval where the draft is a head."""
+    target = config.resolve_model(pair.verifier.target, "target")
+    stored = datastore_for("", True, datastore, target, environment.command, DATASTORE_FILES)
+    verifier = replace(pair.verifier, target=target, bind=address, datastore=stored.directory)
+
+    def deployed(*drafters: DrafterSettings) -> Deployment:
+        flags = logs.flags or ("--quiet",)
+        wanted = Wanted(verifier, drafters)
+        return deploy(wanted, cpus=available_cpus(), command=environment.command, log_flags=flags)
+
+    found = deployed(*pair.drafters, *pair.drafters)
+    if found.drafters:
+        return found
+    retrieval = DrafterSettings(draft=RETRIEVAL)
+    return deployed(*pair.drafters, retrieval, retrieval)
+
+
+def _show(found: ProofReport, as_json: bool, spinner: render.Spinner) -> None:
+    spinner.show("")
+    if as_json:
+        render.print_json(found)
+    else:
+        click.echo("\n".join(lines(found)))

@@ -1,0 +1,1 @@
+"""``duoactor prove``: whether this machine's texts are the target's own, token by token."""
