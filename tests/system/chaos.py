@@ -1,0 +1,283 @@
+"""Every process is killed at random, verifier included, and no text changes: by hand, ``python -m tests.system.chaos``.
+
+Starts ``duoactor up`` with two drafters. Each question is answered once in peace; then streams ask them all over again
+while one process after the other dies by SIGKILL. Every text is compared, to its last token. With ``--url`` any OpenAI
+server takes the place of ours: its texts are compared, by character, with those of its own first run, and ``--kill`` is
+a command that kills something of it. Prints one JSON document; the exit code is 1 if a text differed or was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from duoactor import AsyncClient, DuoactorError
+from duoactor.bench.suites import by_turns, load_suite
+
+TOKENS = 200  # of an answer: long enough to be hit in the middle
+WAIT_S = 180.0  # for a verifier to come back on a busy machine
+METHODS = ("auto", "tree", "duodecoding", "pearl", "sps", "pld", "sam", "lookahead", "vanilla")
+ROLES = (b"verifier", b"drafter", b"controller", b"learner", b"serve")
+PAUSES = (50, 99)  # percentiles
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question, the same every time."""
+
+    text: str
+    temperature: float
+    seed: int
+
+
+class Served(Protocol):
+    """Who answers: pieces of a text, tokens or characters, as they come."""
+
+    def pieces(self, ask: Ask, method: str) -> AsyncIterator[Sequence[object]]: ...
+
+
+@dataclass
+class Wreckage:
+    compared: int = 0  # answers
+    pieces: int = 0  # tokens, or characters
+    differ: list[str] = field(default_factory=list)
+    lost: Counter[str] = field(default_factory=Counter)  # answers that ended with an error, by its sentence
+    killed: Counter[str] = field(default_factory=Counter)
+    pauses: list[float] = field(default_factory=list)  # s, between two chunks of an answer
+
+    @property
+    def good(self) -> bool:
+        return self.compared > 0 and not self.differ and not self.lost
+
+    def document(self, seconds: float) -> dict[str, object]:
+        cuts = statistics.quantiles(self.pauses, n=1000) if len(self.pauses) > 1 else [0.0] * 999
+        return {
+            "good": self.good,
+            "seconds": round(seconds),
+            "answers_compared": self.compared,
+            "pieces_compared": self.pieces,
+            "answers_that_differ": len(self.differ),
+            "first_differences": self.differ[:10],
+            "answers_lost": dict(self.lost),
+            "killed": dict(self.killed.most_common()),
+            "pause_ms": {str(part): round(1000 * cuts[10 * part - 1], 1) for part in PAUSES},
+            "longest_pause_s": round(max(self.pauses, default=0.0), 1),
+        }
+
+
+class Chaos:
+    def __init__(self, served: Served, kill: Callable[[], Awaitable[str]], every: float, seed: int) -> None:
+        """``kill`` ends one process and returns what it was; empty: nothing."""
+        self.served, self.kill, self.every = served, kill, every
+        self.chance = random.Random(seed)
+        self.found = Wreckage()
+        self.expected: dict[Ask, list[object]] = {}
+
+    async def run(self, asks: Sequence[Ask], streams: int, seconds: float) -> Wreckage:
+        for ask in asks:
+            self.expected[ask] = [piece async for pieces in self.served.pieces(ask, "vanilla") for piece in pieces]
+        until = time.monotonic() + seconds
+        killing = asyncio.create_task(self._kill())
+        try:
+            await asyncio.gather(*(self._stream(asks, until) for _ in range(streams)))
+        finally:
+            killing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await killing
+        return self.found
+
+    async def _kill(self) -> None:
+        while True:
+            await asyncio.sleep(self.chance.uniform(0.5, 1.5) * self.every)
+            if what := await self.kill():
+                self.found.killed[what] += 1
+
+    async def _stream(self, asks: Sequence[Ask], until: float) -> None:
+        while time.monotonic() < until:
+            ask, method = self.chance.choice(asks), self.chance.choice(METHODS)
+            try:
+                await self._answer(ask, method)
+            except (DuoactorError, OSError) as error:
+                self.found.lost[f"{type(error).__name__}: {error}"[:200]] += 1
+
+    async def _answer(self, ask: Ask, method: str) -> None:
+        expected, at, heard = self.expected[ask], 0, time.monotonic()
+        async for pieces in self.served.pieces(ask, method):
+            now = time.monotonic()
+            self.found.pauses.append(now - heard)
+            heard = now
+            if list(pieces) != expected[at : at + len(pieces)]:
+                self.found.differ.append(f"{method}, temperature {ask.temperature}: {ask.text[:40]!r} behind {at}")
+                return
+            at += len(pieces)
+        if at < len(expected):
+            self.found.differ.append(f"{method}, {ask.text[:40]!r}: {at} pieces of {len(expected)}")
+        self.found.compared += 1
+        self.found.pieces += at
+
+
+@dataclass
+class Ours:
+    """Our verifier: its tokens."""
+
+    client: AsyncClient
+
+    async def pieces(self, ask: Ask, method: str) -> AsyncIterator[Sequence[object]]:
+        options = {"temperature": ask.temperature, "seed": ask.seed, "max_tokens": TOKENS, "ignore_eos": True}
+        async for chunk in self.client.stream(ask.text, method=method, **options):
+            yield chunk.token_ids
+
+
+@dataclass
+class Theirs:
+    """Any OpenAI server: characters of its text."""
+
+    url: str
+    model: str
+
+    async def pieces(self, ask: Ask, method: str) -> AsyncIterator[Sequence[object]]:
+        import httpx  # comes with the openai client
+
+        body = {
+            "model": self.model,
+            "prompt": ask.text,
+            "temperature": ask.temperature,
+            "seed": ask.seed,
+            "max_tokens": TOKENS,
+            "stream": True,
+        }
+        async with httpx.AsyncClient(timeout=WAIT_S) as client:
+            try:
+                async with client.stream("POST", f"{self.url.rstrip('/')}/completions", json=body) as answer:
+                    if answer.status_code != 200:
+                        raise OSError(f"HTTP {answer.status_code}: {(await answer.aread())[:120]!r}")
+                    ended = False
+                    async for line in answer.aiter_lines():
+                        if line == "data: [DONE]":
+                            ended = True
+                        elif line.startswith("data: "):
+                            chunk = json.loads(line.removeprefix("data: "))
+                            if "error" in chunk:
+                                raise OSError(str(chunk["error"]))
+                            for choice in chunk["choices"]:
+                                yield choice["text"]
+                    if not ended:
+                        raise OSError("the stream ended without [DONE]")
+            except httpx.HTTPError as error:
+                raise OSError(f"{type(error).__name__}: {error}") from None
+
+
+def killer(supervisor: int, chance: random.Random) -> Callable[[], Awaitable[str]]:
+    """Kills one of the processes below ``supervisor``, each as likely as any other."""
+
+    async def kill() -> str:
+        found = dict(actors(supervisor))
+        if not found:
+            return ""
+        pid = chance.choice(sorted(found))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return found[pid]
+
+    return kill
+
+
+def actors(supervisor: int) -> list[tuple[int, str]]:
+    """Process ids and roles of what the supervisor has started."""
+    found = []
+    for thread in Path(f"/proc/{supervisor}/task").glob("*/children"):
+        for pid in map(int, thread.read_text().split()):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if role := next((word for word in words if word in ROLES), b""):
+                    found.append((pid, role.decode()))
+    return found
+
+
+def commanded(line: str) -> Callable[[], Awaitable[str]]:
+    """Runs a shell command that kills something."""
+
+    async def kill() -> str:
+        if not line:
+            return ""
+        process = await asyncio.create_subprocess_shell(line)
+        return line if await process.wait() == 0 else ""
+
+    return kill
+
+
+def started(line: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(line, stdout=subprocess.DEVNULL)
+
+
+@asynccontextmanager
+async def ours(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Callable[[], Awaitable[str]]]]:
+    with tempfile.TemporaryDirectory(prefix="chaos-", dir="/tmp") as directory:
+        address = f"ipc://{directory}/v.ipc"
+        line = [sys.executable, "-m", "duoactor", "up", "--quiet", "--bind", address, "--drafters", "2"]
+        line += [f"--target={options.target}"] if options.target else []
+        line += [f"--draft={options.draft}"] if options.draft else []
+        process = started(line)
+        try:
+            async with AsyncClient(address, timeout=WAIT_S, reconnect_timeout=WAIT_S) as client:
+                yield Ours(client), killer(process.pid, random.Random(options.seed))
+            process.send_signal(signal.SIGINT)
+            await asyncio.to_thread(process.wait, 30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+@asynccontextmanager
+async def theirs(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Callable[[], Awaitable[str]]]]:
+    yield Theirs(options.url, options.model), commanded(options.kill)
+
+
+def questions(seed: int) -> list[Ask]:
+    """Two of each task of the built-in suite; greedy, and at temperature 1."""
+    texts = [prompt.turns[0] for prompt in by_turns(load_suite())[:14]]
+    return [Ask(text, float(number % 2), seed + number) for number, text in enumerate(texts)]
+
+
+async def measured(options: argparse.Namespace) -> dict[str, object]:
+    async with (theirs if options.url else ours)(options) as (served, kill):
+        chaos = Chaos(served, kill, options.every, options.seed)
+        began = time.monotonic()
+        found = await chaos.run(questions(options.seed), options.streams, 60 * options.minutes)
+        return found.document(time.monotonic() - began)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills, on average")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", default="", help="as `duoactor up` takes it; empty: the bundled one")
+    parser.add_argument("--draft", default="")
+    parser.add_argument("--url", default="", help="of an OpenAI server instead, such as http://127.0.0.1:8000/v1")
+    parser.add_argument("--model", default="", help="its name there")
+    parser.add_argument("--kill", default="", help="with --url: a shell command that kills something of the server")
+    document = asyncio.run(measured(parser.parse_args()))
+    print(json.dumps(document, indent=2))
+    return 0 if document["good"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
