@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,7 @@ SHARED_START = "duoactor up --http 127.0.0.1:8000 --drafters 2"
 
 PRELUDE = r"""
 set -euo pipefail
+quick_doctor="import sys; from duoactor import __main__, doctor; doctor.SECONDS = 1; sys.exit(__main__.run())"
 declare -A started=() commands=()
 stop() { kill "$1" 2>/dev/null && wait "$1" || true; }
 trap 'code=$?; [ $code = 0 ] || echo "FAILED: $here" >&2; for pid in "${started[@]}"; do stop $pid; done' EXIT
@@ -79,11 +81,12 @@ duoactor() {
     verifier) stay verifier "ready at" command duoactor "$@" ;;
     drafter | controller) stay $1 "connected to" command duoactor "$@" ;;
     serve) stay gateway serving command duoactor "$@" ;;
+    doctor) python -c "$quick_doctor" "$@" ;;
     top) command duoactor top --help >/dev/null ;;  # a screen, which tests/cli runs in a pseudo-terminal
     *) command duoactor "$@" ;;
     esac
 }
-pip() { python -m pip "${@/#duoactor[/.[}" --dry-run --quiet --no-index --no-build-isolation; }
+pip() { python -m tests.documentation "$@"; }
 curl() { command curl --silent --show-error --fail-with-body "$@"; }
 """
 
@@ -102,6 +105,15 @@ class Block:
         if self.language == "console":
             return "".join(line[2:] + "\n" for line in self.code.splitlines() if line.startswith("$ "))
         return self.code
+
+
+def check_extras(words: Iterable[str]) -> None:
+    """Raises LookupError for an extra of ours in pip's arguments that there is not; tests/test_packaging.py builds."""
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for word in words:
+        for extras in re.findall(r"^(?:duoactor|\.)\[(.+)\]$", word):
+            for extra in extras.split(","):
+                known[extra]
 
 
 def pages() -> list[Path]:
@@ -216,3 +228,7 @@ def check_command(arguments: list[str]) -> None:
         command, arguments = found, arguments[1:]
     assert command is not cli, f"duoactor has no command {arguments}"
     command.make_context(command.name, list(arguments))
+
+
+if __name__ == "__main__":
+    check_extras(sys.argv[1:])

@@ -95,7 +95,9 @@ def test_a_drafter_drafts_over_a_second_network_stack_with_keys_and_the_text_is_
         until(lambda: ask("status", "--json").get("drafters"), "the drafter to be known")
         plain, drafted = ask(*ASK, "--method", "vanilla"), ask(*ASK, "--method", "pearl")
         assert drafted["token_ids"] == plain["token_ids"] and len(plain["token_ids"]) == 40
-        [laptop] = ask("status", "--json")["drafters"]
+        [laptop] = until(
+            lambda: ask("status", "--json").get("drafters"), "the drafter, which starving drops, to be back"
+        )
         assert laptop["actor_id"] == "laptop" and laptop["accepted"] > 0
     finally:
         for process in started:
