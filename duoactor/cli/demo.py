@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import click
 from msgspec import Meta
 from msgspec.structs import replace
 
-from actors.settings import Settings
+from actors.engines.weights.hub import located
+from actors.settings import Settings, VerifierSettings
 from duoactor import render
 from duoactor.bench import report
 from duoactor.bench.benchmark import BenchJob, Benchmark, failed
@@ -17,12 +19,30 @@ from duoactor.bench.methods import choose
 from duoactor.bench.suites import Prompt
 from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.measuring import access_to
-from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
+from duoactor.cli.options import (
+    Logs,
+    Pair,
+    json_option,
+    log_options,
+    make_pair,
+    pair_options,
+    settings_from,
+    struct_options,
+)
+from duoactor.cli.waiting import say_if_slow
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
+from protocols.errors import ModelError
 from protocols.messages import ChatTurn, Chunk, FinishReason, Method, Sampling
 
+REAL = "HuggingFaceTB/SmolLM2-135M-Instruct"  # 270 MB, and its answers make sense
+REAL_PROMPTS = (
+    "What is the capital of France, and what is it known for?",
+    "Write a Python function that returns the sum of all even numbers in a list.",
+    "Repeat this list with the word done behind each line:\n- buy milk and bread\n- call the dentist on Monday\n"
+    "- write the report for the team",
+)
 # of the kinds of text that the bundled pair was trained on
 PROMPTS = (
     "Lisa has 12 apples. She buys 3 bags with 6 apples each and gives 8 apples to her brother. "
@@ -44,12 +64,13 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
     ] = ()
     max_tokens: Annotated[int, Meta(description="maximum number of tokens per answer", ge=1)] = 96
     temperature: Annotated[float, Meta(description="sampling temperature; 0 is greedy", ge=0)] = 0.0
-    repeats: Annotated[int, Meta(description="timed runs per prompt and method", ge=1)] = 3
+    repeats: Annotated[int, Meta(description="timed runs per prompt and method", ge=1)] = 2
     no_reference: Annotated[bool, Meta(description="do not time transformers' own generate")] = False
 
-    def job(self) -> BenchJob:
+    def job(self, prompts: Sequence[str]) -> BenchJob:
+        """``prompts``: where none was named."""
         return BenchJob(
-            prompts=[Prompt(str(number), "demo", (text,)) for number, text in enumerate(self.prompt or PROMPTS, 1)],
+            prompts=[Prompt(str(number), "demo", (text,)) for number, text in enumerate(self.prompt or prompts, 1)],
             rows=choose(self.method if self.no_reference else f"{self.method},transformers"),
             repeats=self.repeats,
             sampling=Sampling(temperature=self.temperature, max_tokens=self.max_tokens),
@@ -66,6 +87,9 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
 def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Stream a few prompts, timed against the target alone.
 
+    Without --target it is SmolLM2-135M-Instruct, where the hub has it in its cache or can be reached (270 MB), else the
+    bundled pair of toy models. Drafts for SmolLM2 are copied from earlier text.
+
     On a terminal, drafted tokens are green and the target's own magenta. The exit code is 1 if a text differs from the
     target's own, which never should happen. --json prints what `duoactor bench --json` does.
 
@@ -75,7 +99,11 @@ def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **f
               duoactor demo --json | jq '.table[] | {name, speedup: .cells.average.speedup}'
     """
     options = settings_from(DemoOptions, {}, flags)
-    job = options.job()
+    real = None if pair.named else real_pair(pair.verifier)
+    if real is None and not (pair.named or as_json):
+        click.echo(f"duoactor: {REAL} is not in the cache, and no hub can be reached: toy models instead", err=True)
+    pair = real or pair
+    job = options.job(REAL_PROMPTS if real else PROMPTS)
     with private_address() as address:
         deployment = deploy(
             Wanted(replace(pair.verifier, bind=address), pair.drafters),
@@ -95,6 +123,16 @@ def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **f
         print(f"On {results.machine['cpu']}, {results.machine['cpus']} CPUs.\n")
         print("Other methods: duoactor bench --limit 2. Your own models: duoactor up --help.", flush=True)
     return 1 if failed(results) else 0
+
+
+def real_pair(settings: VerifierSettings) -> Pair | None:
+    """A small model that was published, downloaded if need be; None: it cannot be had."""
+    try:
+        with say_if_slow(f"fetching {REAL}, the first time only"):
+            located(REAL)
+    except ModelError:
+        return None
+    return make_pair(REAL, None, settings.device, settings.dtype)
 
 
 async def _run(bench: Benchmark, method: str, as_json: bool) -> None:

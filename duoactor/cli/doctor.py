@@ -46,14 +46,14 @@ def doctor(environment: Environment, /, pair: Pair, draft_device: str, file: str
               duoactor doctor --json | jq .verdict
     """
     pair = Pair(pair.verifier, tuple(replace(drafter, device=draft_device) for drafter in pair.drafters))
-    report = diagnosis.begun(*pair, len(available_cpus()))
+    report = diagnosis.begun(pair.verifier, pair.drafters, len(available_cpus()))
     try:
         _measure(environment, report, pair)
     except DuoactorError as error:
         report.add("problem", str(error).rstrip("."))
     report.verdict = diagnosis.verdict(report)
     if file is not None:
-        config.write_new(file, diagnosis.toml(report, *pair))
+        config.write_new(file, diagnosis.toml(report, pair.verifier, pair.drafters))
     if as_json:
         render.print_json(report)
     else:

@@ -172,19 +172,20 @@ class Pair(NamedTuple):
 
     verifier: VerifierSettings
     drafters: tuple[DrafterSettings, ...]
+    named: bool = True  # by the command line
 
 
-def _pair(target: str | None, draft: str | None, device: str | None, dtype: str | None) -> Pair:
-    said = {"target": target, "device": device, "dtype": dtype}
+def make_pair(target: str | None, draft: str | None, device: str | None, dtype: str | None) -> Pair:
+    said, named = {"target": target, "device": device, "dtype": dtype}, bool(target or draft)
     verifier = config.build(VerifierSettings, {name: value for name, value in said.items() if value is not None})
     if draft in (None, "", AUTO_DRAFT):
         draft, _ = config.choose_draft(verifier.target)
-    return Pair(verifier, (DrafterSettings(draft=draft),) if draft else ())
+    return Pair(verifier, (DrafterSettings(draft=draft),) if draft else (), named)
 
 
 pair_options = _as_one(
     "pair",
-    _pair,
+    make_pair,
     ("target", "draft", "device", "dtype"),
     struct_options(VerifierSettings, only=("target",)),
     struct_options(DrafterSettings, only=("draft",)),
