@@ -293,7 +293,7 @@ def choose_draft(target: str) -> tuple[str, str]:
     if target == BUNDLED or same_file(path / "tokenizer.json", Path(_bundled("target"), "tokenizer.json")):
         return BUNDLED, "by the bundled draft model, which has the target's tokenizer"
     if head := cached_head(target):
-        return head, f"by {head}, a head of such a target in the hub's cache"
+        return AUTO_DRAFT, f"by {head}, a head of such a target in the hub's cache"
     if model := cached_model(target):
         return model, f"by {model}, a smaller model with the target's tokenizer in the hub's cache"
     return "", "copied from earlier text; `duoactor distill` makes a draft model, `--draft` names one"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from actors.peer import introduction
 from actors.process import CLOCK, named_cpus, open_network, own_cpus, pin, run_actor
 from actors.settings import AUTO_DRAFT, MAX_THREADS, NO_DRAFT, VerifierSettings
+from protocols.errors import ModelError
 from protocols.messages import Role
 
 if TYPE_CHECKING:
@@ -114,16 +115,24 @@ def _head(settings: VerifierSettings, target: Target, thread: Executor | None) -
     ModelError for one of another target. ``thread``: the one that computes it; None: any."""
     from actors.draft_timing import measure_draft
     from actors.engines.heads.build import build_head
+    from actors.engines.heads.cached import cached_head
     from actors.engines.heads.kinds import configuration, kind_of, own_layer
     from actors.engines.weights.hub import located
     from actors.verifier.sources.head import HeadSource, OnThread
 
     name = settings.inline_draft
-    if name in ("", AUTO_DRAFT):
-        if own_layer(located(settings.target)) is None:
-            return None
+    if name in ("", AUTO_DRAFT) and own_layer(located(settings.target)) is not None:
         model = build_head("", target, settings.target)
         log.info("drafts with the target's own layer for more tokens, which its checkpoint holds")
+    elif name == AUTO_DRAFT and (found := cached_head(settings.target)):
+        try:
+            model = build_head(found, target, settings.target)
+        except ModelError as error:  # nobody named it
+            log.warning("no drafts by %s, which is in the hub's cache: %s", found, error)
+            return None
+        log.info("drafts with %s, which is in the hub's cache", found)
+    elif name in ("", AUTO_DRAFT):
+        return None
     elif name != NO_DRAFT and (kind := kind_of(configuration(name))):
         model = build_head(name, target, settings.target)
         log.info("drafts with the %s %s beside the target, as --draft says", kind, model.info.model_id)

@@ -2,11 +2,13 @@
 
 import asyncio
 import itertools
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.heads.draft import HeadDraft
@@ -15,9 +17,12 @@ from actors.engines.heads.kinds import QWEN
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
+from actors.settings import VerifierSettings
 from actors.verifier.sources.head import HeadSource, OnThread
+from actors.verifier.start import _head
+from protocols.errors import ModelError
 from protocols.messages import Sampling, Status, StatusReport
-from tests.engines.heads.published import HIDDEN
+from tests.engines.heads.published import EAGLE3, HIDDEN, fused
 from tests.engines.tiny import VOCAB, info, make
 from tests.world.caller import tokens_of
 from tests.world.clock import run
@@ -160,3 +165,16 @@ def test_where_openmp_has_its_team_a_head_computes_on_the_targets_thread():
         assert model.expand([1]) == ("compute_0", [1])
         assert model.close(1) == threading.current_thread().name
         assert model.scratch_slots == 3
+
+
+def test_a_head_that_auto_found_and_cannot_run_costs_no_start(tmp_path, monkeypatch, caplog):
+    model = make("llama")
+    model.save_pretrained(tmp_path / "target")
+    (tmp_path / "head").mkdir()
+    (tmp_path / "head" / "config.json").write_text(json.dumps(EAGLE3 | {"parallel_drafting": True}))
+    monkeypatch.setattr("actors.engines.heads.cached.cached_head", lambda target: str(tmp_path / "head"))
+    settings = VerifierSettings(target=str(tmp_path / "target"), inline_draft="auto")
+    assert _head(settings, fused(model), None) is None
+    assert "parallel" in caplog.text or "P-EAGLE" in caplog.text
+    with pytest.raises(ModelError, match="P-EAGLE"):
+        _head(replace(settings, inline_draft=str(tmp_path / "head")), fused(make("llama")), None)
