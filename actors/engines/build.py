@@ -14,6 +14,7 @@ from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import spec_of, supports
 from actors.engines.decoder.engine import LlamaEngine, recorded_bytes
 from actors.engines.drafts.draft import Draft
+from actors.engines.drafts.recurrent import draft_on
 from actors.engines.engine import Engine
 from actors.engines.heads.kinds import configuration, kind_of
 from actors.engines.targets.selfcheck import Agreement, self_check
@@ -159,4 +160,4 @@ def build_draft(
         info = replace(like, vocab_size=vocab_size(model), max_context=max_context(model))
     slots = _slots(kv_tokens, model, Draft.full_request(info.max_context), DRAFT_SHARE)
     other = None if beside is None else beside.engine
-    return Draft(_engine(model, info, slots, int8=int8, exact=False, beside=other))
+    return draft_on(_engine(model, info, slots, int8=int8, exact=False, beside=other))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,6 +35,18 @@ class State(Protocol):
 
     def copy(self) -> State:
         """The state of another request whose text has begun alike."""
+        ...
+
+    def record(self, row: int) -> Any:
+        """What a row of the last forward, of a window, has put into the layers."""
+        ...
+
+    def extend(self, records: Sequence[Any]) -> None:
+        """The text goes on behind rows with those records."""
+        ...
+
+    def behind(self, records: Sequence[Any]) -> State:
+        """The same for one forward's rows, without a change of this state."""
         ...
 
 

@@ -1,5 +1,7 @@
 """Targets with recurrent layers: a state for each request, whose bits are those of plain decoding after any window."""
 
+import random
+
 import pytest
 import torch
 from msgspec.structs import replace
@@ -8,12 +10,14 @@ from actors.engines.cache.kv_cache import CHUNK, TRASH
 from actors.engines.cache.snapshots import BORDER
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.drafts.draft import Draft
+from actors.engines.drafts.recurrent import draft_on
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS, self_check
 from actors.engines.targets.target import Target
-from actors.models import Window
-from protocols.errors import ModelError, PoolFull
+from actors.models import Expansion, Leaf, Window
+from protocols.errors import PoolFull
 from protocols.messages import Sampling
+from tests.engines.mirrored_texts import assert_same
 from tests.engines.test_families import VOCAB, model_of
 from tests.engines.tiny import info
 
@@ -196,7 +200,9 @@ def test_prompts_go_on_behind_what_earlier_ones_have_computed_with_the_same_text
     if name in FUSED:
         whole = [*prompts[-1], *texts[-1]]
         handle = target.open([*whole, 7, 8, 9], SAMPLING)
-        assert target.prefill(handle).reused == len(whole) - 1
+        outcome = target.prefill(handle)
+        assert outcome.reused == len(whole) - 1
+        assert outcome.tokens == alone(fresh, [*whole, 7, 8, 9], count=1)
 
 
 def test_snapshots_give_way_to_requests():
@@ -223,6 +229,44 @@ def test_a_request_waits_while_there_is_no_room_for_its_state():
     begin(target)
 
 
-def test_a_model_with_recurrent_layers_does_not_draft():
-    with pytest.raises(ModelError, match="recurrent layers, which cannot draft a tree"):
-        Draft(engine_of("Mamba2"))
+def fresh(draft: Draft, text: list[int], sampling: Sampling) -> Expansion:
+    handle = draft.open(text, len(text), sampling)
+    [found] = draft.expand([Leaf(handle, 0, (), is_root=True)])
+    draft.close(handle)
+    return found
+
+
+@pytest.mark.parametrize("name", ["Qwen3_5", *FUSED])
+def test_a_draft_with_recurrent_layers_expands_nodes_as_if_they_were_committed(name):
+    draft, other = draft_on(engine_of(name)), draft_on(engine_of(name))
+    chance, text = random.Random(5), [*PROMPT]
+    handle = draft.open(text, len(text), SAMPLING)
+    for turn in range(8):
+        if turn != 3:
+            [found] = draft.expand([Leaf(handle, 0, (), is_root=True)])
+            assert_same(found, fresh(other, text, SAMPLING))
+        path: list[int] = []
+        slots: list[int] = []
+        for _ in range(chance.randrange(1, 4)):
+            path.append(chance.randrange(VOCAB))
+            wrong = Leaf(handle, (path[-1] + 1) % VOCAB, tuple(slots))
+            found, beside = draft.expand([Leaf(handle, path[-1], tuple(slots)), wrong])
+            assert_same(found, fresh(other, [*text, *path], SAMPLING))
+            draft.release(handle, [beside.slot])
+            slots.append(found.slot)
+        kept = chance.randrange(len(path) + 1)
+        tokens = [*path[:kept], *[chance.randrange(VOCAB)] * chance.randrange(kept == 0, 3)]
+        where = [*slots[:kept], *[-1] * (len(tokens) - kept)]
+        draft.commit(handle, tokens, where)
+        draft.release(handle, slots)
+        text += tokens
+        if turn == 5:  # another lease of the same text, and behind it one that has lost its end
+            draft.reopen(handle, text, len(text), SAMPLING)
+        if turn == 6:
+            text = text[:-9]
+            draft.reopen(handle, text, len(text), SAMPLING)
+    assert not draft._mirrors[handle].records
+    named = [ids for some in other.along(PROMPT, [7, 8, 9], SAMPLING) for ids, _ in some]
+    assert [tuple(ids) for ids in named] == [
+        fresh(other, [*PROMPT, *(7, 8)[:count]], SAMPLING).tokens for count in range(3)
+    ]

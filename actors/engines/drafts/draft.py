@@ -15,7 +15,7 @@ from actors.engines.engine import Engine
 from actors.engines.flat_batch import SPAN, FlatBatch, align
 from actors.engines.sampling.sampler import SamplerState
 from actors.models import Expansion, Leaf, ModelInfo, common_prefix
-from protocols.errors import CannotDraft, ModelError, PoolFull
+from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import Sampling
 
 CHUNK = 256  # most committed tokens that are computed in one forward
@@ -30,6 +30,7 @@ class LeafBatch(FlatBatch):
     rows: list[Row] = field(default_factory=list)  # facts to rank each row by
     taken: list[tuple[Mirror, int]] = field(default_factory=list)  # scratch slots, to be given back if it fails
     roots: list[Mirror] = field(default_factory=list)  # mirrors that it computes as a whole
+    owners: list[Mirror] = field(default_factory=list)  # of each segment, where layers are recurrent
 
 
 class Draft:
@@ -40,13 +41,8 @@ class Draft:
 
     def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
         """``candidates``: how many children an expansion names. ``scratch_slots``: expanded nodes of each request, a
-        multiple of ``SPAN``. Raises ModelError if the model cannot draft."""
+        multiple of ``SPAN``."""
         assert scratch_slots % SPAN == 0
-        if engine.recurrence is not None:
-            raise ModelError(
-                f"model {engine.info.model_id} has recurrent layers, which cannot draft a tree: it runs as a target "
-                "only; choose a draft model with attention in every layer, or --draft pld"
-            )
         self.engine = engine
         self._covered = engine.draft_vocabulary
         columns = engine.info.vocab_size if self._covered is None else len(self._covered)
@@ -164,7 +160,7 @@ class Draft:
             start, end = m.computed, min(m.computed + CHUNK, goal)
             m.add_text(batch := FlatBatch(), start, end)
             self.engine.forward(batch, [end - start - 1])
-            m.computed = end
+            m.text_computed(end)
 
     # --- expansion ---------------------------------------------------------------------------------------------------
 
@@ -272,7 +268,9 @@ class Draft:
     def _read(self, m: Mirror, start: int, end: int, select: Sequence[int]) -> Tensor:
         """Compute these tokens; the logits of the rows ``select`` among them."""
         m.add_text(batch := FlatBatch(), start, end)
-        return self.engine.forward(batch, select)
+        logits = self.engine.forward(batch, select)
+        m.text_computed(end)
+        return logits
 
     def mirrored(self, text: list[int]) -> list[int]:
         """The longest beginning of a text that this model can mirror and draft behind."""

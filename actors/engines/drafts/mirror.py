@@ -52,6 +52,10 @@ class Mirror:
         slots = [*range(self.home + start, self.home + end)]
         batch.add(self.home, self.tokens[start:end], [*range(start, end)], slots, causal(start, end), self.room)
 
+    def text_computed(self, end: int) -> None:
+        """The text is computed up to there."""
+        self.computed = end
+
     def view(self, paths: Sequence[Sequence[int]]) -> tuple[int, Mask]:
         """What leaves see: the committed text, and the scratch slots of their ancestors and themselves, ``paths``.
         Returns the first slot of the pool in the mask, and the mask with a row for each leaf."""

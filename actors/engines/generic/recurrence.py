@@ -40,6 +40,11 @@ class Record:
     hidden: Tensor  # (rows, width): its input
     projected: list[Tensor]  # what its entrances make of that
 
+    @staticmethod
+    def joined(records: Sequence[Record]) -> Record:
+        parts = zip(*(record.projected for record in records), strict=True)
+        return Record(torch.cat([record.hidden for record in records]), [torch.cat(part) for part in parts])
+
     def of(self, rows: Sequence[int]) -> Record:
         return Record(self.hidden[rows], [part[rows] for part in self.projected])
 
@@ -64,6 +69,20 @@ class State:
     def copy(self) -> State:
         other = State()
         other.now, other.pending, other.rows = dict(self.now), dict(self.pending), self.rows
+        return other
+
+    def record(self, row: int) -> dict[int, Record]:
+        return {layer: record.of([row]) for layer, record in self.records.items()}
+
+    def extend(self, records: Sequence[dict[int, Record]]) -> None:
+        for layer in records[0] if records else ():
+            parts = [*([self.pending[layer]] if self.rows else []), *(record[layer] for record in records)]
+            self.pending[layer] = Record.joined(parts)
+        self.rows += len(records)
+
+    def behind(self, records: Sequence[dict[int, Record]]) -> State:
+        other = self.copy()
+        other.extend(records)
         return other
 
     @property
@@ -229,9 +248,7 @@ class Recurrence:
             state.records[number] = every.of(rows)
         before = [state.pending[number] for state in self._states if state.rows]
         if before:
-            parts = zip(*(record.projected for record in (every, *before)), strict=True)
-            hiddens = torch.cat([record.hidden for record in (every, *before)])
-            every = Record(hiddens, [torch.cat(part) for part in parts])
+            every = Record.joined([every, *before])
         outs: list[Tensor] = []
         if leaving is not None:
             leaving.passing = True

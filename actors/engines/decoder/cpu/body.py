@@ -173,7 +173,7 @@ class CompiledBody:
         if len(rooms.looks) < looks:
             rooms.looks = np.empty(looks, np.int64)
             self._tell(looks=rooms.looks.ctypes.data)
-        tiles = 0 if self.streams is None else most * self.streams.tile
+        tiles = 0 if self.streams is None else (most + 1) * self.streams.tile
         own = most * shape.heads // shape.kv_heads * (span + 2 * shape.width) + self._kernels.LANES * shape.width
         own = max(own, tiles)
         if rooms.scores.shape[1] < own:

@@ -60,6 +60,8 @@ def _keep_past(mixer, walk, raw, before):
     streams, past, channels = array_at(walk.streams, walk.count, STREAM), mixer.kernel - 1, mixer.channels
     for index in range(walk.count):
         stream = streams[index]
+        if stream.borrowed:
+            continue
         row, where = stream.past_at + past - 1, stream.state
         if stream.ahead != 0:
             row, where = stream.first + stream.rows - 1, stream.ahead

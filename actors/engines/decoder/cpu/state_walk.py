@@ -22,9 +22,11 @@ MIXER = np.dtype(
     + [(name, np.int64) for name in ("past", "taps", "bias", "decay", "step", "skip", "norm", "normed")]
 )
 # A text in a forward: its rows, and the rows behind those of all texts where its pending rows and its former inputs
-# lie; by address its numbers, those that are to hold the state behind its last row (0: nothing is), and its records
+# lie; by address its numbers, those that are to hold the state behind its last row (0: nothing is), and its records;
+# ``borrowed``: its numbers stay as they are
 STREAM = np.dtype(
     [(name, np.int64) for name in ("first", "rows", "pending", "pending_at", "past_at", "state", "ahead", "records")]
+    + [("borrowed", np.int64)]
 )
 # What all recurrent layers of a forward share: ``streams``; each row's parent in its text in ``parents`` (-1: its
 # state); of all ``rows``, then of pending ones and of ``past`` former inputs of each text, the row before it in
@@ -139,8 +141,8 @@ def walk_piece(walk, number, out, apart, room):
     for tile in range(tiles):
         at = 4 * (mixer.at + mixer.past + (head * tiles + tile) * size)
         own = stream.state + at
-        if stream.ahead != 0:
-            own = stream.ahead + at
+        if stream.ahead != 0 or stream.borrowed:
+            own = room + 4 * stream.rows * size if stream.borrowed else stream.ahead + at
             known, new = array_at(stream.state + at, size, np.float32), array_at(own, size, np.float32)
             for i in range(0, size, LANES):
                 store(new, i, load(known, i))

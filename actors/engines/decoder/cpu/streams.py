@@ -26,17 +26,30 @@ class StreamState:
         self.pending = pending  # (layers, rows, width): what the text's rows behind those put into convolutions
         self.records = pending  # the same of all rows of the last forward, of a window
         self.ahead: Array | None = None  # numbers behind the rows of the last forward, of a piece of a prompt
+        self.borrowed = False  # ``numbers`` are another state's
         self._spare = spare
 
     def copy(self) -> StreamState:
         return StreamState(self.numbers.copy(), self.pending, self._spare)
+
+    def record(self, row: int) -> Array:
+        return np.ascontiguousarray(self.records[:, row : row + 1])
+
+    def extend(self, records: Sequence[Array]) -> None:
+        self.pending = np.concatenate([self.pending, *records], 1)
+
+    def behind(self, records: Sequence[Array]) -> StreamState:
+        other = StreamState(self.numbers, self.pending, self._spare)
+        other.extend(records)
+        other.borrowed = True
+        return other
 
     def keep(self, path: Sequence[int]) -> None:
         if self.ahead is None:
             self.pending = np.ascontiguousarray(self.records[:, list(path)])
             return
         self._spare[:] = [self.numbers]
-        self.numbers, self.ahead = self.ahead, None
+        self.numbers, self.ahead, self.pending = self.ahead, None, self.pending[:, :0]
 
 
 class Streams:
@@ -86,7 +99,7 @@ class Streams:
         for segment, state, stream in zip(segments, self._states, self._streams, strict=True):
             count = state.pending.shape[1]
             stream["first"], stream["rows"], stream["pending"] = first, segment.rows, count
-            stream["pending_at"], stream["past_at"] = pending_at, past_at
+            stream["pending_at"], stream["past_at"], stream["borrowed"] = pending_at, past_at, state.borrowed
             stream["state"], stream["records"] = state.numbers.ctypes.data, state.pending.ctypes.data
             state.ahead = self._ahead(state) if segment.prompt else None
             stream["ahead"] = 0 if state.ahead is None else state.ahead.ctypes.data
