@@ -121,6 +121,7 @@ class File:
     controller: Values = field(default_factory=dict)
     learner: Values = field(default_factory=dict)
     gateway: Values = field(default_factory=dict)
+    models: Mapping[str, Values] = field(default_factory=dict)  # the verifier's keys and the drafters' draft, by name
 
     def drafter(self, actor_id: str = "") -> Values:
         """The table for ``duoactor drafter``: the only one, or the one with that ``actor_id``."""
@@ -146,6 +147,7 @@ def read_file(path: str | Path) -> File:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): give --config the name of a file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    models = _models(str(path), document.pop("models", {}))
     for name in document:
         if name not in SECTIONS:
             raise ConfigError(f"{path}: there is no section [{name}]; {_instead(name, SECTIONS)}")
@@ -165,7 +167,20 @@ def read_file(path: str | Path) -> File:
         controller=next(iter(tables["controller"]), {}),
         learner=next(iter(tables["learner"]), {}),
         gateway=next(iter(tables["gateway"]), {}),
+        models=models,
     )
+
+
+def _models(path: str, given: object) -> dict[str, Values]:
+    """[models.NAME] of a file."""
+    if not isinstance(given, dict) or not all(isinstance(table, dict) for table in given.values()):
+        raise ConfigError(f"{path}: models must be sections; write [models.NAME] above the keys of each")
+    found: dict[str, Values] = {}
+    for name, table in given.items():
+        where, own = f"{path}: [models.{name}]", dict(table)
+        draft = {"draft": _convert(f"{where} draft", own.pop("draft"), str)} if "draft" in own else {}
+        found[name] = {**_check(where, VerifierSettings, own), **draft}
+    return found
 
 
 def _check(where: str, struct: type[Settings], table: Mapping[str, object]) -> Values:

@@ -6,15 +6,18 @@ import dataclasses
 import errno
 import os
 import sys
+from functools import partial
 from typing import Any
 
 import click
 import msgspec
 
 from actors.settings import DrafterSettings, VerifierSettings
+from duoactor import config
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import Logs, config_option, json_option, log_options, struct_options
 from duoactor.cli.sections import Command
+from duoactor.cli.up_models import up_models
 from duoactor.cli.up_on_ray import up_on_ray
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.progress import LaunchReport
@@ -82,6 +85,11 @@ def up(
               duoactor up --launcher ray --verifiers 2 --drafters 8
     """
     try:
+        if models := config.read(file).models:
+            if launcher == "ray" or learn or as_json:
+                raise ClashError(f"{file} has [models], which go without --launcher, --learn and --json")
+            read = partial(read_wanted, file, drafters=count, http=http)
+            return up_models({name: partial(read, {**flags, **one}) for name, one in models.items()}, environment, logs)
         wanted = read_wanted(file, flags, drafters=count, http=http, learn=learn)
     except ClashError as error:
         raise click.UsageError(str(error)) from None

@@ -93,7 +93,7 @@ def make_app(
         ],
         middleware=middleware,
         exception_handlers={
-            ApiError: _refused,
+            ApiError: refused,
             HTTPException: _not_routed,
             ClientGone: _gone,
             ClientDisconnect: _gone,
@@ -254,7 +254,7 @@ def json(body: object, status: int = 200, headers: dict[str, str] | None = None)
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-def _refused(request: Request, error: Exception) -> Response:
+def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     shape = error.anthropic() if request.url.path.startswith("/v1/messages") else error.openai()
     return json(shape, error.status, error.headers)
@@ -267,7 +267,7 @@ def _not_routed(request: Request, error: Exception) -> Response:
         404: f"there is nothing at {path}; {ELSEWHERE.get(path, '/openapi.json lists what there is')}",
         405: f"{path} does not take {request.method}; /openapi.json says what it takes",
     }
-    answer = _refused(request, ApiError(error.status_code, detail.get(error.status_code, str(error.detail))))
+    answer = refused(request, ApiError(error.status_code, detail.get(error.status_code, str(error.detail))))
     answer.headers.update(error.headers or {})
     return answer
 
@@ -298,7 +298,7 @@ class Farewell:
             if not self._gateway.draining:
                 raise
             if not begun:
-                await _refused(Request(scope), leaving())(scope, receive, noted)
+                await refused(Request(scope), leaving())(scope, receive, noted)
 
 
 def _gone(request: Request, error: Exception) -> Response:
@@ -307,4 +307,4 @@ def _gone(request: Request, error: Exception) -> Response:
 
 def _broken(request: Request, error: Exception) -> Response:
     # Starlette raises it again after this answer, and the server logs it
-    return _refused(request, ApiError(500, f"the gateway failed ({type(error).__name__}); its log says more"))
+    return refused(request, ApiError(500, f"the gateway failed ({type(error).__name__}); its log says more"))

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from actors.settings import VerifierSettings
+from duoactor.cli import main
 from duoactor.cli.up import _tell
 from duoactor.launch.deployment import deploy
 from duoactor.launch.wanted import Wanted
@@ -196,3 +197,10 @@ def test_a_gateway_that_cannot_be_is_refused_before_anything_starts(tmp_path: Pa
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "")
     assert sentence in err
+
+
+def test_a_file_with_several_models_needs_a_port(tmp_path, capsys):
+    file = tmp_path / "duo.toml"
+    file.write_text('[models.a]\ntarget = "bundled"\n')
+    assert main(["up", "--config", str(file)]) == 2
+    assert "give --http, too" in capsys.readouterr().err

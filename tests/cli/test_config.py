@@ -54,6 +54,18 @@ def test_several_drafters_are_chosen_by_their_actor_id(tmp_path: Path):
         file.drafter()
 
 
+def test_several_models_have_a_table_each_and_what_is_wrong_in_one_is_named(tmp_path: Path):
+    text = '[verifier]\nthreads = 2\n[models.a]\ntarget = "x"\ndraft = "y"\n[models.b]\ntarget = "z"\n'
+    models = config.read_file(write(tmp_path, text)).models
+    assert models == {"a": {"target": "x", "draft": "y"}, "b": {"target": "z"}}
+    for wrong, said in (
+        ("[models.a]\ntargt = 1\n", r"\[models.a\] has no key targt; did you mean target"),
+        ("models = 1\n", "models.NAME"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            config.read_file(write(tmp_path, wrong))
+
+
 def test_one_drafter_needs_no_name(tmp_path: Path):
     assert config.read_file(write(tmp_path, "[drafter]\nthreads = 2\n")).drafter() == {"threads": 2}
 

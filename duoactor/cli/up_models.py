@@ -1,0 +1,78 @@
+"""``duoactor up`` for a file with several models: one port, and the model that a request names is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from duoactor.cli.environment import Environment, available_cpus, private_address
+from duoactor.cli.options import Logs
+from duoactor.launch.deployment import deploy
+from duoactor.launch.progress import LaunchReport
+from duoactor.launch.signals import Terminated, run_until_signal
+from duoactor.launch.supervisor import Supervisor
+from duoactor.launch.wanted import ClashError, Wanted
+from duoactor.serve.settings import GatewaySettings
+from protocols.errors import ConfigError
+
+
+def up_models(wanted: Mapping[str, Callable[[], Wanted]], environment: Environment, logs: Logs) -> int:
+    """``wanted``: what to start for each model, by its name in requests."""
+    settings = next(iter(wanted.values()))().gateway
+    if settings is None:
+        raise ClashError("the file has [models], which requests name: give --http, too")
+    try:
+        run_until_signal(_serve(wanted, settings, environment, logs))
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the gateway needs {error.name}: pip install 'duoactor[serve]'") from None
+    except (KeyboardInterrupt, Terminated):
+        pass  # the usual way to end it
+    return 0
+
+
+async def _serve(
+    wanted: Mapping[str, Callable[[], Wanted]], settings: GatewaySettings, environment: Environment, logs: Logs
+) -> None:
+    from duoactor.serve.auth import KeyGuard, read_keys
+    from duoactor.serve.several import Models
+    from duoactor.serve.start import Server, listen
+
+    keys = read_keys(settings)
+    loads = {name: partial(_loaded, name, make, settings, environment, logs) for name, make in wanted.items()}
+    models = Models(loads, settings.unload_after)
+    with listen(settings.http) as listener:
+        print(f"http://{settings.http}/v1 serves {', '.join(wanted)}; each is loaded when it is asked for", flush=True)
+        try:
+            server = Server(KeyGuard(models, keys, settings.share_caches) if keys else models)
+            await server.serve(sockets=[listener])
+        finally:
+            await asyncio.shield(models.aclose())
+
+
+@asynccontextmanager
+async def _loaded(
+    name: str, make: Callable[[], Wanted], settings: GatewaySettings, environment: Environment, logs: Logs
+) -> AsyncIterator[Any]:
+    """The app of one model while its actors run."""
+    from duoactor.serve.start import make_gateway
+
+    wanted = await asyncio.to_thread(make)
+    with private_address() as address:
+        bound = dataclasses.replace(wanted, verifier=replace(wanted.verifier, bind=address), gateway=None)
+        deployment = deploy(bound, cpus=available_cpus(), command=environment.command, log_flags=logs.flags)
+        report = LaunchReport(quiet=logs.quiet)
+        probe = environment.probe(deployment)
+        async with Supervisor(deployment.plans, probe, report=report, address=deployment.address):
+            report.done()
+            own = replace(settings, connect=(address,), served_model_name=(name,), api_key=(), api_key_file="")
+            gateway, app = make_gateway(own)
+            try:
+                yield app
+            finally:
+                await gateway.aclose(settings.shutdown_timeout)

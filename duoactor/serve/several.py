@@ -1,0 +1,155 @@
+"""Several models behind one port: the one that a request names is loaded when it is asked for, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+import msgspec
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from duoactor.serve.answers import now
+from duoactor.serve.app import json, refused
+from duoactor.serve.bodies import read_body
+from duoactor.serve.errors import ApiError
+from protocols.errors import DuoactorError
+
+log = logging.getLogger("duoactor.serve")
+Load = Callable[[], AbstractAsyncContextManager[ASGIApp]]
+
+
+class _Named(msgspec.Struct):
+    model: str = ""
+
+
+class Models:
+    """An ASGI app in front of those of the models.
+
+    A request for another model waits until the answers under way have ended. A model that nobody has asked for
+    ``idle_s`` is unloaded; 0: never."""
+
+    def __init__(self, loads: Mapping[str, Load], idle_s: float) -> None:
+        self._loads, self._idle_s = loads, idle_s
+        self._name = ""  # of the model that is loaded
+        self._app: ASGIApp | None = None
+        self._loaded = AsyncExitStack()
+        self._changing = asyncio.Lock()
+        self._open = 0  # requests to the model
+        self._free = asyncio.Event()  # there is none
+        self._free.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._resting: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
+        async with self._changing:
+            await self._unload()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        path = request.url.path.rstrip("/")
+        try:
+            if path == "/v1/models":
+                data = [
+                    {"id": name, "object": "model", "created": now(), "owned_by": "duoactor"} for name in self._loads
+                ]
+                await json({"object": "list", "data": data})(scope, receive, send)
+            elif path in ("/health", "/ping"):
+                await json({"status": "ok", "loaded": self._name or None})(scope, receive, send)
+            elif request.method == "POST":
+                body = await read_body(request)
+                async with self._using(self._wanted(body)) as app:
+                    await app(_unpacked(scope), _again(body, receive), send)
+            elif self._app is None:
+                raise ApiError(503, f"no model is loaded; ask one for text: {', '.join(self._loads)}")
+            else:
+                await self._app(scope, receive, send)
+        except ApiError as error:
+            await refused(request, error)(scope, receive, send)
+        except ClientDisconnect:
+            return
+
+    def _wanted(self, body: bytes) -> str:
+        """The model that the body names; without a name the loaded one, or the first. ApiError (404) for no such."""
+        try:
+            name = msgspec.json.decode(body, type=_Named).model
+        except msgspec.MsgspecError:
+            name = ""  # whichever app it is refuses it
+        if name and name not in self._loads:
+            detail = f"The model `{name}` does not exist; there is {', '.join(self._loads)}."
+            raise ApiError(404, detail, param="model", code="model_not_found")
+        return name or self._name or next(iter(self._loads))
+
+    @asynccontextmanager
+    async def _using(self, name: str) -> AsyncIterator[ASGIApp]:
+        async with self._changing:
+            if name != self._name:
+                await self._free.wait()
+                await self._unload()
+                await self._load(name)
+            self._open += 1
+            self._free.clear()
+            app = self._app
+            assert app is not None
+        try:
+            yield app
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._free.set()
+                self._rest_later()
+
+    async def _load(self, name: str) -> None:
+        log.info("loading %s", name)
+        stack = AsyncExitStack()
+        try:
+            self._app = await stack.enter_async_context(self._loads[name]())
+        except DuoactorError as error:
+            raise ApiError(503, f"the model {name} cannot be loaded: {error}") from None
+        self._name, self._loaded = name, stack
+
+    async def _unload(self) -> None:
+        if self._app is not None:
+            log.info("unloading %s", self._name)
+            self._name, self._app = "", None
+            await self._loaded.aclose()
+
+    def _rest_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._idle_s:
+            self._timer = asyncio.get_running_loop().call_later(self._idle_s, self._rest)
+
+    def _rest(self) -> None:
+        self._resting = asyncio.create_task(self._unload_if_free())
+
+    async def _unload_if_free(self) -> None:
+        async with self._changing:
+            if self._free.is_set():
+                await self._unload()
+
+
+def _unpacked(scope: Scope) -> Scope:
+    """For a body that was read and unpacked."""
+    copied = {**scope, "headers": list(scope["headers"])}
+    headers = MutableHeaders(scope=copied)
+    for name in ("content-encoding", "content-length"):
+        del headers[name]
+    return copied
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """``receive`` that begins with a body that was read already."""
+    first = True
+
+    async def replay() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay

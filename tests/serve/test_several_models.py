@@ -1,0 +1,92 @@
+"""Several models behind one port, loaded one at a time when a request names them."""
+
+import asyncio
+import gzip
+import json
+from contextlib import asynccontextmanager
+
+import httpx2
+
+from duoactor import AsyncClient
+from duoactor.serve.app import make_app
+from duoactor.serve.gateway import Gateway
+from duoactor.serve.several import Models
+from protocols.errors import ModelError
+from tests.serve.gateway import TURNS
+from tests.world.cluster import Cluster
+
+
+class Shelf:
+    """Models of the toy language; notes what is loaded and unloaded."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def load(self, name):
+        @asynccontextmanager
+        async def loaded():
+            self.events.append(f"+{name}")
+            async with Cluster() as cluster:
+                client = AsyncClient(cluster.settings.bind, network=cluster.network.host("gateway"), timeout=60)
+                gateway = Gateway(client, (name,))
+                yield make_app(gateway)
+                await gateway.aclose()
+            self.events.append(f"-{name}")
+
+        return loaded
+
+    @asynccontextmanager
+    async def broken(self):
+        raise ModelError("its file is gone")
+        yield
+
+
+@asynccontextmanager
+async def shelved(idle_s=0.0):
+    shelf = Shelf()
+    models = Models({"small": shelf.load("small"), "big": shelf.load("big"), "broken": shelf.broken}, idle_s)
+    transport = httpx2.ASGITransport(models)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://x", timeout=60) as http:
+        yield shelf, http
+    await models.aclose()
+
+
+def ask(http, model, **more):
+    return http.post("/v1/chat/completions", json={"model": model, "messages": TURNS, "max_tokens": 4, **more})
+
+
+async def test_models_are_listed_loaded_on_demand_and_changed_when_answers_have_ended():
+    async with shelved() as (shelf, http):
+        assert [one["id"] for one in (await http.get("/v1/models")).json()["data"]] == ["small", "big", "broken"]
+        assert (await http.get("/metrics")).status_code == 503 and shelf.events == []
+        both = await asyncio.gather(ask(http, "small", max_tokens=60), ask(http, "big"), ask(http, "small"))
+        assert [(one.status_code, one.json()["model"]) for one in both] == [
+            (200, "small"),
+            (200, "big"),
+            (200, "small"),
+        ]
+        assert shelf.events == ["+small", "-small", "+big", "-big", "+small"]
+        unnamed = await ask(http, "")
+        assert unnamed.json()["model"] == "small"
+        assert (await http.get("/health")).json()["loaded"] == "small"
+        assert (await http.get("/metrics")).status_code == 200
+    assert shelf.events[-1] == "-small"
+
+
+async def test_a_model_that_is_not_there_or_cannot_be_loaded_is_refused_and_the_next_request_goes_on():
+    async with shelved() as (_, http):
+        missing, broken = await ask(http, "other"), await ask(http, "broken")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+        assert (broken.status_code, "its file is gone" in broken.json()["error"]["message"]) == (503, True)
+        body = gzip.compress(json.dumps({"model": "big", "messages": TURNS, "max_tokens": 2}).encode())
+        headers = {"content-type": "application/json", "content-encoding": "gzip"}
+        packed = await http.post("/v1/chat/completions", content=body, headers=headers)
+        assert (packed.status_code, packed.json()["model"]) == (200, "big")
+
+
+async def test_a_model_that_nobody_asks_for_is_unloaded():
+    async with shelved(idle_s=0.05) as (shelf, http):
+        await ask(http, "small")
+        while shelf.events != ["+small", "-small"]:
+            await asyncio.sleep(0.01)
+        assert (await ask(http, "small")).status_code == 200
