@@ -24,7 +24,7 @@ LOCAL_US = 300.0  # a message to a process on this host and the answer
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DraftPlace:
     """Where drafts are made. ``away_ms``: each way to the drafter; None: between the target's own forwards."""
 
     name: str
@@ -35,9 +35,9 @@ class Place:
         return LOCAL_US + 2000 * (self.away_ms or 0.0)
 
 
-INLINE = Place("inline", None)
-HOST = Place("same host", 0.0)
-FAR = tuple(Place(f"{ms:g} ms away", ms) for ms in (0.1, 1.0, 5.0, 20.0))
+INLINE = DraftPlace("inline", None)
+HOST = DraftPlace("same host", 0.0)
+FAR = tuple(DraftPlace(f"{ms:g} ms away", ms) for ms in (0.1, 1.0, 5.0, 20.0))
 PLACES = (INLINE, HOST, *FAR)
 RETRIEVAL, ALL = "retrieval", "all in one"
 
@@ -97,7 +97,7 @@ def costs_of(forward: Points, step_us: float, beside_us: float, agreement: float
     return Costs(forward, ((1, step_us),), 1.0, beside_us, 0.0, float(streams), agreement)
 
 
-def speedup(place: Place, costs: Costs) -> float:
+def speedup(place: DraftPlace, costs: Costs) -> float:
     """Of the best draft length at that place over plain decoding; drafts that do not pay are left out."""
     plain = 1 / _round(costs, 0)
     inline = place.away_ms is None

@@ -8,7 +8,7 @@ from html import escape
 from duoactor.bench.map import AGREEMENTS, PAYS, PLACES, RATIOS, STREAMS, PayMap
 
 WIDE, HIGH = 34, 20  # px of a cell
-LEFT, TOP, GAP = 74, 66, 16
+LEFT, TOP, GAP = 92, 66, 16
 MOST = 3.0  # speed-up of the strongest colour
 STYLE = "text{font:11px system-ui,sans-serif;fill:#1a1a1a}.small{font-size:9.5px}.title{font-size:14px;font-weight:600}"
 
