@@ -17,10 +17,11 @@ from torch import Tensor
 
 from actors.engines.weights import blocks
 from actors.engines.weights.gguf import Stored
+from actors.engines.weights.twelve_bits import Room
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-GROUP, PANEL, SUPER = 32, 16, 8
+GROUP, PANEL = 32, 16
 MXFP4 = 11  # the form
 
 
@@ -228,9 +229,9 @@ class Blocks:
             first += part.shape[0]
         return Blocks(parts)
 
-    def packed(self) -> list[tuple[int, Bytes, int]]:
+    def packed(self, room: Room) -> list[tuple[int, Bytes, int]]:
         """The form, the panels and the outputs of each part."""
-        return [(*packed(part, order), part.shape[0]) for part, order in self.parts]
+        return [(*packed(part, order, room), part.shape[0]) for part, order in self.parts]
 
     def values(self) -> Floats:
         """Its numbers."""
@@ -243,50 +244,25 @@ def first_rows(outputs: int) -> list[int]:
     return [*range(0, outputs - PANEL, PANEL), outputs - PANEL]
 
 
-def packed(matrix: Grouped, order: NDArray[np.int64] | None = None) -> tuple[int, Bytes]:
+def packed(matrix: Grouped, order: NDArray[np.int64] | None, room: Room) -> tuple[int, Bytes]:
     """The form of a matrix and its panels, flat. ``order``: of its rows."""
+    from actors.engines.decoder.cpu.packing import pack_groups
+
     starts = np.array(first_rows(matrix.shape[0]))
     places = (starts[:, None] + np.arange(PANEL)).reshape(-1)
     if order is not None:
         places = order[places]
-    form, parts, most = 0, [], max(PANEL, (64 << 20) // (32 * matrix.shape[1]) // PANEL * PANEL)
+    form, whole, at = 0, np.empty(0, np.uint8), 0
+    most = max(PANEL, (64 << 20) // (32 * matrix.shape[1]) // PANEL * PANEL)
     for begin in range(0, len(places), most):  # what stands between takes a few times the rows' own bytes
         found = matrix.codes(places[begin : begin + most])
-        form = found.form
-        parts.append(_panels(found))
-    return form, np.concatenate(parts)
-
-
-def _panels(found: Codes) -> Bytes:
-    panels, groups = len(found.codes) // PANEL, found.codes.shape[1] // GROUP
-    quads = found.codes.reshape(panels, PANEL, groups, GROUP // 4, 4).transpose(0, 2, 3, 1, 4)
-    words = np.ascontiguousarray(_words(quads, BITS[found.form])).reshape(panels, groups, -1)
-    steps = _side_by_side(found.steps, panels).view(np.uint8)
-    if found.scales is None:
-        whole = np.concatenate([steps.reshape(panels, groups, -1), words], 2)
-        return whole.reshape(-1)
-    whole = np.concatenate([_side_by_side(found.scales, panels).reshape(panels, groups, -1), words], 2)
-    whole = whole.reshape(panels, groups // SUPER, -1)
-    return np.concatenate([steps.reshape(panels, groups // SUPER, -1), whole], 2).reshape(-1)
-
-
-def _side_by_side(numbers: NDArray[Any], panels: int) -> NDArray[Any]:
-    """``(panels, groups, kinds, PANEL)``."""
-    split = numbers.reshape(panels, PANEL, *numbers.shape[1:])
-    return np.ascontiguousarray(split.transpose(0, 2, 3, 1))
-
-
-def _words(quads: Bytes, bits: int) -> Bytes:
-    """The codes ``(panels, groups, quads, PANEL, 4)`` of each group as words."""
-    if bits == 8:
-        return quads
-    low = quads & 15
-    parts = [low[:, :, :4] | low[:, :, 4:] << 4]
-    if bits == 5:
-        shifts = np.arange(8, dtype=np.uint8)[:, None, None]
-        parts.append(np.bitwise_or.reduce((quads >> 4) << shifts, axis=2, keepdims=True))
-    if bits == 6:
-        high = (quads >> 4).reshape(*quads.shape[:2], 2, 4, *quads.shape[3:])
-        shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None, None]
-        parts.append(np.bitwise_or.reduce(high << shifts, axis=3))
-    return np.concatenate(parts, 2)
+        steps = np.ascontiguousarray(found.steps).view(np.uint8).reshape(-1)
+        scales = np.empty(0, np.uint8) if found.scales is None else np.ascontiguousarray(found.scales).reshape(-1)
+        size = steps.nbytes + scales.nbytes + found.codes.size * BITS[found.form] // 8
+        if at == 0:
+            whole = room(size // len(found.codes) * len(places))
+        form, own = found.form, found.codes.shape[1] // found.steps.shape[1]
+        codes = np.ascontiguousarray(found.codes)
+        pack_groups(codes, steps, scales, BITS[form], PANEL, GROUP, own, whole[at : at + size])
+        at += size
+    return form, whole

@@ -25,17 +25,18 @@ class HugePages:
         self._chunk: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._used = 0
 
-    def hold(self, array: NDArray[Any]) -> NDArray[Any]:
-        """A copy, behind what was held before."""
-        place = self._take(array.nbytes).view(array.dtype).reshape(array.shape)
-        place[...] = array
-        return place
-
-    def _take(self, size: int) -> NDArray[np.uint8]:
+    def room(self, size: int) -> NDArray[np.uint8]:
+        """For so many bytes, behind what was held before."""
         if self._used + size > len(self._chunk):
             self._chunk, self._used = _chunk(max(CHUNK, size)), 0
         begin, self._used = self._used, self._used + -(-size // LINE) * LINE
         return self._chunk[begin : begin + size]
+
+    def hold(self, array: NDArray[Any]) -> NDArray[Any]:
+        """A copy, likewise."""
+        place = self.room(array.nbytes).view(array.dtype).reshape(array.shape)
+        place[...] = array
+        return place
 
 
 def _chunk(size: int) -> NDArray[np.uint8]:

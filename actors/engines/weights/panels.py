@@ -19,9 +19,13 @@ from actors.engines.weights.grouped import Blocks, Rounded
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.packed import make_linear
-from actors.engines.weights.twelve_bits import Escapes, split
+from actors.engines.weights.twelve_bits import Escapes, Room, split
 
 Array = NDArray[np.float32]
+
+
+def _bytes(size: int) -> NDArray[np.uint8]:
+    return np.empty(size, np.uint8)
 
 
 class Panels:
@@ -42,7 +46,7 @@ class Panels:
         to 8 bits, see :class:`Rounded`. ``pages``: where the weights are kept. ``twelve``: in 12 bits, where the
         processor unpacks them and that loses nothing."""
         self._team, self._outputs = team, len(matrix.weight)
-        hold = pages.hold if pages else np.asarray
+        room = pages.room if pages else _bytes
         bias = None if matrix.bias is None else matrix.bias.float().numpy()
         self._kept: list[Any] = [bias]  # what stands in the job by address
         blocks = matrix.blocks
@@ -50,12 +54,12 @@ class Panels:
             blocks = Blocks([(Rounded(matrix.weight), None)])
         self.job: NDArray[Any]
         if blocks is not None:
-            parts = [(form, hold(panels), rows) for form, panels, rows in blocks.packed()]
+            parts = blocks.packed(room)
             self._kept += parts
             self.job = kernels.block_product(parts, blocks.shape[1])
         else:
-            stored = _stored(matrix.weight, kernels, twelve)
-            weights, half = hold(stored.weights), matrix.weight.dtype == torch.bfloat16
+            stored = _stored(matrix.weight, kernels, twelve, room)
+            weights, half = stored.weights, matrix.weight.dtype == torch.bfloat16
             self.job = kernels.product(weights, stored.panels, matrix.weight.shape[1], self._outputs, half)
             starts, escapes = stored.escapes or (None, None)
             self._kept += [weights, starts, escapes]
@@ -80,18 +84,28 @@ class _Stored:
     escapes: Escapes | None = None
 
 
-def _stored(weight: Tensor, kernels: ModuleType, twelve: bool) -> _Stored:
+def _stored(weight: Tensor, kernels: ModuleType, twelve: bool, room: Room) -> _Stored:
     """In float32 where fewer bits would lose something. Both of 12 and 16 bits add up the same in the same order, so
     that a text does not depend on which a machine has."""
+    panel = kernels.PANEL
     parts = split(weight) if weight.shape[1] % kernels.GROUP == 0 else None
-    if parts is not None:
-        weight = torch.from_numpy(parts.whole.view(np.int16)).view(torch.bfloat16)
-    escapes = None if parts is None else parts.escapes(kernels.PANEL, kernels.ESCAPE)
-    panels = _cut(_narrowed(weight), kernels.PANEL)
+    starts = np.array([*range(0, len(weight) - panel, panel), max(0, len(weight) - panel)])
+    escapes = None if parts is None else parts.escapes(panel, kernels.ESCAPE)
     if parts is not None and twelve and kernels.HAS_TWELVE:
-        bits = panels.view(torch.int16).numpy().view(np.uint16)
-        return _Stored(parts.pack(bits, kernels.GROUP), len(panels), escapes)
-    return _Stored(panels.numpy() if panels.dtype == torch.float32 else _bits(panels), len(panels), escapes)
+        return _Stored(parts.pack(starts, panel, room), len(starts), escapes)
+    narrow = _narrowed(weight) if parts is None else torch.from_numpy(parts.whole.view(np.int16)).view(torch.bfloat16)
+    packed = room(len(starts) * panel * weight.shape[1] * narrow.itemsize)
+    if narrow.dtype == torch.float32:
+        into = torch.from_numpy(packed).view(torch.float32).view(len(starts), -1, panel)
+        for start, place in zip(starts.tolist(), into, strict=True):
+            rows = narrow[start : start + panel].t()
+            place[:, : rows.shape[1]] = rows
+            place[:, rows.shape[1] :] = 0
+        return _Stored(into.numpy(), len(starts), escapes)
+    share = 2 if narrow.dtype == torch.bfloat16 else 1  # inputs whose numbers lie together
+    bits = narrow.contiguous().view(torch.int16).numpy().view(np.uint16)
+    kernels.pack_halves(bits, starts, panel, share, packed.view(np.uint16))
+    return _Stored(packed.view(np.uint16 if share == 1 else np.uint32), len(starts), escapes)
 
 
 def _narrowed(weight: Tensor) -> Tensor:
@@ -101,22 +115,6 @@ def _narrowed(weight: Tensor) -> Tensor:
         if torch.equal(narrow.to(weight.dtype), weight):
             return narrow
     return weight.float()
-
-
-def _cut(weight: Tensor, panel: int) -> Tensor:
-    """Panels ``(number, inputs, panel)``; the last one ends with the last output."""
-    padded = torch.cat([weight, weight.new_zeros(max(0, panel - len(weight)), weight.shape[1])])
-    starts = [*range(0, len(padded) - panel, panel), len(padded) - panel]
-    return torch.stack([padded[start : start + panel].t() for start in starts])
-
-
-def _bits(panels: Tensor) -> NDArray[Any]:
-    """Of float16, or of bfloat16 in pairs of two inputs."""
-    bits = panels.view(torch.int16)
-    if panels.dtype == torch.float16:
-        return bits.numpy().view(np.uint16)
-    pairs = bits.view(len(panels), -1, 2, panels.shape[2]).transpose(2, 3).contiguous()
-    return pairs.view(torch.int32).numpy().view(np.uint32)
 
 
 class PanelLinear(nn.Module):

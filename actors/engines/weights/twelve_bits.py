@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ CODES = 16  # of which the first is 0's
 MOST_ESCAPES = 0.01  # of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
 SIGN_AND_MANTISSA = 0x807F
 
+Room = Callable[[int], NDArray[np.uint8]]  # for so many bytes
 Escapes = tuple[NDArray[np.int64], NDArray[Any]]  # where those of each panel begin, and all of them
 
 
@@ -54,25 +56,17 @@ class Split:
     inputs: NDArray[np.int64]
     weights: NDArray[np.float32]
 
-    def pack(self, panels: NDArray[np.uint16], group: int) -> NDArray[np.uint8]:
-        """The table of codes and ``panels (number, inputs, outputs)`` of ``whole``, in the layout of
-        :class:`actors.engines.decoder.cpu.formats.Twelve`; ``group``: inputs that lie together."""
-        number, inputs, outputs = panels.shape
-        groups, below = inputs // group, self.largest - CODES + 1  # ``below``: the exponent just below code 1's
+    def pack(self, starts: NDArray[np.int64], panel: int, room: Room) -> NDArray[np.uint8]:
+        """The table of codes, and panels of ``panel`` outputs each from ``starts`` on, in the layout of
+        :class:`actors.engines.decoder.cpu.formats.Twelve`."""
+        from actors.engines.decoder.cpu.packing import pack_twelve
+
+        below = self.largest - CODES + 1  # the exponent just below code 1's
         table = np.array([0, *(max(0, below + code) << 7 for code in range(1, CODES))] * 2, np.uint16)
-        packed = np.zeros(len(table) + number * groups * 6 * outputs, np.uint16)
-        packed[: len(table)] = table
-        stored = packed[len(table) :].reshape(number, groups, 3, outputs, 2)
-        for panel, into in zip(panels, stored, strict=True):  # one by one, as they fit a cache
-            codes = (panel >> 7 & 0xFF) - np.uint16(below & 0xFFFF)
-            codes[panel & 0x7FFF == 0] = 0
-            signs = panel & SIGN_AND_MANTISSA
-            turned = signs >> 8 | signs << 8
-            for place in range(group):
-                pair, parity = place // 2, place % 2
-                into[:, 0, :, parity] |= codes[place::group] << 4 * pair
-                into[:, 1 + pair // 2, :, parity] |= (turned if pair % 2 else signs)[place::group]
-        return packed.view(np.uint8)
+        packed = room(table.nbytes + len(starts) * self.whole.shape[1] * panel * 3 // 2)
+        packed[: table.nbytes] = table.view(np.uint8)
+        pack_twelve(self.whole, starts, panel, below, packed[table.nbytes :].view(np.uint16))
+        return packed
 
     def escapes(self, panel: int, kind: np.dtype[Any], scale: float = 1.0) -> Escapes | None:
         """Those of each panel of ``panel`` outputs, times ``scale``; what the last panel shares with the one before
@@ -94,12 +88,16 @@ def split(weight: Tensor) -> Split | None:
     rounded = weight.bfloat16()
     if not torch.equal(rounded.to(weight.dtype), weight):
         return None
+    from actors.engines.decoder.cpu.packing import count_escapes, find_escapes
+
     bits = rounded.contiguous().view(torch.int16).numpy().view(np.uint16)
-    exponents = (bits >> 7 & 0xFF).astype(np.int16)
-    largest = int(exponents.max(initial=0))
-    beyond = ((exponents <= largest - CODES + 1) | (exponents == 0)) & (bits & 0x7FFF != 0)
-    if largest == 0xFF or np.count_nonzero(beyond) > MOST_ESCAPES * bits.size:
+    largest, count = count_escapes(bits, CODES)
+    if largest == 0xFF or count > MOST_ESCAPES * bits.size:
         return None
-    outputs, inputs = np.nonzero(beyond)
-    weights = rounded.float().numpy()[outputs, inputs]
-    return Split(np.where(beyond, 0, bits).astype(np.uint16), largest, outputs, inputs, weights)
+    outputs, inputs = places = np.empty((2, count), np.int64)
+    if count:
+        find_escapes(bits, largest, CODES, places)
+        bits = bits.copy()
+    weights = (bits[outputs, inputs].astype(np.uint32) << 16).view(np.float32)
+    bits[outputs, inputs] = 0
+    return Split(bits, largest, outputs, inputs, weights)

@@ -10,7 +10,7 @@ import torch
 from actors.engines.decoder.configuration import supports
 from actors.engines.decoder.cpu import laid_out
 from actors.engines.decoder.cpu.compiler import compiled_kernels
-from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL, TABLE
+from actors.engines.decoder.cpu.formats import HAS_TWELVE, PANEL, TABLE
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.generic import engine as transformers
@@ -116,8 +116,8 @@ def test_an_input_of_one_reads_every_weight_back():
 
 def test_three_quarters_of_the_memory_are_read():
     parts = split(trained(PANEL, 64))
-    bits = parts.whole.T.copy()[None]
-    assert parts.pack(bits, GROUP).nbytes == TABLE + bits.nbytes * 3 // 4
+    packed = parts.pack(np.zeros(1, np.int64), PANEL, lambda size: np.empty(size, np.uint8))
+    assert packed.nbytes == TABLE + parts.whole.nbytes * 3 // 4
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from actors.engines.decoder.cpu.block_forms import embed_blocks
 from actors.engines.decoder.cpu.choice import CHOICE, UNSURE, choose_rows, rank_rows
 from actors.engines.decoder.cpu.experts import EXPERTS, mix_experts, sigmoid
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
+from actors.engines.decoder.cpu.packing import pack_halves
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
 from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
 from actors.engines.decoder.cpu.products import ESCAPE
@@ -66,6 +67,7 @@ __all__ = [
     "Team",
     "block_product",
     "choose_rows",
+    "pack_halves",
     "product",
     "rank_rows",
     "run_layers",

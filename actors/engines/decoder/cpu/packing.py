@@ -1,0 +1,149 @@
+"""Weights put in the order in which the products read them, compiled: a start packs all of a model's.
+
+numpy takes a dozen passes over memory for what is one, and holds the interpreter's lock meanwhile.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from actors.engines.decoder.cpu.formats import GROUP
+
+_BYTES, _WORDS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
+_HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
+_compiled = {"error_model": "numpy", "nogil": True, "cache": True}
+
+
+@njit(
+    types.void(types.Array(types.uint8, 2, "C", readonly=True), _BYTES, _BYTES, *[types.int64] * 4, _WORDS), **_compiled
+)
+def pack_groups(codes, steps, scales, bits, panel, group, whole, into):
+    """Codes ``(rows, inputs)`` of ``bits`` as panels of ``panel`` rows: of every ``group`` inputs the ``scales``, if
+    there are any, and the codes in words of four inputs; and before every ``whole`` inputs their ``steps``. Both stand
+    in the order of rows and groups, several bytes each."""
+    rows, inputs = codes.shape
+    wholes, groups = inputs // whole, inputs // group
+    step, scale = len(steps) // (rows * wholes), len(scales) // (rows * groups)
+    quads, at = group // 4, 0
+    for first in range(0, rows, panel):
+        for number in range(groups):
+            if number % (whole // group) == 0:
+                for kind in range(step // 2):  # of two bytes
+                    for row in range(panel):
+                        place = ((first + row) * wholes + number * group // whole) * step + 2 * kind
+                        into[at], into[at + 1] = steps[place], steps[place + 1]
+                        at += 2
+            for kind in range(scale):
+                for row in range(panel):
+                    into[at] = scales[((first + row) * groups + number) * scale + kind]
+                    at += 1
+            for row in range(panel):
+                own, to = codes[first + row, number * group : number * group + group], at + 4 * row
+                if bits == 8:
+                    for i in range(group):
+                        into[to + i // 4 * 4 * panel + i % 4] = own[i]
+                    continue
+                half = quads // 2
+                for quad in range(half):
+                    for i in range(4):
+                        low, high = own[4 * quad + i] & 15, own[4 * (quad + half) + i] & 15
+                        into[to + quad * 4 * panel + i] = low | high << 4
+                to += half * 4 * panel
+                if bits == 5:
+                    for i in range(4):
+                        word = 0
+                        for quad in range(quads):
+                            word |= (own[4 * quad + i] >> 4) << quad
+                        into[to + i] = word
+                elif bits == 6:
+                    for part in range(2):
+                        for i in range(4):
+                            word = 0
+                            for quad in range(4):
+                                word |= (own[16 * part + 4 * quad + i] >> 4) << 2 * quad
+                            into[to + part * 4 * panel + i] = word
+            at += 4 * panel * (quads if bits == 8 else quads * bits // 8)
+
+
+@njit(types.boolean(types.uint16, types.int64, types.int64), error_model="numpy")
+def _escapes(number, largest, codes):
+    """Whether a number of bfloat16 has an exponent that is none of the ``codes - 1`` up to the largest."""
+    exponent = number >> 7 & 0xFF
+    return number & 0x7FFF != 0 and (exponent == 0 or exponent <= largest - codes + 1)
+
+
+@njit(types.UniTuple(types.int64, 2)(_HALVES, types.int64), **_compiled)
+def count_escapes(bits, codes):
+    """The largest exponent, and how many numbers escape."""
+    largest = 0
+    for row in bits:
+        for number in row:
+            largest = max(largest, number >> 7 & 0xFF)
+    count = 0
+    for row in bits:
+        for number in row:
+            count += _escapes(number, largest, codes)
+    return largest, count
+
+
+@njit(types.void(_HALVES, types.int64, types.int64, types.Array(types.int64, 2, "C")), **_compiled)
+def find_escapes(bits, largest, codes, found):
+    """Where they are: ``found[0]`` outputs, ``found[1]`` inputs."""
+    at = 0
+    for output in range(bits.shape[0]):
+        for i in range(bits.shape[1]):
+            if _escapes(bits[output, i], largest, codes):
+                found[0, at], found[1, at] = output, i
+                at += 1
+
+
+@njit(types.void(_HALVES, _PLACES, *[types.int64] * 2, types.Array(types.uint16, 1, "C")), **_compiled)
+def pack_twelve(bits, starts, panel, below, into):
+    """Numbers of bfloat16 ``(outputs, inputs)`` as panels in 12 bits, see
+    :class:`actors.engines.decoder.cpu.formats.Twelve`. ``starts``: the first output of each; ``below``: the exponent
+    under code 1's."""
+    outputs, inputs = bits.shape
+    into[:] = 0
+    base = 0
+    for start in starts:
+        for output in range(min(panel, outputs - start)):
+            own = bits[start + output]
+            for first in range(0, inputs, GROUP):
+                at = base + first // GROUP * 6 * panel + 2 * output
+                for parity in range(2):
+                    codes, near, far = np.uint32(0), np.uint32(0), np.uint32(0)
+                    for pair in range(GROUP // 2):
+                        number = np.uint32(own[first + 2 * pair + parity])
+                        code = np.uint32(0)
+                        if number & 0x7FFF != 0:
+                            code = (number >> 7 & 0xFF) - np.uint32(below)
+                        rest = number & 0x807F
+                        if pair % 2 == 1:
+                            rest = (rest >> 8 | rest << 8) & 0xFFFF
+                        codes |= code << 4 * pair
+                        if pair < 2:
+                            near |= rest
+                        else:
+                            far |= rest
+                    into[at + parity] = codes
+                    into[at + 2 * panel + parity] = near
+                    into[at + 4 * panel + parity] = far
+        base += inputs // GROUP * 6 * panel
+
+
+@njit(types.void(_HALVES, _PLACES, types.int64, types.int64, types.Array(types.uint16, 1, "C")), **_compiled)
+def pack_halves(bits, starts, panel, share, into):
+    """Numbers of 16 bits ``(outputs, inputs)`` as panels: of every ``share`` inputs those of all outputs."""
+    outputs, inputs = bits.shape
+    base = 0
+    for start in starts:
+        most = min(panel, outputs - start)
+        for output in range(most):
+            own = bits[start + output]
+            for i in range(inputs):
+                into[base + (i // share * panel + output) * share + i % share] = own[i]
+        for output in range(most, panel):
+            for i in range(inputs):
+                into[base + (i // share * panel + output) * share + i % share] = 0
+        base += inputs * panel
