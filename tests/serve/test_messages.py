@@ -2,10 +2,12 @@
 
 import json
 
+import anthropic
 import pytest
 
 from protocols.messages import Sampling
 from tests.serve.gateway import LANGUAGE, TURNS, served
+from tests.serve.script import scripted
 from tests.world.models import ToyCodec
 
 CODEC = ToyCodec()
@@ -98,3 +100,28 @@ async def test_a_key_is_taken_as_anthropic_sends_it():
         without = await gateway.request("POST", "/v1/messages", ASK)
     assert with_key.status_code == 200
     assert without.json()["error"]["type"] == "authentication_error"
+
+
+async def test_the_sdks_tool_runner_calls_functions_and_sends_their_results():
+    called = []
+
+    @anthropic.beta_async_tool
+    async def get_weather(city: str) -> str:
+        """The weather in a city.
+
+        Args:
+            city: its name
+        """
+        called.append(city)
+        return "sunny"
+
+    cluster = scripted('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>')
+    async with served(cluster) as gateway:
+        client = anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none", max_retries=0)
+        runner = client.beta.messages.tool_runner(
+            model="toy", max_tokens=50, messages=TURNS, tools=[get_weather], max_iterations=2
+        )
+        stops = [message.stop_reason async for message in runner]
+    assert (stops, called[0]) == (["tool_use", "tool_use"], "Paris")
+    (_, _, result), _ = cluster.codec.asked[-1]
+    assert (result.role, result.content) == ("tool", "sunny")
