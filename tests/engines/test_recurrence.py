@@ -147,6 +147,21 @@ def test_a_prompt_of_several_chunks_is_continued_as_by_transformers(name):
     torch.testing.assert_close(seen[-1][0], expected, atol=2e-4, rtol=2e-3)
 
 
+@pytest.mark.parametrize("name", FUSED)
+def test_32_streams_in_one_batch_write_what_they_write_alone(name):
+    target = Target(engine_of(name, 16384), rows_agree=ROWS)
+    texts = [alone(target, PROMPT[seed % 9 :], seed, 12) for seed in range(32)]
+    running = [begin(target, PROMPT[seed % 9 :], seed=seed) for seed in range(32)]
+    for turn in range(11):
+        windows = [
+            tree(handle, whole, len(text), (turn + seed) % 3)
+            for seed, ((handle, text), whole) in enumerate(zip(running, texts, strict=True))
+        ]
+        for (_, text), outcome in zip(running, target.verify(windows), strict=True):
+            text += outcome.tokens
+    assert [text[:12] for _, text in running] == texts
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_a_round_that_failed_behind_its_forward_is_done_again_with_the_same_result(name):
     engine = engine_of(name)

@@ -53,6 +53,7 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
     "qwen3_5_text": qwen_next.describe,
     "qwen3_5_moe_text": qwen_next.describe,
     "lfm2": lfm.describe,
+    "lfm2_moe": lfm.describe,
     "bamba": mamba.describe,
     "mixtral": mixtral.describe,
     "gpt_oss": gpt_oss.describe,

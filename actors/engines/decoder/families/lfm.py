@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from actors.engines.decoder.families.parts import Undescribed, attention, decoder, head_norms, rotation, weight, weights
-from actors.engines.decoder.spec import CONVOLUTION, SILU, DecoderSpec, Layer, Mlp, Norm, Norms, Recurrent
+from actors.engines.decoder.spec import CONVOLUTION, SILU, DecoderSpec, Experts, Layer, Mlp, Norm, Norms, Recurrent
+
+DENSE = "lfm2"
 
 
 def describe(config: Any) -> DecoderSpec:
     turning = rotation(config)
-    inner = _inner(config)
 
     def layer(index: int) -> Layer:
         norms = Norms(weight(index, "operator_norm"), weight(index, "ffn_norm"))
-        up = weights(index, "feed_forward.w1", "feed_forward.w3")
-        dense = Mlp(inner, SILU, up, weight(index, "feed_forward.w2"))
         if config.layer_types[index] == "conv":
-            return Layer(_convolution(config, index), dense, norms)
+            return Layer(_convolution(config, index), _mlp(config, index), norms)
         names = head_norms(index, "self_attn.q_layernorm", "self_attn.k_layernorm")
         own = attention(config, index, turning, out=weight(index, "self_attn.out_proj"), **names)
-        return Layer(own, dense, norms)
+        return Layer(own, _mlp(config, index), norms)
 
     return decoder(config, layer, Norm(config.norm_eps), final_norm="model.embedding_norm.weight")
 
@@ -33,10 +32,27 @@ def _convolution(config: Any, layer: int) -> Recurrent:
     return Recurrent(CONVOLUTION, 1, 0, 0, hidden, config.conv_L_cache, (f"{part}.in_proj.weight",), *names)
 
 
+def _mlp(config: Any, layer: int) -> Mlp | Experts:
+    if config.model_type == DENSE or layer < config.num_dense_layers:
+        up = weights(layer, "feed_forward.w1", "feed_forward.w3")
+        return Mlp(_inner(config), SILU, up, weight(layer, "feed_forward.w2"))
+    part = f"model.layers.{layer}.feed_forward"
+    return Experts(
+        *(config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size, SILU),
+        weight(layer, "feed_forward.gate"),
+        f"{part}.experts.gate_up_proj",
+        f"{part}.experts.down_proj",
+        sigmoid=True,
+        correction=f"{part}.expert_bias" if config.use_expert_bias else None,
+        divided=config.norm_topk_prob,
+        scale=config.routed_scaling_factor,
+    )
+
+
 def _inner(config: Any) -> int:
     """As ``Lfm2MLP`` works it out."""
     inner = int(config.intermediate_size)
-    if not config.block_auto_adjust_ff_dim:
+    if config.model_type != DENSE or not config.block_auto_adjust_ff_dim:
         return inner
     inner = int(2 * inner / 3)
     if config.block_ffn_dim_multiplier is None:
