@@ -95,6 +95,14 @@ class FlatBatch:
         span = visible.shape[1]
         self.segments.append(Segment(len(tokens), base, span, visible, text, padding, state, prompt, parents))
 
+    def padded(self, rows: int, base: int) -> FlatBatch:
+        """This batch if ``rows`` is 0, else a copy with as many rows more, see :meth:`pad`."""
+        if not rows:
+            return self
+        copy = FlatBatch([*self.tokens], [*self.positions], [*self.slots], [*self.segments])
+        copy.pad(rows, base)
+        return copy
+
     def pad(self, rows: int, base: int) -> None:
         """As many rows more that nobody looks at; each sees itself alone, in one of ``SPAN`` slots from ``base`` on."""
         alone = np.arange(SPAN)[None, :] == (np.arange(rows) % SPAN)[:, None]

@@ -78,7 +78,7 @@ class KVPool:
         self.values = [self.whole[layer, 1] for layer in range(shape.layers)]
         # the same memory as bytes, for copies of few slots on a CPU: torch's take 110 us after a forward
         self._host: NDArray[np.uint8] | None = self.whole.view(torch.uint8).numpy() if self.whole.is_cpu else None
-        self.positions = np.zeros(slots, dtype=np.int64)  # of the token in each slot, in its text
+        self.positions = np.zeros(slots + spare, dtype=np.int64)  # of the token in each slot, in its text
         # a stream has the same span for up to 64 tokens, and making its views costs as much as a layer's attention
         self.views = functools.lru_cache(maxsize=MAX_VIEWS)(self._views)
 

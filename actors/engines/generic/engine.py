@@ -11,6 +11,7 @@ import inspect
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -33,10 +34,14 @@ from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.packed import pack_linears
 from actors.engines.weights.panels import quickest_linear
+from actors.engines.weights.rows import FixedRows
 from actors.engines.weights.twelve_bits import waits_for_memory
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
+# Rows that an exact forward on a CPU is filled up to a multiple of: torch computes what is left behind the last whole
+# vector by other code, with other bits (a softmax over four experts).
+WHOLE = 16
 PROBE = 24  # tokens on which a model is compared with itself before and after its attention is replaced
 NORMS = ("norm", "final_layernorm", "embedding_norm", "ln_f", "final_norm")  # what lies behind the last layer
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "moe", "mlp"}
@@ -100,10 +105,15 @@ class TransformersEngine:
             raise self._refusal()
         self.draft_vocabulary = draft_vocabulary(model)
         self.best: Tensor | None = None  # it only computes logits
-        self.pool = KVPool(shape, slots, self.dtype, self.device)
+        self.pool = KVPool(shape, slots, self.dtype, self.device, SPAN)
         self.cache = SlotCache(self.pool, attention_layers(self.config))
         self.recurrence: Recurrence | None = None
         self._exact = exact
+        self._fixed = exact and self.device.type == "cpu"
+        self._products: Callable[[], AbstractContextManager[object]] = FixedRows if self._fixed else nullcontext
+        use_experts: Any = getattr(model, "set_experts_implementation", None)
+        if self._fixed and use_experts is not None:
+            use_experts("eager")  # products by :class:`FixedRows`, added up in the order of the experts' numbers
         self._tapped: dict[int, Tensor] = {}  # by layer
         self._segments: Sequence[Segment] = ()
         self._views: Sequence[View] = ()
@@ -219,6 +229,10 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
+        rows = len(batch.tokens if select is None else select)
+        if self._fixed and not (self.recurrence and batch.segments[0].prompt):  # which would be computed alone
+            batch = batch.padded(-len(batch.tokens) % WHOLE, self.pool.slots)
+            select = None if select is None else [*select, *[select[-1]] * (-rows % WHOLE)]
         self._positions = np.asarray(batch.positions, dtype=np.int64)
         self.pool.positions[np.asarray(batch.slots)] = self._positions
         self._segments, self._attentions = batch.segments, {}
@@ -228,15 +242,16 @@ class TransformersEngine:
         self.cache.slots = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
         ids = torch.tensor([batch.tokens], dtype=torch.int64, device=self.device)
         places = torch.tensor([batch.positions], dtype=torch.int64, device=self.device)
-        out = self.model(
-            input_ids=ids,
-            position_ids=places,
-            attention_mask=self._four_d,
-            use_cache=True,
-            **{self._cache_name: self.cache},
-            logits_to_keep=0 if select is None else torch.tensor(select, dtype=torch.int64, device=self.device),
-        )
-        logits: Tensor = out.logits[0].float()
+        with self._products():
+            out = self.model(
+                input_ids=ids,
+                position_ids=places,
+                attention_mask=self._four_d,
+                use_cache=True,
+                **{self._cache_name: self.cache},
+                logits_to_keep=0 if select is None else torch.tensor(select, dtype=torch.int64, device=self.device),
+            )
+        logits: Tensor = out.logits[0, :rows].float()
         return logits
 
     def trunk(self) -> Trunk:

@@ -44,7 +44,7 @@ class Target:
         found = known or self_check(engine)
         self._rows_agree = found.rows
         self._recurrence = engine.recurrence
-        self._branches = found.branches or engine.dtype == torch.float32
+        self._branches = found.branches
         # row counts that rounds are padded to; none where all that were checked agree
         self._buckets = () if set(ROWS) <= set(self._rows_agree) else self._rows_agree
         # a single request's round never has more rows than were checked

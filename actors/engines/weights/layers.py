@@ -12,6 +12,7 @@ from torch.nn import functional
 from actors.engines.decoder.torch.attention import MIN_ROWS
 from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.packed import Int8Linear, PackedLinear, can_pack
+from actors.engines.weights.rows import fixed_rows
 
 Multiply = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out), bias included
 
@@ -57,7 +58,7 @@ def fast(matrix: Matrix, dtype: torch.dtype, int8: bool) -> Linear:
     if int8:
         return Linear(Int8Linear(weight, bias))
     if can_pack(dtype):
-        layer = PackedLinear(weight, bias)
-        packed, operation = layer.packed, torch.ops.mkldnn._linear_pointwise.default
-        return Linear(lambda x: operation(x, packed, bias, "none", [], ""))
-    return plain(matrix)
+        return Linear(PackedLinear(weight, bias).multiply)
+    return Linear(
+        lambda x: fixed_rows(lambda part: functional.linear(part, weight, bias), x, len(weight)), matrix=matrix
+    )

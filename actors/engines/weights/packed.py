@@ -1,8 +1,7 @@
 """Linear layers for the CPU: weights packed once for the kernels that read them at every step.
 
-oneDNN's packed kernels add up each output in an order that does not depend on the number of rows, so that speculation
-is bit-exact without padding; for few rows they are also faster than the default. int8 is for draft models only: it
-changes the logits, which a draft may.
+oneDNN's packed kernels are faster than the default for few rows, and agree for most numbers of them
+(:mod:`actors.engines.weights.rows`). int8 is for draft models only: it changes the logits, which a draft may.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from collections.abc import Callable, Container
 
 import torch
 from torch import Tensor, nn
+
+from actors.engines.weights.rows import packed_rows
 
 
 def can_pack(dtype: torch.dtype) -> bool:
@@ -33,9 +34,16 @@ class PackedLinear(nn.Module):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
         self.bias = None if bias is None else bias.detach()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def multiply(self, x: Tensor) -> Tensor:
+        """Of rows ``(rows, in)``."""
+        return packed_rows(self._product, x)
+
+    def _product(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.multiply(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
 
 class Int8Linear(nn.Module):

@@ -4,6 +4,7 @@ from torch import nn
 
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.weights.packed import Int8Linear, PackedLinear, can_pack, make_linear, pack_linears
+from actors.engines.weights.rows import FixedRows
 from tests.engines.test_transformers_backend import run
 from tests.engines.tiny import info, make
 
@@ -15,15 +16,40 @@ PACKABLE = [dtype for dtype in (torch.float32, torch.bfloat16) if can_pack(dtype
 def test_a_packed_layer_agrees_with_the_plain_one_and_with_itself_for_every_number_of_rows(dtype, bias):
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    plain = nn.Linear(96, 72, bias=bias).to(dtype)
+    plain = nn.Linear(1536, 72, bias=bias).to(dtype)  # oneDNN splits as many inputs by the number of rows
     packed = PackedLinear(plain.weight, plain.bias)
-    x = torch.randn(1, 32, 96).to(dtype)
+    x = torch.randn(1, 130, 1536).to(dtype)
     with torch.inference_mode():
         whole = packed(x)
-        assert whole.shape == (1, 32, 72) and whole.dtype == dtype
+        assert whole.shape == (1, 130, 72) and whole.dtype == dtype
         torch.testing.assert_close(whole, plain(x))
-        for rows in range(1, 32):
-            assert torch.equal(packed(x[:, :rows].contiguous()), whole[:, :rows])
+        for rows in (*range(1, 40), 64, 96, 128):
+            assert torch.equal(packed(x[:, :rows].contiguous()), whole[:, :rows]), rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("outputs", [72, 2])
+def test_products_of_a_models_own_code_agree_for_every_number_of_rows(dtype, outputs):
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    weight, bias, x = (torch.randn(*shape).to(dtype) for shape in ((outputs, 768), (outputs,), (70, 768)))
+    products = [
+        lambda x: nn.functional.linear(x, weight, bias),
+        lambda x: torch.addmm(bias, x, weight.t()),
+        lambda x: x @ weight.t(),
+        lambda x: torch.matmul(x[None], weight.t())[0],
+    ]
+    with torch.inference_mode():
+        for product in products:
+            torch.testing.assert_close(product(x), by_fixed_rows(product, x), rtol=0.05, atol=0.2)
+            whole = by_fixed_rows(product, x)
+            for rows in (1, 2, 5, 8, 9, 16, 33, 64):
+                assert torch.equal(by_fixed_rows(product, x[3 : 3 + rows]), whole[3 : 3 + rows]), rows
+
+
+def by_fixed_rows(product, x):
+    with FixedRows():
+        return product(x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
