@@ -53,10 +53,8 @@ def test_the_check_finds_branches_that_differ():
     assert not self_check(TransformersEngine(model, info(model), 512, exact=False)).branches
 
 
-@pytest.mark.parametrize(
-    ("dtype", "branches"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, False)]
-)
-def test_where_branches_differ_windows_of_16_bits_have_none(dtype, branches):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_branches_differ_windows_have_none(dtype):
     model = make("llama").to(dtype)
     engine = TransformersEngine(model, info(model), 512)
     honest = engine.forward
@@ -65,4 +63,4 @@ def test_where_branches_differ_windows_of_16_bits_have_none(dtype, branches):
         return honest(batch) * (1.0 if len(set(batch.positions)) == len(batch.positions) else 1.01)
 
     engine.forward = flawed
-    assert Target(engine).branches == branches
+    assert not Target(engine).branches
