@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures a section of docs/benchmarks anew, and puts its report there:
 #
-#   docs/benchmarks.sh bundled            one of: bundled inflated larger larger-sampled larger-int8 sampled sweep load
+#   docs/benchmarks.sh bundled            one of: bundled inflated larger larger-sampled larger-int8 map sampled sweep load
 #                                         load-inflated spec-bench humaneval, and on a machine with a GPU gpu
 #                                         gpu-sampled gpu-load
 #   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes one to five minutes
@@ -69,6 +69,15 @@ for section in "$@"; do
         larger-sampled) bench larger-sampled 2 "$@" --methods "$ours" --temperature 1 ;;
         larger-int8) bench larger-int8 2 "$@" --methods "$ours" --dtype int8 ;;
         esac
+        ;;
+    map)
+        larger_target
+        rm -rf "$results/map"
+        duoactor bench --map --target "$results/larger" --tasks chat,code,math_reasoning,translation --max-tokens 64 \
+            --streams 1,4 --limit "${LIMIT:-1}" --out "$results/map"
+        mkdir -p docs/benchmarks/map
+        cp "$results/map/map.json" docs/benchmarks/map/
+        cp "$results/map/map.svg" docs/
         ;;
     sampled)
         bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 --methods "$ours"
