@@ -194,7 +194,7 @@ class TransformersEngine:
         begun = self._probe(tokens, 0, half, state, prompt=True)
         state.keep(range(half))
         rest = self._probe(tokens, half, len(tokens), state)
-        recurrence.rows_agree = torch.equal(rest, self._probe_siblings(tokens, half, state))
+        recurrence.rows_agree = bool((rest == self._probe_siblings(tokens, half, state)).all())
         recurrence.continues = self._agree(self._probe(tokens, half, len(tokens), state, prompt=True), expected[half:])
         recurrence.stream_bytes = 2 * state.bytes
         return torch.cat([begun, rest])
