@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from duoactor import AsyncClient, DuoactorError
@@ -33,7 +32,6 @@ from duoactor.bench.suites import by_turns, load_suite
 TOKENS = 200  # of an answer: long enough to be hit in the middle
 WAIT_S = 180.0  # for a verifier to come back on a busy machine
 METHODS = ("auto", "tree", "duodecoding", "pearl", "sps", "pld", "sam", "lookahead", "vanilla")
-ROLES = (b"verifier", b"drafter", b"controller", b"learner", b"serve")
 PAUSES = (50, 99)  # percentiles
 
 
@@ -183,31 +181,24 @@ class Theirs:
                 raise OSError(f"{type(error).__name__}: {error}") from None
 
 
-def killer(supervisor: int, chance: random.Random) -> Callable[[], Awaitable[str]]:
-    """Kills one of the processes below ``supervisor``, each as likely as any other."""
+def killer(client: AsyncClient, chance: random.Random) -> Callable[[], Awaitable[str]]:
+    """Kills one of the processes that serve, each as likely as any other. One that is still loading is spared: it
+    takes longer to load than to be hit again, so nothing would ever serve."""
 
     async def kill() -> str:
-        found = dict(actors(supervisor))
-        if not found:
+        try:
+            async with asyncio.timeout(1.0):
+                status = await client.status()
+        except (TimeoutError, DuoactorError):
             return ""
-        pid = chance.choice(sorted(found))
+        serving = [(drafter.pid, "drafter") for drafter in status.drafters] + [(status.verifier.pid, "verifier")]
+        serving += [(status.controller.pid, "controller")] if status.controller else []
+        pid, role = chance.choice(serving)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        return found[pid]
+        return role
 
     return kill
-
-
-def actors(supervisor: int) -> list[tuple[int, str]]:
-    """Process ids and roles of what the supervisor has started."""
-    found = []
-    for thread in Path(f"/proc/{supervisor}/task").glob("*/children"):
-        for pid in map(int, thread.read_text().split()):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if role := next((word for word in words if word in ROLES), b""):
-                    found.append((pid, role.decode()))
-    return found
 
 
 def commanded(line: str) -> Callable[[], Awaitable[str]]:
@@ -236,7 +227,7 @@ async def ours(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Calla
         process = started(line)
         try:
             async with AsyncClient(address, timeout=WAIT_S, reconnect_timeout=WAIT_S) as client:
-                yield Ours(client), killer(process.pid, random.Random(options.seed))
+                yield Ours(client), killer(client, random.Random(options.seed))
             process.send_signal(signal.SIGINT)
             await asyncio.to_thread(process.wait, 30)
         finally:
