@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.fake_client import FakeClient, run
+from tests.cli.fake_client import FakeChunk, FakeClient, run
 
 
 class Timer:
@@ -47,9 +47,9 @@ class Slow(FakeClient):
 
 
 class Thoughtful(FakeClient):
-    def stream(self, prompt: str = "", **options):
+    def _answer(self, prompt: str, options: dict[str, Any]) -> Iterator[FakeChunk]:
         silence()
-        yield from super().stream(prompt, **options)
+        yield from super()._answer(prompt, options)
 
 
 def test_a_verifier_that_is_still_loading_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,15 @@ import torch
 from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import spec_of
 
+_FLOAT = "__float__"  # as transformers writes them
+
 
 class PlainConfig(SimpleNamespace):
     """The fields of a ``transformers`` configuration, without its class."""
 
     def __init__(self, values: dict[str, Any], text: PlainConfig | None = None) -> None:
         kind = values.get("dtype")
-        super().__init__(**values | {"dtype": getattr(torch, kind) if isinstance(kind, str) else kind})
+        super().__init__(**_read(values) | {"dtype": getattr(torch, kind) if isinstance(kind, str) else kind})
         self._text = text or self
 
     def get_text_config(self) -> PlainConfig:
@@ -51,4 +54,29 @@ class KeptConfig:
 def _values(config: Any) -> dict[str, Any]:
     """All fields, by their other names too."""
     values: dict[str, Any] = config.to_dict()
-    return {name: getattr(config, name) for name in config.attribute_map} | values
+    kept: dict[str, Any] = _written({name: getattr(config, name) for name in config.attribute_map} | values)
+    return kept
+
+
+def _written(value: Any) -> Any:
+    """With a word for infinities, for which JSON has none."""
+    match value:
+        case float() if math.isinf(value):
+            return {_FLOAT: str(value)}
+        case dict():
+            return {key: _written(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_written(one) for one in value]
+    return value
+
+
+def _read(value: Any) -> Any:
+    """The opposite."""
+    match value:
+        case dict() if _FLOAT in value:
+            return float(value[_FLOAT])
+        case dict():
+            return {key: _read(one) for key, one in value.items()}
+        case list():
+            return [_read(one) for one in value]
+    return value
