@@ -15,7 +15,7 @@ from duoactor.serve import live, tokens
 from duoactor.serve.anthropic import messages as anthropic
 from duoactor.serve.errors import ApiError
 from duoactor.serve.openai import chat, completions, responses
-from duoactor.serve.tool_calls.forms import FORMS, FormParser
+from duoactor.serve.tool_calls.forms import FORMS, form_parser
 from protocols import address, messages, wire
 from protocols.errors import ConfigError, ProtocolError, RequestError
 from protocols.security import read_key
@@ -76,7 +76,7 @@ def _calls(form: str, *texts: str) -> Target:
     """A model's text in pieces of every length: the same events, as far as text and calls go, as in one piece."""
 
     def events(pieces: Sequence[str]) -> list[object]:
-        parser = FormParser(FORMS[form], NAMES)
+        parser = form_parser(FORMS[form], NAMES)
         return [event for piece in pieces for event in parser.feed(piece)] + parser.end()
 
     def decode(data: bytes) -> object:

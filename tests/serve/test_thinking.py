@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from duoactor.serve.thinking import Mind, ThoughtParser, Wish, wish
 from duoactor.serve.tool_calls.events import NoTools, Said, Thought
-from duoactor.serve.tool_calls.forms import FORMS, FormParser
+from duoactor.serve.tool_calls.forms import FORMS, form_parser
 from duoactor.serve.tool_calls.use import Calling, Tool, ToolUse
 from protocols.messages import ChatTurn, Dictation, StructuredOutputs, Thinking
 from tests.serve.gateway import TURNS, served
@@ -89,7 +89,7 @@ def test_where_a_text_with_thoughts_is_cut_makes_no_difference(opened, text, dat
     pieces = [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
     def tools():
-        return FormParser(FORMS["hermes"], ["f"])
+        return form_parser(FORMS["hermes"], ["f"])
 
     assert parsed(QWEN, opened, pieces, tools) == parsed(QWEN, opened, [text], tools)
 

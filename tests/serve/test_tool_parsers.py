@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, NoTools, Said
-from duoactor.serve.tool_calls.forms import FORMS, FormParser
+from duoactor.serve.tool_calls.forms import FORMS, form_parser
 from tests.serve.parts import Called, gathered
 
 NAMES = ("get_weather", "search")
@@ -101,7 +101,7 @@ RECORDED = {
 
 
 def parsed(form, pieces):
-    parser = FormParser(FORMS[form], NAMES)
+    parser = form_parser(FORMS[form], NAMES)
     return [event for piece in pieces for event in parser.feed(piece)] + parser.end()
 
 
@@ -155,7 +155,7 @@ def test_what_was_written_in_a_form_is_read_again(calls, form):
 
 
 def test_arguments_come_as_they_are_written_and_a_cut_call_still_ends():
-    parser = FormParser(FORMS["hermes"], NAMES)
+    parser = form_parser(FORMS["hermes"], NAMES)
     assert parser.feed('<tool_call>{"name": "search", "argu') == []
     assert parser.feed('ments": {"q": ') == [CallBegan("search"), Arguments('{"q": ')]
     assert parser.feed('"Par') == [Arguments('"Par')]

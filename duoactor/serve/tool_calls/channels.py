@@ -9,36 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 
-from duoactor.serve.tool_calls.events import Event
-from duoactor.serve.tool_calls.reader import Reader
+from duoactor.serve.tool_calls.reader import Reader, ReadingParser, Steps
 
 START, CHANNEL, MESSAGE, END, CALL = "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"
 RECIPIENT = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
-class ChannelParser:
-    """A :class:`Parser` of messages with headers; text before the first header is the answer's."""
-
-    def __init__(self) -> None:
-        self._reader = Reader()
-        self._steps = _messages(self._reader)
-
-    def feed(self, text: str) -> list[Event]:
-        self._reader.text += text
-        next(self._steps, None)
-        return self._reader.taken()
-
-    def end(self, cut: bool = False) -> list[Event]:
-        if cut:
-            self._reader.cut_off()
-        else:
-            self._reader.ended = True
-            next(self._steps, None)
-        self._reader.close()
-        return self._reader.taken()
+def channel_parser() -> ReadingParser:
+    """A parser of messages with headers; text before the first header is the answer's."""
+    return ReadingParser(_messages)
 
 
-def _messages(text: Reader) -> Generator[None, None, None]:
+def _messages(text: Reader) -> Steps:
     while True:
         if not (yield from _header(text)):
             yield from text.say_until(START)

@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from duoactor.serve.tool_calls.events import Event
-from duoactor.serve.tool_calls.reader import Reader
+from duoactor.serve.tool_calls.reader import Reader, ReadingParser, Steps
 
 _ARGUMENTS = ("arguments", "parameters")
 _KEYS = ("name", "id", "type", *_ARGUMENTS)
@@ -18,8 +18,6 @@ _NAME = re.compile(r"[\w.-]+")
 # As json.dumps writes it, which is what chat templates show the model. Space where it likes would let a weak model
 # write nothing but space.
 STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-
-Steps = Generator[None, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +86,9 @@ DEFAULT_FORM = "hermes"  # of models that nothing is known of: most open ones we
 NAME_ID, NAME_ARGUMENTS = "[CALL_ID]", "[ARGS]"  # between a name and its arguments
 
 
-class FormParser:
-    """A :class:`Parser` for a form; ``names`` of the functions that there are."""
-
-    def __init__(self, form: CallForm, names: Collection[str]) -> None:
-        self._reader = Reader()
-        self._steps = _calls(self._reader, form, names)
-
-    def feed(self, text: str) -> list[Event]:
-        self._reader.text += text
-        next(self._steps, None)
-        return self._reader.taken()
-
-    def end(self, cut: bool = False) -> list[Event]:
-        if cut:
-            self._reader.cut_off()
-        else:
-            self._reader.ended = True
-            next(self._steps, None)
-        self._reader.close()
-        return self._reader.taken()
+def form_parser(form: CallForm, names: Collection[str]) -> ReadingParser:
+    """A parser for a form; ``names`` of the functions that there are."""
+    return ReadingParser(partial(_calls, form=form, names=names))
 
 
 def _calls(text: Reader, form: CallForm, names: Collection[str]) -> Steps:

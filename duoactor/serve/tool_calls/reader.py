@@ -6,7 +6,7 @@ Nothing is decided before enough of the text is there, so that the pieces' borde
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Said, Thought
 from duoactor.thoughts import beginning
@@ -53,6 +53,9 @@ class ValueEnd:
                 if self._depth == 0 and not self._string:
                     return at
         return -1
+
+
+Steps = Generator[None, None, None]
 
 
 class Reader:
@@ -164,3 +167,25 @@ class Reader:
         """The text has ended and all of it was taken."""
         if self._space and not self._called:
             self._events.append(Said(self._space))
+
+
+class ReadingParser:
+    """A :class:`~duoactor.serve.tool_calls.events.Parser` that reads step by step; ``steps`` pauses where text ends."""
+
+    def __init__(self, steps: Callable[[Reader], Steps]) -> None:
+        self._reader = Reader()
+        self._steps = steps(self._reader)
+
+    def feed(self, text: str) -> list[Event]:
+        self._reader.text += text
+        next(self._steps, None)
+        return self._reader.taken()
+
+    def end(self, cut: bool = False) -> list[Event]:
+        if cut:
+            self._reader.cut_off()
+        else:
+            self._reader.ended = True
+            next(self._steps, None)
+        self._reader.close()
+        return self._reader.taken()

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from duoactor.serve.errors import bad
-from duoactor.serve.tool_calls.channels import CHANNEL, ChannelParser
+from duoactor.serve.tool_calls.channels import CHANNEL, channel_parser
 from duoactor.serve.tool_calls.events import NoTools, Parser
-from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, FormParser
+from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, form_parser
 from duoactor.serve.tool_calls.template import TemplateParser
 from protocols.messages import NO_THOUGHTS, Thinking
 
@@ -147,8 +147,8 @@ class ToolUse:
         if calling.template and not constrained:
             return TemplateParser(calling.template, self.described)
         if calling.thinking.begin.startswith(CHANNEL) and not constrained:
-            return ChannelParser()
-        return FormParser(FORMS[calling.form], [tool.name for tool in self.tools])
+            return channel_parser()
+        return form_parser(FORMS[calling.form], [tool.name for tool in self.tools])
 
     def grammar(self, calling: Calling, otherwise: Mapping[str, Any] | None = None) -> str:
         """Of an answer that calls, or follows the JSON schema ``otherwise``."""
