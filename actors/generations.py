@@ -23,7 +23,7 @@ OWN = Load(0, "")  # the weights that an actor was started with
 
 
 @dataclass(slots=True)
-class Weights:
+class Generation:
     """A model with one set of weights, and what belongs to these weights alone: mirrors and calibrations."""
 
     model: DraftModel
@@ -44,14 +44,14 @@ class Generations:
         self.trouble = ""  # why that is not in service
         self.newest = 0
         self._load = load
-        self._held = {0: Weights(model)}
+        self._held = {0: Generation(model)}
         self._loading: asyncio.Task[None] | None = None
 
-    def __getitem__(self, number: int) -> Weights:
+    def __getitem__(self, number: int) -> Generation:
         return self._held[number]
 
     @property
-    def current(self) -> Weights:
+    def current(self) -> Generation:
         """The weights that serve, which new leases get."""
         return self._held[self.newest]
 
@@ -83,7 +83,7 @@ class Generations:
             return trouble
         if message == self.told:
             self.newest += 1
-            self._held[self.newest] = Weights(model, message)
+            self._held[self.newest] = Generation(model, message)
             log.info("version %d of the draft's weights serves from now on", message.version)
         return ""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from actors.training.plan import Plan, Reading, Result
+from actors.training.plan import Reading, TrainingPlan, TrainingResult
 from duoactor import render
 from duoactor.replay import tokens_per_round
 
@@ -27,7 +27,7 @@ class Row:
     after: tuple[float, ...]
 
 
-def rows(result: Result) -> list[Row]:
+def rows(result: TrainingResult) -> list[Row]:
     """By temperature: all tasks together, then each."""
     found = []
     for temperature in dict.fromkeys(one.temperature for one in result.after):
@@ -47,7 +47,7 @@ def _shares(readings: Sequence[Reading]) -> tuple[float, ...]:
     return tuple(sum(0 < rank <= most for rank in ranks) / len(ranks) for most in SHOWN)
 
 
-def lengths(result: Result) -> dict[float, tuple[float, float]]:
+def lengths(result: TrainingResult) -> dict[float, tuple[float, float]]:
     """Tokens per round of chains of ``GAMMA`` drafts before and after, by temperature."""
     return {
         temperature: (_length(result.before, temperature), _length(result.after, temperature))
@@ -59,7 +59,7 @@ def _length(readings: Sequence[Reading], temperature: float) -> float:
     return tokens_per_round([one.ranks for one in readings if one.temperature == temperature], GAMMA)
 
 
-def verdict(result: Result) -> str:
+def verdict(result: TrainingResult) -> str:
     """One sentence: is the draft worth a try on this machine?"""
     was, now = map(fmean, zip(*lengths(result).values(), strict=True))
     cost = 1 + GAMMA * result.step_us / result.round_us  # of a round with its drafts, in rounds of the target
@@ -76,7 +76,7 @@ def verdict(result: Result) -> str:
     )
 
 
-def card(plan: Plan, result: Result) -> str:
+def card(plan: TrainingPlan, result: TrainingResult) -> str:
     """README.md of the model directory."""
     target = render.model_name(plan.target)
     lines = [
@@ -107,11 +107,11 @@ def card(plan: Plan, result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mixed(result: Result) -> str:
+def _mixed(result: TrainingResult) -> str:
     return " Its weights are halfway back to those of that draft." if result.start == "a draft" else ""
 
 
-def _covered(result: Result) -> str:
+def _covered(result: TrainingResult) -> str:
     if not result.head:
         return ""
     return (

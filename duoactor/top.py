@@ -40,7 +40,7 @@ class TopPicture(msgspec.Struct, frozen=True, kw_only=True):
     report: StatusReport | None = None
 
 
-class Watch:
+class RecentReports:
     """Rates from the reports of the last seconds."""
 
     def __init__(self, address: str) -> None:
@@ -128,7 +128,7 @@ def clean(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
-async def read(client: AsyncClient, watch: Watch, clock: Callable[[], float] = time.monotonic) -> None:
+async def read(client: AsyncClient, watch: RecentReports, clock: Callable[[], float] = time.monotonic) -> None:
     """Ask for reports for ever. ConfigError for an address or keys that cannot work."""
     while True:
         try:
@@ -143,7 +143,7 @@ async def read(client: AsyncClient, watch: Watch, clock: Callable[[], float] = t
 async def live(client: AsyncClient, console: Console, keyboard: TextIO) -> None:
     """Show the picture on the terminal until somebody presses q."""
     loop, quit_ = asyncio.get_running_loop(), asyncio.Event()
-    watch = Watch(client.address)
+    watch = RecentReports(client.address)
 
     def pressed() -> None:
         data = os.read(keyboard.fileno(), 1024)
@@ -167,7 +167,7 @@ async def live(client: AsyncClient, console: Console, keyboard: TextIO) -> None:
 
 async def snapshot(client: AsyncClient) -> TopPicture:
     """The picture of now. ConnectionLost where no verifier answers."""
-    watch = Watch(client.address)
+    watch = RecentReports(client.address)
     loop = asyncio.get_running_loop()
     watch.answered(await client.status(), loop.time())
     await asyncio.sleep(SNAPSHOT_S)

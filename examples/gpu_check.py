@@ -30,7 +30,7 @@ from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu.gathered import Gathered
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs
 from actors.engines.decoder.gpu.in_place import in_place
-from actors.engines.decoder.gpu.inbox import Layout
+from actors.engines.decoder.gpu.round_buffer import Layout
 from actors.engines.flat_batch import FlatBatch
 from actors.models import ModelInfo
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.engines.flat_batch import FlatBatch, State
+from actors.engines.flat_batch import FlatBatch, RecurrentState
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.models import ModelInfo
 
@@ -31,7 +31,7 @@ class Recurrence(Protocol):
         prompts are computed alone."""
         ...
 
-    def new(self) -> State:
+    def new(self) -> RecurrentState:
         """The state of a request before its first token."""
         ...
 

@@ -24,7 +24,7 @@ def causal(start: int, end: int) -> Mask:
     return mask
 
 
-class State(Protocol):
+class RecurrentState(Protocol):
     """What recurrent layers remember of one request's text. A forward starts from it and leaves it as it is, until
     ``keep`` says which of the forward's rows belong to the text."""
 
@@ -33,7 +33,7 @@ class State(Protocol):
         if it was a piece of a prompt."""
         ...
 
-    def copy(self) -> State:
+    def copy(self) -> RecurrentState:
         """The state of another request whose text has begun alike."""
         ...
 
@@ -45,7 +45,7 @@ class State(Protocol):
         """The text goes on behind rows with those records."""
         ...
 
-    def behind(self, records: Sequence[Any]) -> State:
+    def behind(self, records: Sequence[Any]) -> RecurrentState:
         """The same for one forward's rows, without a change of this state."""
         ...
 
@@ -60,7 +60,7 @@ class Segment:
     visible: Mask  # (rows, span): the slots that each row sees; at least one, or its softmax would divide by zero
     text: int = 0  # tokens that the request's text may have at most: some models' positions depend on it
     padding: bool = False  # the rows only fill the batch up, behind all others; what is computed for them is discarded
-    state: State | None = None  # of recurrent layers, from which the first row goes on
+    state: RecurrentState | None = None  # of recurrent layers, from which the first row goes on
     prompt: bool = False  # a piece of a prompt
     parents: Sequence[int] = ()  # of each row: the row before it on its path, -1 of the first; (): one path
 
@@ -83,7 +83,7 @@ class FlatBatch:
         slots: list[int],
         visible: Mask,
         text: int = 0,
-        state: State | None = None,
+        state: RecurrentState | None = None,
         prompt: bool = False,
         padding: bool = False,
         parents: Sequence[int] = (),

@@ -23,7 +23,7 @@ TEMPERATURES = (1.0, 0.6)  # of the sampled answers, in turn
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TrainingPrompt:
     tokens: tuple[int, ...]
     task: str = ""
 
@@ -38,7 +38,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TargetAnswer:
     """An answer, with the target's likeliest tokens at each position."""
 
     job: Job
@@ -75,8 +75,8 @@ class _Stream:
             self.logprobs.append(entry.top_logprobs)
         return len(self.tokens) >= self.room or self.tokens[-1] in ends
 
-    def answer(self) -> Answer:
-        return Answer(
+    def answer(self) -> TargetAnswer:
+        return TargetAnswer(
             self.job,
             np.array(self.tokens, dtype=np.int32),
             np.array(self.ids, dtype=np.int32),
@@ -86,9 +86,9 @@ class _Stream:
 
 def write_answers(
     target: TargetModel,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[TrainingPrompt],
     wanted: Iterator[Job],
-    keep: Callable[[Answer], None],
+    keep: Callable[[TargetAnswer], None],
     go_on: Callable[[], bool],
     longest: int = LONGEST,
 ) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from actors.training.answers import Answer, Prompt
+from actors.training.answers import TargetAnswer, TrainingPrompt
 
 TOKENS = 4096  # of a batch, prompts and padding included
 LOGITS = 1 << 26  # most elements of a batch's logits: 256 MB in float32, of which training holds a few copies
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """Texts, and n positions in them at which the draft learns."""
 
     tokens: Tensor  # (rows, length)
@@ -35,11 +35,11 @@ class Batch:
 
 
 def groups(
-    prompts: Sequence[Prompt], answers: Sequence[Answer], columns: int, tokens: int = TOKENS
-) -> list[list[Answer]]:
+    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], columns: int, tokens: int = TOKENS
+) -> list[list[TargetAnswer]]:
     """Answers of similar length, in groups that make a batch each. ``columns``: of the draft's head."""
     most = min(tokens, max(1, LOGITS // columns))
-    found: list[list[Answer]] = []
+    found: list[list[TargetAnswer]] = []
     longest = 0
     for answer in sorted(answers, key=lambda a: len(prompts[a.job.prompt].tokens) + len(a.tokens)):
         length = len(prompts[answer.job.prompt].tokens) + len(answer.tokens)
@@ -51,7 +51,7 @@ def groups(
     return found
 
 
-def batch_of(prompts: Sequence[Prompt], answers: Sequence[Answer], device: torch.device) -> Batch:
+def batch_of(prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], device: torch.device) -> TrainingBatch:
     starts = [len(prompts[a.job.prompt].tokens) for a in answers]
     lengths = [start + len(a.tokens) - 1 for start, a in zip(starts, answers, strict=True)]  # the last has no successor
     tokens = np.zeros((len(answers), max(lengths)), dtype=np.int64)
@@ -71,12 +71,12 @@ def batch_of(prompts: Sequence[Prompt], answers: Sequence[Answer], device: torch
         temperature,
     )
     at, shown, chosen, ids, logprobs, heat = (torch.from_numpy(part).to(device) for part in parts)
-    return Batch(at, kept, shown, chosen, ids, logprobs, heat)
+    return TrainingBatch(at, kept, shown, chosen, ids, logprobs, heat)
 
 
 def epochs(
-    prompts: Sequence[Prompt], answers: Sequence[Answer], columns: int, device: torch.device, seed: int
-) -> Iterator[Batch]:
+    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], columns: int, device: torch.device, seed: int
+) -> Iterator[TrainingBatch]:
     """Batches of all answers in random order, epoch after epoch without end."""
     together = groups(prompts, answers, columns)
     order = random.Random(seed)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from actors.engines.targets.target import Target
-from actors.training.answers import GREEDY, LONGEST, TEMPERATURES, Job, Prompt, jobs, write_answers
+from actors.training.answers import GREEDY, LONGEST, TEMPERATURES, Job, TrainingPrompt, jobs, write_answers
 from actors.training.plan import Progress, Report
 from actors.training.shards import Shards
 
@@ -16,7 +16,7 @@ MOST_ANSWERS = 100_000
 
 def collect_answers(
     target: Target,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[TrainingPrompt],
     numbers: tuple[Sequence[int], Sequence[int]],
     kept: tuple[Shards, Shards],
     seconds: float,

@@ -18,15 +18,15 @@ from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec, tokenizer_digest
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
 from actors.engines.weights.loading import load_config, load_tokenizer, resolve_device
-from actors.training.answers import Prompt
+from actors.training.answers import TrainingPrompt
 from actors.training.batches import epochs
 from actors.training.collecting import collect_answers
+from actors.training.draft_training import DraftTraining, halfway, train, trained_seconds
 from actors.training.head import coverage
-from actors.training.learner import Learner, halfway, train, trained_seconds
-from actors.training.plan import EXPECTED, Plan, Progress, Report, Result
+from actors.training.plan import EXPECTED, Progress, Report, TrainingPlan, TrainingResult
 from actors.training.shapes import choose_shape, round_us, stopwatch
 from actors.training.shards import Shards
-from actors.training.start import Shape, draft_config, is_cut
+from actors.training.start import DraftShape, draft_config, is_cut
 from actors.training.students import Students
 from actors.training.workspace import Workspace, write_whole
 from protocols.errors import ConfigError, RequestError
@@ -43,16 +43,16 @@ Timer = Callable[[], float]
 class Material:
     """What a training learns from, and what it is judged by."""
 
-    prompts: list[Prompt]
+    prompts: list[TrainingPrompt]
     learned: list[int]  # indices of the prompts to learn from
     answers: Shards
     held: Shards  # answers to the prompts kept apart
-    shape: Shape
+    shape: DraftShape
     round_us: float  # of the target
     training_s: float  # that this run may train
 
 
-def distill(plan: Plan, report: Report, timer: Timer = time.monotonic) -> Result:
+def distill(plan: TrainingPlan, report: Report, timer: Timer = time.monotonic) -> TrainingResult:
     """Write the draft model directory ``plan.out``. ConfigError or ModelError in one sentence."""
     if plan.kind == "head":
         from actors.training.heads import HeadDistillation
@@ -64,7 +64,7 @@ def distill(plan: Plan, report: Report, timer: Timer = time.monotonic) -> Result
 class Distillation:
     """One run of a plan; an earlier run of the same plan is continued."""
 
-    def __init__(self, plan: Plan, report: Report, timer: Timer) -> None:
+    def __init__(self, plan: TrainingPlan, report: Report, timer: Timer) -> None:
         self.plan, self.report, self.timer = plan, report, timer
         self.device = resolve_device(plan.device)
         self.apart = kept_apart([one.task for one in plan.texts])
@@ -80,7 +80,7 @@ class Distillation:
         """The device of a drafter."""
         return "cpu" if self.device.type == "cpu" else str(self.device)
 
-    def run(self) -> Result:
+    def run(self) -> TrainingResult:
         given = self.ask_target()
         self.report(Progress("start", f"a draft of shape {given.shape}"))
         students = Students(self.plan, self.work, given.prompts, given.held.answers, self.drafter)
@@ -91,7 +91,7 @@ class Distillation:
         students.save(learner.averaged, self.work.out)
         after, step_us = students.read(self.plan.out), self.step_us(self.plan.out)
         covered, vocabulary = head_size(model.config), int(model.config.get_text_config().vocab_size)  # type: ignore[operator,union-attr]
-        return Result(
+        return TrainingResult(
             shape=str(given.shape),
             parameters=sum(p.numel() for p in learner.averaged.parameters()),
             start=self.start(given.shape),
@@ -109,7 +109,7 @@ class Distillation:
             after=after,
         )
 
-    def start(self, shape: Shape) -> str:
+    def start(self, shape: DraftShape) -> str:
         """What the draft's first weights were."""
         if self.plan.init:
             return "a draft"
@@ -123,7 +123,7 @@ class Distillation:
         if plan.init:
             _refuse_tokenizer(plan, target)
         work.begin()
-        prompts = [Prompt(_tokens(one.text, codec), one.task) for one in plan.texts]
+        prompts = [TrainingPrompt(_tokens(one.text, codec), one.task) for one in plan.texts]
         self.report(Progress("shape", "measuring rounds of the target"))
         took_us = round_us(target, stopwatch(self.device, threads))
         shape = self.shape(took_us)
@@ -153,14 +153,14 @@ class Distillation:
         """The target that is asked for answers."""
         return target
 
-    def shape(self, took_us: float) -> Shape:
+    def shape(self, took_us: float) -> DraftShape:
         """The shape that was asked for, or that an earlier run has chosen, or the one by rule."""
         plan, work = self.plan, self.work
         if plan.shape != "auto":
-            return Shape.parse(plan.shape)
+            return DraftShape.parse(plan.shape)
         if plan.init:
             text = load_config(plan.init).get_text_config()
-            return Shape(int(text.hidden_size), int(text.num_hidden_layers))
+            return DraftShape(int(text.hidden_size), int(text.num_hidden_layers))
         if not work.shape.is_file():
             chosen = choose_shape(
                 load_config(plan.target),
@@ -170,17 +170,17 @@ class Distillation:
                 lambda text: self.report(Progress("shape", text)),
             )
             write_whole(work.shape, str(chosen).encode())
-        return Shape.parse(work.shape.read_text())
+        return DraftShape.parse(work.shape.read_text())
 
     def step_us(self, directory: str | Path) -> float:
         """Microseconds of a draft step, as a drafter would compute it."""
         draft = build_draft(str(directory), self.drafter, "auto", 0, 1)
         return measure_draft(draft, stopwatch(self.device, max(1, len(self.plan.cpus) - 1)))[1]
 
-    def train(self, model: nn.Module, given: Material) -> Learner:
+    def train(self, model: nn.Module, given: Material) -> DraftTraining:
         """Train until the time is over. A draft that is trained further ends halfway back to what it was."""
         torch.set_num_threads(len(self.plan.cpus))
-        learner, checkpoint = Learner(model, self.device), self.work.checkpoint
+        learner, checkpoint = DraftTraining(model, self.device), self.work.checkpoint
         begun = {name: weight.clone() for name, weight in learner.averaged.state_dict().items()}
         columns = head_size(model.config)
         seed = int(trained_seconds(checkpoint))
@@ -210,16 +210,16 @@ def _tokens(text: str, codec: TokenizerCodec) -> tuple[int, ...]:
         return tuple(codec.encode(text))
 
 
-def _refuse_shape(plan: Plan) -> None:
+def _refuse_shape(plan: TrainingPlan) -> None:
     if plan.shape == "auto":
         return
     if plan.init:
         raise ConfigError(f"the draft {plan.init} has a shape already; leave --shape out, or --init")
     config: Any = load_config(plan.target)
-    draft_config(config, Shape.parse(plan.shape))
+    draft_config(config, DraftShape.parse(plan.shape))
 
 
-def _refuse_tokenizer(plan: Plan, target: Target) -> None:
+def _refuse_tokenizer(plan: TrainingPlan, target: Target) -> None:
     if tokenizer_digest(load_tokenizer(plan.init)) != target.info.tokenizer_digest:
         raise ConfigError(
             f"the tokenizer of {plan.init} is not that of {plan.target}; give --init a draft of this target"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
-from actors.training.answers import Answer, Prompt
+from actors.training.answers import TargetAnswer, TrainingPrompt
 
 MOST = 32_768  # FR-Spec (arXiv 2502.14856) and EAGLE-3 keep as many of 128,000
 LEAST = 8_192  # however small the draft is, because fewer do not make most of a text
@@ -29,7 +29,7 @@ def head_tokens(config: Any) -> int:
 
 
 def most_frequent(
-    prompts: Sequence[Prompt], answers: Sequence[Answer], size: int, vocabulary: int
+    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], size: int, vocabulary: int
 ) -> NDArray[np.int64]:
     """The ``size`` most frequent tokens of prompts and answers, ascending.
 
@@ -47,7 +47,7 @@ def most_frequent(
 
 
 def kept_most_frequent(
-    file: Path, prompts: Sequence[Prompt], answers: Sequence[Answer], size: int, vocabulary: int
+    file: Path, prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], size: int, vocabulary: int
 ) -> NDArray[np.int64]:
     """:func:`most_frequent`, saved in ``file``; if that exists, because a training is resumed, it is read instead."""
     if not file.is_file():
@@ -59,7 +59,7 @@ def kept_most_frequent(
     return ids
 
 
-def coverage(answers: Sequence[Answer], covered: DraftVocabulary | None) -> float:
+def coverage(answers: Sequence[TargetAnswer], covered: DraftVocabulary | None) -> float:
     """The share of the answers' tokens that a head covers."""
     if covered is None:
         return 1.0

@@ -27,15 +27,15 @@ from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
 from actors.engines.weights.loading import load_config, load_model
 from actors.models import common_prefix
-from actors.training.answers import TOP, Answer, Prompt
-from actors.training.batches import Batch, batch_of, groups
+from actors.training.answers import TOP, TargetAnswer, TrainingPrompt
+from actors.training.batches import TrainingBatch, batch_of, groups
 from actors.training.distill import ANSWERING, Distillation, Material
+from actors.training.draft_training import DraftTraining, train, trained_seconds
 from actors.training.head import coverage, kept_most_frequent
 from actors.training.head_student import STEPS, HeadStudent, first_head, new_head, save_head
-from actors.training.learner import Learner, train, trained_seconds
-from actors.training.plan import Progress, Reading, Result
+from actors.training.plan import Progress, Reading, TrainingResult
 from actors.training.shapes import stopwatch
-from actors.training.start import Shape
+from actors.training.start import DraftShape
 from protocols.errors import ConfigError
 
 COVERED = 8192  # tokens of the output layer; what a small target's head takes longest for is its own
@@ -127,7 +127,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadBatch(Batch):
+class HeadBatch(TrainingBatch):
     """Its positions stand there ``STEPS`` times: as first token of a round, as second, as third."""
 
     states: Tensor  # (rows, length, states): the target's
@@ -138,7 +138,7 @@ class HeadBatch(Batch):
 
 
 def head_batch(
-    prompts: Sequence[Prompt], answers: Sequence[Answer], features: Features, device: torch.device
+    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], features: Features, device: torch.device
 ) -> HeadBatch:
     plain = batch_of(prompts, answers, device)
     texts = [[*prompts[one.job.prompt].tokens, *one.tokens.tolist()] for one in answers]
@@ -169,7 +169,7 @@ def _made_up(tokens: int, width: int, device: torch.device) -> HeadBatch:
 class HeadDistillation(Distillation):
     """A run of a plan of kind "head"."""
 
-    def run(self) -> Result:
+    def run(self) -> TrainingResult:
         self.features = Features(self.work.features)
         given = self.ask_target()
         usable = [one for one in given.answers.answers if self._has(given, one)]
@@ -191,7 +191,7 @@ class HeadDistillation(Distillation):
         assert isinstance(averaged, HeadStudent)
         save_head(averaged, self.work.out, self.plan.target)
         after, depths = self.judge(averaged, given, held)
-        return Result(
+        return TrainingResult(
             shape=f"EAGLE-3 {given.shape}",
             parameters=sum(p.numel() for p in averaged.parameters()),
             start="random weights under the target's output layer",
@@ -216,7 +216,7 @@ class HeadDistillation(Distillation):
     def expected(self, target: Target) -> str:
         """By a step on made-up states, an eighth of a batch."""
         config, ids = load_config(self.plan.target).get_text_config(), np.arange(min(COVERED, target.info.vocab_size))
-        learner = Learner(new_head(config, torch.zeros(len(ids), config.hidden_size), ids), self.device)
+        learner = DraftTraining(new_head(config, torch.zeros(len(ids), config.hidden_size), ids), self.device)
         tokens = TOKENS // 8
         batch = _made_up(tokens, config.hidden_size, self.device)
         for _ in range(2):  # the first allocates
@@ -230,27 +230,27 @@ class HeadDistillation(Distillation):
             f"{share:.0%} of the time; published heads, at 60 to 85%, learned from half a million answers"
         )  # arXiv 2503.01840
 
-    def shape(self, took_us: float) -> Shape:
-        return Shape(int(load_config(self.plan.target).get_text_config().hidden_size), 1)
+    def shape(self, took_us: float) -> DraftShape:
+        return DraftShape(int(load_config(self.plan.target).get_text_config().hidden_size), 1)
 
-    def _has(self, given: Material, one: Answer) -> bool:
+    def _has(self, given: Material, one: TargetAnswer) -> bool:
         try:
             self.features.of([*given.prompts[one.job.prompt].tokens, *one.tokens.tolist()])
         except OSError:
             return False
         return True
 
-    def _trained(self, head: HeadStudent, given: Material, answers: Sequence[Answer]) -> Learner:
+    def _trained(self, head: HeadStudent, given: Material, answers: Sequence[TargetAnswer]) -> DraftTraining:
         torch.set_num_threads(len(self.plan.cpus))
         checkpoint = self.work.checkpoint
-        learner = Learner(head, self.device)
+        learner = DraftTraining(head, self.device)
         until = trained_seconds(checkpoint) + given.training_s
         batches = self._batches(given.prompts, answers, len(head.d2t), int(trained_seconds(checkpoint)))
         train(learner, batches, until, checkpoint, self.report, self.timer)
         return learner
 
     def _batches(
-        self, prompts: Sequence[Prompt], answers: Sequence[Answer], columns: int, seed: int
+        self, prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], columns: int, seed: int
     ) -> Iterator[HeadBatch]:
         together, order = groups(prompts, answers, columns * STEPS, TOKENS), random.Random(seed)
         while True:
@@ -260,7 +260,7 @@ class HeadDistillation(Distillation):
 
     @torch.no_grad()
     def judge(
-        self, head: HeadStudent, given: Material, held: Sequence[Answer]
+        self, head: HeadStudent, given: Material, held: Sequence[TargetAnswer]
     ) -> tuple[list[Reading], tuple[float, ...]]:
         """How the head reads answers kept apart, with the noise that they were drawn with: the ranks of their tokens
         among its first choices; and how often the first choice is right by depth, behind right ones."""

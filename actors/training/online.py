@@ -18,9 +18,9 @@ from actors.engines.sampling.noise import gumbel
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
 from actors.engines.weights.loading import load_model, load_tokenizer
 from actors.records import LoggedRequest
-from actors.training.answers import Answer, Job, Prompt
-from actors.training.batches import LOGITS, Batch, batch_of, groups
-from actors.training.learner import Learner, halfway
+from actors.training.answers import Job, TargetAnswer, TrainingPrompt
+from actors.training.batches import LOGITS, TrainingBatch, batch_of, groups
+from actors.training.draft_training import DraftTraining, halfway
 from actors.training.losses import choice
 
 TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
@@ -43,7 +43,7 @@ class OnlineTrainer:
 
     def begin(self, directory: str) -> None:
         model = load_model(directory or self._draft, CPU, torch.float32).requires_grad_(True)
-        self._learner = Learner(model, CPU)
+        self._learner = DraftTraining(model, CPU)
         covered = draft_vocabulary(model)
         self._columns = head_size(model.config)
         self._tokens = self._columns if covered is None else torch.from_numpy(covered.ids)
@@ -53,15 +53,15 @@ class OnlineTrainer:
         vocabulary = self.info.vocab_size
         room = min(self.info.max_context, TOKENS)
         most = max(1, LOGITS // 4 // self._columns)  # places of one text: training holds several copies of their logits
-        prompts: list[Prompt] = []
-        answers: list[Answer] = []
+        prompts: list[TrainingPrompt] = []
+        answers: list[TargetAnswer] = []
         tokens = 0
         for text in self._random.choices(texts, k=len(texts)):
             cut = text.text[: min(most, room - len(text.prompt))] if len(text.prompt) < room else ()
             if not cut or max(*text.prompt, *cut) >= vocabulary:
                 continue
             answers.append(_answer(len(prompts), text, cut))
-            prompts.append(Prompt(text.prompt))
+            prompts.append(TrainingPrompt(text.prompt))
             tokens += len(text.prompt) + len(cut)
             if tokens >= 4 * TOKENS:  # so that those of like length go together
                 break
@@ -73,7 +73,7 @@ class OnlineTrainer:
         self._learner.step_on(batch, lambda logits: self._loss(logits, batch, noise), RATE)
         return len(batch.answers)
 
-    def _loss(self, logits: torch.Tensor, batch: Batch, noise: torch.Tensor) -> torch.Tensor:
+    def _loss(self, logits: torch.Tensor, batch: TrainingBatch, noise: torch.Tensor) -> torch.Tensor:
         """Tokens that the head does not cover cannot be learned, and are left out."""
         tokens = self._learner.columns[batch.answers]
         covered = tokens >= 0
@@ -82,7 +82,7 @@ class OnlineTrainer:
         share = covered.float().mean()
         return share * choice(logits[covered], tokens[covered], noise[covered], batch.temperature[covered])
 
-    def _noise(self, prompt: Prompt, answer: Answer) -> torch.Tensor:
+    def _noise(self, prompt: TrainingPrompt, answer: TargetAnswer) -> torch.Tensor:
         """(places, columns of the head): the noise of the target's choices."""
         first, places = len(prompt.tokens), len(answer.tokens)
         if answer.job.temperature == 0:
@@ -109,8 +109,8 @@ class OnlineTrainer:
         return self._loaded[directory]
 
 
-def _answer(prompt: int, text: LoggedRequest, tokens: Sequence[int]) -> Answer:
+def _answer(prompt: int, text: LoggedRequest, tokens: Sequence[int]) -> TargetAnswer:
     """Its alternatives are unknown."""
     job = Job(prompt, text.sampling.temperature, text.sampling.seed)
     none = np.zeros((len(tokens), 0))
-    return Answer(job, np.array(tokens, dtype=np.int32), none.astype(np.int32), none.astype(np.float16))
+    return TargetAnswer(job, np.array(tokens, dtype=np.int32), none.astype(np.int32), none.astype(np.float16))

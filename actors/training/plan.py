@@ -23,7 +23,7 @@ class Text(msgspec.Struct, frozen=True):
     text: str
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     out: str
     texts: tuple[Text, ...]
@@ -37,7 +37,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = False
 
 
-class Result(msgspec.Struct, kw_only=True):
+class TrainingResult(msgspec.Struct, kw_only=True):
     """What a training has made. ``before`` is the draft with its first weights."""
 
     shape: str

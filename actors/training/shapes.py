@@ -13,7 +13,7 @@ import torch
 from actors.engines.targets.target import Target
 from actors.models import Window, sample_tokens
 from actors.training.head import head_tokens
-from actors.training.start import HEAD, Shape, draft_config, empty_draft, is_cut
+from actors.training.start import HEAD, DraftShape, draft_config, empty_draft, is_cut
 from protocols.messages import Sampling
 
 STEPS = 25  # of a narrow draft in a round: it begins with no place right, so a tree must be large
@@ -24,13 +24,13 @@ WINDOW = 15  # draft tokens of a usual round
 ROUNDS = 9  # of which the median counts
 
 
-def narrower(target: Any) -> list[Shape]:
+def narrower(target: Any) -> list[DraftShape]:
     """Shapes narrower than a target of this configuration, those whose step reads most weights first."""
     text = target.get_text_config()
     widths = {int(text.hidden_size * f) // HEAD * HEAD for f in FRACTIONS} - {0}
-    shapes = [Shape(width, n) for width in widths for n in LAYERS if n <= max(1, text.num_hidden_layers // 2)]
+    shapes = [DraftShape(width, n) for width in widths for n in LAYERS if n <= max(1, text.num_hidden_layers // 2)]
 
-    def weights(shape: Shape) -> int:
+    def weights(shape: DraftShape) -> int:
         return shape.width * (head_tokens(draft_config(target, shape)) + 12 * shape.width * shape.layers)
 
     return sorted(shapes, key=weights, reverse=True)
@@ -42,10 +42,10 @@ def choose_shape(
     round_us: float,
     step_us: Callable[[str], float],
     note: Callable[[str], None],
-) -> Shape:
+) -> DraftShape:
     """One layer cut from the target if ``CUT_STEPS`` fit into a round; else the largest narrower shape of which
     ``STEPS`` do; else the cheapest."""
-    cut = Shape(target.get_text_config().hidden_size, 1)
+    cut = DraftShape(target.get_text_config().hidden_size, 1)
     shapes = narrower(target)
     for shape in [cut, *shapes] if is_cut(target, cut) else shapes:
         with tempfile.TemporaryDirectory() as directory:

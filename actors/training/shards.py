@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.training.answers import Answer, Job
+from actors.training.answers import Job, TargetAnswer
 
 PER_SHARD = 32  # answers; what an interruption loses at most
 
@@ -18,9 +18,9 @@ class Shards:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._files = sorted(directory.glob("answers-*.npz"))
-        self.answers: list[Answer] = [answer for file in self._files for answer in _read(file)]
+        self.answers: list[TargetAnswer] = [answer for file in self._files for answer in _read(file)]
         self.seconds = _seconds(self._files[-1]) if self._files else 0.0  # of writing, by all runs
-        self._pending: list[Answer] = []
+        self._pending: list[TargetAnswer] = []
 
     @property
     def done(self) -> set[Job]:
@@ -30,7 +30,7 @@ class Shards:
     def tokens(self) -> int:
         return sum(len(answer.tokens) for answer in self.answers)
 
-    def add(self, answer: Answer, seconds: float) -> None:
+    def add(self, answer: TargetAnswer, seconds: float) -> None:
         """``seconds``: that all runs had spent on answers when this one was complete."""
         self.answers.append(answer)
         self.seconds = seconds
@@ -59,12 +59,12 @@ class Shards:
         self._pending.clear()
 
 
-def _read(path: Path) -> list[Answer]:
+def _read(path: Path) -> list[TargetAnswer]:
     with np.load(path) as stored:
         cuts = np.cumsum(stored["lengths"])[:-1]
         parts = [np.split(stored[name], cuts) for name in ("tokens", "ids", "logprobs")]
         found = [Job(int(prompt), float(temperature), int(seed)) for prompt, temperature, seed in stored["jobs"]]
-    return [Answer(*row) for row in zip(found, *parts, strict=True)]
+    return [TargetAnswer(*row) for row in zip(found, *parts, strict=True)]
 
 
 def _seconds(path: Path) -> float:

@@ -21,7 +21,7 @@ _LAYER = re.compile(r"(?<=\.)(?:layers|h|blocks)\.(\d+)(?=\.)")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DraftShape:
     width: int
     layers: int
 
@@ -29,11 +29,11 @@ class Shape:
         return f"{self.width}x{self.layers}"
 
     @staticmethod
-    def parse(text: str) -> Shape:
+    def parse(text: str) -> DraftShape:
         found = re.fullmatch(r"(\d+)x(\d+)", text)
         if not found or not int(found[1]) or not int(found[2]):
             raise ConfigError(f"shape {text!r} is not a width and a number of layers; write auto, or such as 768x2")
-        return Shape(int(found[1]), int(found[2]))
+        return DraftShape(int(found[1]), int(found[2]))
 
 
 def chosen_layers(have: int, wanted: int) -> list[int]:
@@ -43,7 +43,7 @@ def chosen_layers(have: int, wanted: int) -> list[int]:
     return [round(i * (have - 1) / (wanted - 1)) for i in range(wanted)]
 
 
-def is_cut(target: Any, shape: Shape) -> bool:
+def is_cut(target: Any, shape: DraftShape) -> bool:
     """Whether a draft of ``shape`` is cut from a target of that configuration."""
     text = target.get_text_config()
     if shape.width != text.hidden_size:
@@ -52,7 +52,7 @@ def is_cut(target: Any, shape: Shape) -> bool:
         return not recurrent_layers(AutoModelForCausalLM.from_config(text))
 
 
-def draft_config(target: Any, shape: Shape) -> Any:
+def draft_config(target: Any, shape: DraftShape) -> Any:
     """The draft's configuration. ConfigError for a shape that cannot be made of this target."""
     text = target.get_text_config()
     if is_cut(target, shape):
@@ -96,7 +96,7 @@ def empty_draft(config: Any, head: int = 0) -> nn.Module:
     return model
 
 
-def first_draft(target: nn.Module, shape: Shape) -> nn.Module:
+def first_draft(target: nn.Module, shape: DraftShape) -> nn.Module:
     """A draft of ``shape`` in float32 with as much of the target as fits."""
     config: Any = target.config
     draft = empty_draft(draft_config(config, shape))

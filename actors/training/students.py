@@ -17,10 +17,10 @@ from actors.engines.drafts.replay import replay_draft
 from actors.engines.weights.draft_vocabulary import with_part_head
 from actors.engines.weights.loading import load_model, load_tokenizer
 from actors.records import LoggedRequest
-from actors.training.answers import Answer, Prompt
+from actors.training.answers import TargetAnswer, TrainingPrompt
 from actors.training.head import head_tokens, kept_most_frequent
-from actors.training.plan import Plan, Reading
-from actors.training.start import Shape, first_draft
+from actors.training.plan import Reading, TrainingPlan
+from actors.training.start import DraftShape, first_draft
 from actors.training.workspace import Workspace
 from protocols.messages import Sampling
 
@@ -31,13 +31,13 @@ CPU = torch.device("cpu")
 class Students:
     """The drafts of one training. ``held``: answers to the prompts kept apart. ``device``: a drafter's."""
 
-    plan: Plan
+    plan: TrainingPlan
     work: Workspace
-    prompts: Sequence[Prompt]
-    held: Sequence[Answer]
+    prompts: Sequence[TrainingPrompt]
+    held: Sequence[TargetAnswer]
     device: str
 
-    def begin(self, shape: Shape, shown: Sequence[Prompt], answers: Sequence[Answer]) -> nn.Module:
+    def begin(self, shape: DraftShape, shown: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer]) -> nn.Module:
         """``--init``'s draft, or one of that shape that holds what it can of the target. The output layer covers what
         occurs most in ``shown`` and ``answers``."""
         if self.plan.init:

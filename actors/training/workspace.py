@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from actors.training.plan import Plan
+from actors.training.plan import TrainingPlan
 from actors.training.shards import Shards
 from protocols.errors import ConfigError
 
@@ -14,7 +14,7 @@ from protocols.errors import ConfigError
 class Workspace:
     """Of one training. Nothing is written before :meth:`begin`: a run that is refused leaves no folder behind."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrainingPlan) -> None:
         """ConfigError if the directory is not as ``--resume`` or its absence wants it, or if the training that is to be
         resumed is another one."""
         self.out = Path(plan.out)
@@ -51,7 +51,7 @@ class Workspace:
     def _check_same(self) -> None:
         if not self._plan.is_file():
             raise ConfigError(f"{self.out} holds no training to resume; leave --resume out")
-        if msgspec.json.decode(self._plan.read_bytes(), type=Plan) != self._asked:
+        if msgspec.json.decode(self._plan.read_bytes(), type=TrainingPlan) != self._asked:
             raise ConfigError(
                 f"the training in {self.out} had another target, shape, start or prompts; give the same again"
             )

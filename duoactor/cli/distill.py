@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from actors.training.plan import EXPECTED, Plan, Progress, Result, Text
+from actors.training.plan import EXPECTED, Progress, Text, TrainingPlan, TrainingResult
 from duoactor import config, render
 from duoactor.bench.suites import BUILTIN, load_suite
 from duoactor.cli.environment import available_cpus
@@ -83,7 +83,7 @@ def distill(
         raise click.UsageError("a head has the target's width and begins anew: leave --shape and --init out")
     from actors.training.distill import distill as train
 
-    plan = Plan(
+    plan = TrainingPlan(
         target=config.resolve_model(target, "target"),
         out=out,
         texts=tuple(text for file in prompts or (BUILTIN,) for text in _texts(file)),
@@ -122,7 +122,7 @@ def distill(
     _tell(plan, result, as_json)
 
 
-def _tell(plan: Plan, result: Result, as_json: bool) -> None:
+def _tell(plan: TrainingPlan, result: TrainingResult, as_json: bool) -> None:
     """Write the draft's card; print what came out."""
     (Path(plan.out) / "README.md").write_text(card(plan, result), "utf-8")
     found, chains = rows(result), lengths(result)

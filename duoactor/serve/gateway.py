@@ -14,7 +14,7 @@ import msgspec
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
 from duoactor.serve.errors import ApiError, blamed
-from duoactor.serve.metrics import Metrics, Watch
+from duoactor.serve.metrics import Metrics, RequestTimer
 from duoactor.serve.otel import QuestionSpan, Tracing
 from duoactor.serve.question import Question
 from duoactor.serve.thinking import Wish
@@ -268,7 +268,7 @@ class Choices:
         self._begin = begin
         self._span: QuestionSpan | None = None
         self._structure = structure
-        self._watch = Watch(gateway.metrics)
+        self._watch = RequestTimer(gateway.metrics)
         self._stats: dict[int, RequestStats] = {}
         self._readers: list[asyncio.Task[None]] = []
         # Bounded: an unread stream is suspended, and not gathered here.

@@ -71,7 +71,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class Watch:
+class RequestTimer:
     """Times one request."""
 
     def __init__(self, metrics: Metrics) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from actors.engines.cache.pool import KVPool, KVShape
-from actors.engines.decoder.torch.attention import Attention, Stretch
+from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.decoder.torch.causal_attention import CausalAttention
 from actors.engines.flat_batch import Segment, causal
 
@@ -19,5 +19,5 @@ def test_rows_see_the_text_up_to_themselves(start, rows, heads, kv_heads):
     visible = causal(start, start + rows)
     segment = Segment(rows, 100, visible.shape[1], visible, prompt=True)
     mask = torch.zeros(visible.shape).masked_fill(~torch.from_numpy(visible), float("-inf"))
-    expected = Attention(pool, [Stretch(100, visible.shape[1], mask)], heads, 0.25)(1, queries)
+    expected = PoolAttention(pool, [Stretch(100, visible.shape[1], mask)], heads, 0.25)(1, queries)
     torch.testing.assert_close(CausalAttention(pool, segment, 0.25)(1, queries), expected)

@@ -11,7 +11,7 @@ from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu import graphs
 from actors.engines.decoder.gpu.folded_attention import attend_folded
 from actors.engines.decoder.gpu.graphs import Direct
-from actors.engines.decoder.gpu.inbox import Inbox
+from actors.engines.decoder.gpu.round_buffer import RoundBuffer
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
@@ -24,14 +24,14 @@ from tests.engines.tiny import VOCAB, info, make
 
 
 def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):
-    honest = Inbox.unpack
+    honest = RoundBuffer.unpack
 
     def reading(self, shape):
         out = honest(self, shape)
         assert out.tokens[0].item() >= 0
         return out
 
-    monkeypatch.setattr(Inbox, "unpack", reading)
+    monkeypatch.setattr(RoundBuffer, "unpack", reading)
     engine = recorded()
     chain(engine, ids(4), 0, 4)
     assert "goes through the host" in caplog.text

@@ -11,7 +11,7 @@ from actors.engines.decoder.gpu import gathered
 from actors.engines.decoder.gpu.folded_attention import attend_folded
 from actors.engines.decoder.gpu.gathered import Gathered
 from actors.engines.decoder.gpu.graphs import Direct
-from actors.engines.decoder.gpu.inbox import Inbox
+from actors.engines.decoder.gpu.round_buffer import RoundBuffer
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
@@ -74,7 +74,7 @@ def test_a_recording_of_one_request_serves_another_of_any_base_length_and_tree(n
 def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
     """The test of the test above: python values of the recorded round would be those of every later one."""
     engine, usual = recorded(), recorded(recorder=Direct())
-    unpack, look = Inbox.unpack, Gathered.unpack
+    unpack, look = RoundBuffer.unpack, Gathered.unpack
 
     def rows_baked(self, shape):
         start = int(self._host[: 12 * shape.rows].view(np.int32)[shape.rows])
@@ -91,7 +91,7 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
         return out._replace(sees=sees[None])
 
     if what == "positions":
-        monkeypatch.setattr(Inbox, "unpack", rows_baked)
+        monkeypatch.setattr(RoundBuffer, "unpack", rows_baked)
     else:
         monkeypatch.setattr(Gathered, "unpack", look_baked)
     a, b = ids(20), ids(31, seed=1)

@@ -15,7 +15,7 @@ from actors.engines.decoder import layout
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu import in_place as in_place_module
-from actors.engines.decoder.gpu.body import TritonBody, error_of, gpu_body
+from actors.engines.decoder.gpu.body import Kernels, TritonBody, error_of, gpu_body
 from actors.engines.decoder.gpu.graphs import Direct, Graphs
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
@@ -172,14 +172,15 @@ def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain
         first += len(tokens)
 
 
-def weights_of(family: str) -> layout.Weights:
+def weights_of(family: str) -> layout.DecoderWeights:
     model = make(family)
     return layout.lay_out(spec_of(model.config), ModuleSource(model))
 
 
 def by_triton(engine: LlamaEngine, family: str) -> None:
     """What the engine records is computed as on a GPU; texts are filled in by torch, in a hundredth of the time."""
-    body = TritonBody(weights_of(family), engine.pool, engine.dtype, engine.graphs.body.exact, linear, between, GPU)
+    kernels = Kernels(linear, between, GPU)
+    body = TritonBody(weights_of(family), engine.pool, engine.dtype, engine.graphs.body.exact, kernels)
     engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, False, InPlace(body, kernels, GPU))
 
 

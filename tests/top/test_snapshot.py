@@ -8,7 +8,7 @@ from rich.console import Console
 from duoactor import AsyncClient, ConnectionLost
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
-from duoactor.top import TopPicture, Watch, clean, draw, snapshot
+from duoactor.top import RecentReports, TopPicture, clean, draw, snapshot
 from protocols.messages import ActorStatus, RequestStatus, StatusReport, TargetStatus
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
@@ -34,7 +34,7 @@ def report(uptime_ms: float, tokens: int, made: int) -> StatusReport:
 
 
 def test_rates_are_of_the_last_seconds_and_begin_anew_with_another_verifier():
-    watch = Watch("here")
+    watch = RecentReports("here")
     for second in range(10):
         watch.answered(report(1000.0 * second, 10 * second, 30 * second), float(second))
     picture = watch.picture()

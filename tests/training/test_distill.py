@@ -21,13 +21,13 @@ from actors.engines.weights.loading import load_config
 from actors.records import LoggedRequest
 from actors.training import collecting, head
 from actors.training import distill as training
-from actors.training.answers import Answer, Prompt, jobs, write_answers
+from actors.training.answers import TargetAnswer, TrainingPrompt, jobs, write_answers
 from actors.training.batches import batch_of
 from actors.training.distill import MOST_APART, distill, kept_apart
-from actors.training.learner import Learner, trained_seconds
-from actors.training.plan import Plan, Progress, Result, Text
+from actors.training.draft_training import DraftTraining, trained_seconds
+from actors.training.plan import Progress, Text, TrainingPlan, TrainingResult
 from actors.training.shards import Shards
-from actors.training.start import Shape, first_draft
+from actors.training.start import DraftShape, first_draft
 from duoactor.cli import main
 from duoactor.distill import card
 from protocols.errors import ConfigError, ModelError
@@ -48,10 +48,10 @@ def target_of(family: str, directory: Path) -> str:
     return str(directory)
 
 
-def plan_of(tmp_path: Path, **changed: object) -> Plan:
+def plan_of(tmp_path: Path, **changed: object) -> TrainingPlan:
     texts = tuple(Text("words", f"w{i} w{2 * i} w{3 * i}") for i in range(3, 15))
     fields: dict[str, object] = {"target": str(tmp_path / "target"), "out": str(tmp_path / "draft"), "texts": texts}
-    return Plan(**(fields | {"shape": "64x1", "minutes": 1, "device": "cpu"} | changed))
+    return TrainingPlan(**(fields | {"shape": "64x1", "minutes": 1, "device": "cpu"} | changed))
 
 
 def ignore(at: Progress) -> None:
@@ -64,7 +64,7 @@ def ticking() -> Callable[[], float]:
     return lambda: float(next(seconds))
 
 
-def made(plan: Plan) -> Result:
+def made(plan: TrainingPlan) -> TrainingResult:
     return distill(plan, ignore, ticking())
 
 
@@ -96,13 +96,13 @@ def test_the_command_writes_a_card_and_never_over_a_directory(tmp_path: Path, ca
 
 def test_what_is_learned_raises_the_agreement(tmp_path: Path):
     target, _ = build_target(target_of("llama", tmp_path / "target"), "cpu", "float32", 0, 1)
-    prompts = [Prompt((i, 2 * i, 3 * i), "words") for i in range(3, 11)]
-    answers: list[Answer] = []
+    prompts = [TrainingPrompt((i, 2 * i, 3 * i), "words") for i in range(3, 11)]
+    answers: list[TargetAnswer] = []
     write_answers(target, prompts, islice(jobs(8), 16), answers.append, lambda: True, longest=16)
     assert {len(answer.tokens) for answer in answers} <= set(range(1, 17)) and len(answers) == 16
     torch.manual_seed(0)
     device = torch.device("cpu")
-    learner = Learner(first_draft(make("llama"), Shape(64, 1)), device)
+    learner = DraftTraining(first_draft(make("llama"), DraftShape(64, 1)), device)
 
     def agreement() -> float:
         logits = batch.logits(learner.averaged)
@@ -119,7 +119,7 @@ def shards_of(tmp_path: Path) -> tuple[Shards, Shards]:
     return Shards(tmp_path / "draft" / "training" / "apart"), Shards(tmp_path / "draft" / "training" / "answers")
 
 
-def interrupted(plan: Plan, phase: str, share: float) -> None:
+def interrupted(plan: TrainingPlan, phase: str, share: float) -> None:
     def interrupt(at: Progress) -> None:
         if at.phase == phase and at.share is not None and at.share > share:
             raise KeyboardInterrupt
@@ -198,7 +198,7 @@ def test_a_narrower_draft_does_not_say_that_it_began_with_layers_of_its_target(t
 def test_on_a_busy_machine_the_command_says_that_it_measures_badly(
     load: float, told: bool, tmp_path, capsys, monkeypatch
 ):
-    def stop(plan: Plan, *_: object) -> None:
+    def stop(plan: TrainingPlan, *_: object) -> None:
         raise ConfigError("stopped")
 
     monkeypatch.setattr(training, "distill", stop)
@@ -210,7 +210,7 @@ def test_on_a_busy_machine_the_command_says_that_it_measures_badly(
 
 
 def test_after_ctrl_c_the_command_says_how_to_go_on(tmp_path: Path, capsys, monkeypatch):
-    def interrupt(plan: Plan, *_: object) -> None:
+    def interrupt(plan: TrainingPlan, *_: object) -> None:
         Path(plan.out).mkdir()
         raise KeyboardInterrupt
 
@@ -222,9 +222,9 @@ def test_after_ctrl_c_the_command_says_how_to_go_on(tmp_path: Path, capsys, monk
 
 def test_a_shape_that_was_chosen_stays_when_another_would_be_now(tmp_path: Path, monkeypatch):
     target_of("llama", tmp_path / "target")
-    monkeypatch.setattr(training, "choose_shape", lambda *_: Shape(64, 1))
+    monkeypatch.setattr(training, "choose_shape", lambda *_: DraftShape(64, 1))
     assert made(plan_of(tmp_path, shape="auto")).shape == "64x1"
-    monkeypatch.setattr(training, "choose_shape", lambda *_: Shape(64, 2))
+    monkeypatch.setattr(training, "choose_shape", lambda *_: DraftShape(64, 2))
     assert made(plan_of(tmp_path, shape="auto", resume=True)).shape == "64x1"
 
 

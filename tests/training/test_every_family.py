@@ -17,11 +17,11 @@ from actors.engines.generic.recurrence import recurrent_layers
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Leaf
-from actors.training.answers import Answer, Prompt, jobs, write_answers
+from actors.training.answers import TargetAnswer, TrainingPrompt, jobs, write_answers
 from actors.training.batches import batch_of
-from actors.training.learner import Learner
+from actors.training.draft_training import DraftTraining
 from actors.training.shapes import narrower
-from actors.training.start import Shape, first_draft
+from actors.training.start import DraftShape, first_draft
 from protocols.messages import Sampling
 from tests.engines.families import FAMILIES, model_of
 from tests.engines.tiny import VOCAB, info
@@ -32,7 +32,7 @@ RECURRENT = (
     *("Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "OlmoHybrid", "Lfm2", "Lfm2Moe", "Mamba", "FalconMamba", "Mamba2"),
     *("FalconH1", "GraniteMoeHybrid", "Bamba", "Jamba", "NemotronH"),
 )  # a draft of theirs is a narrower Llama
-PROMPTS = [Prompt((i, 2 * i, 3 * i), "words") for i in range(3, 7)]
+PROMPTS = [TrainingPrompt((i, 2 * i, 3 * i), "words") for i in range(3, 7)]
 
 
 def test_the_families_that_are_left_out_are_those_that_a_draft_cannot_be_of():
@@ -43,12 +43,12 @@ def test_the_families_that_are_left_out_are_those_that_a_draft_cannot_be_of():
 def test_a_draft_of_each_family_is_cut_trained_and_loaded(name: str, tmp_path: Path):
     torch.set_num_threads(1)
     model = model_of(name)
-    draft = first_draft(model, Shape(64, 1))
+    draft = first_draft(model, DraftShape(64, 1))
     assert type(draft) is type(model)
-    learner = Learner(draft, CPU)
+    learner = DraftTraining(draft, CPU)
     before = copy.deepcopy(learner.averaged.state_dict())
     target = Target((LlamaEngine if supports(model.config) else TransformersEngine)(model, info(model), 4096), 8, ROWS)
-    answers: list[Answer] = []
+    answers: list[TargetAnswer] = []
     write_answers(target, PROMPTS, islice(jobs(len(PROMPTS)), 2 * len(PROMPTS)), answers.append, lambda: True, 8)
     assert len(answers) == 2 * len(PROMPTS)
     accepted = learner.step(batch_of(PROMPTS, answers, CPU), 0.5)
@@ -68,5 +68,5 @@ def test_a_draft_of_each_family_is_cut_trained_and_loaded(name: str, tmp_path: P
 def test_the_draft_of_a_recurrent_target_is_a_llama_also_where_it_is_as_wide(name: str):
     model = model_of(name)
     width = model.config.get_text_config().hidden_size
-    for shape in (Shape(width, 1), *narrower(model.config)):
+    for shape in (DraftShape(width, 1), *narrower(model.config)):
         assert isinstance(first_draft(model, shape), LlamaForCausalLM)

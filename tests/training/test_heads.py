@@ -12,11 +12,11 @@ from actors.engines.heads.build import build_head
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Leaf
-from actors.training.answers import Answer, Job, Prompt
+from actors.training.answers import Job, TargetAnswer, TrainingPrompt
 from actors.training.distill import distill
 from actors.training.head_student import first_head, save_head
 from actors.training.heads import Features, Watched, head_batch, taps_of
-from actors.training.plan import EXPECTED, Plan, Progress, Text
+from actors.training.plan import EXPECTED, Progress, Text, TrainingPlan
 from duoactor.cli import main
 from protocols.messages import Sampling
 from tests.engines.mirrored_texts import some_prompt
@@ -58,8 +58,8 @@ def test_a_served_head_proposes_what_it_did_in_training(tmp_path):
     handle, text = text_of(watched, prompt, 9)
     watched.close(handle)
     tokens = np.array(text[30:], np.int32)
-    answer = Answer(Job(0, 0.0, 0), tokens, np.zeros((9, 4), np.int32), np.zeros((9, 4), np.float16))
-    batch = head_batch([Prompt(tuple(prompt))], [answer], features, CPU)
+    answer = TargetAnswer(Job(0, 0.0, 0), tokens, np.zeros((9, 4), np.int32), np.zeros((9, 4), np.float16))
+    batch = head_batch([TrainingPrompt(tuple(prompt))], [answer], features, CPU)
     with torch.inference_mode():
         steps = head(batch.tokens, batch.states, batch.kept, batch.mask)
     save_head(head, tmp_path / "head", "target")
@@ -106,7 +106,7 @@ def test_texts_that_are_written_together_all_keep_their_states(tmp_path):
 def test_a_head_is_distilled_resumed_and_served(tmp_path, capsys):
     target = target_of("llama", tmp_path / "target")
     texts = tuple(Text("words", f"w{i} w{2 * i} w{3 * i}") for i in range(3, 15))
-    plan = Plan(target=target, out=str(tmp_path / "head"), texts=texts, kind="head", minutes=0.05, device="cpu")
+    plan = TrainingPlan(target=target, out=str(tmp_path / "head"), texts=texts, kind="head", minutes=0.05, device="cpu")
     said: list[Progress] = []
     result = distill(plan, said.append)
     assert result.steps > 0
@@ -114,7 +114,7 @@ def test_a_head_is_distilled_resumed_and_served(tmp_path, capsys):
     [(first, sentence)] = [(at, one.text) for at, one in enumerate(said) if one.phase == EXPECTED]
     assert re.match(r"about [\d,]+ steps fit into this time\. After [\d,]+ the head", sentence)
     assert not any(one.phase.startswith(("answers", "training")) for one in said[:first])
-    again = distill(Plan(**{**_fields(plan), "resume": True}), ignore)
+    again = distill(TrainingPlan(**{**_fields(plan), "resume": True}), ignore)
     assert again.steps > result.steps
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]

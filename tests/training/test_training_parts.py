@@ -13,15 +13,15 @@ import torch
 from transformers import LlamaConfig
 
 from actors.engines.weights.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
-from actors.training.answers import TOP, Answer, Job, Prompt, jobs
+from actors.training.answers import TOP, Job, TargetAnswer, TrainingPrompt, jobs
+from actors.training.draft_training import halfway
 from actors.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
-from actors.training.learner import halfway
 from actors.training.losses import blend, divergences
 from actors.training.muon import Muon, orthogonal
-from actors.training.plan import Reading, Result
+from actors.training.plan import Reading, TrainingResult
 from actors.training.shapes import CUT_STEPS, STEPS, choose_shape, narrower, stopwatch
 from actors.training.shards import PER_SHARD, Shards
-from actors.training.start import Shape, chosen_layers, draft_config, first_draft
+from actors.training.start import DraftShape, chosen_layers, draft_config, first_draft
 from duoactor.distill import rows, verdict
 from protocols.errors import ConfigError
 from tests.engines.tiny import make
@@ -59,7 +59,7 @@ def test_the_places_that_a_draft_fits_least_are_left_out():
 
 def test_a_draft_as_wide_as_its_target_begins_with_the_targets_own_layers():
     target = make("llama")
-    draft = first_draft(target, Shape(64, 2))
+    draft = first_draft(target, DraftShape(64, 2))
     ours, theirs = draft.state_dict(), target.state_dict()
     assert torch.equal(ours["model.layers.1.mlp.up_proj.weight"], theirs["model.layers.2.mlp.up_proj.weight"])
     assert torch.equal(ours["model.embed_tokens.weight"], theirs["model.embed_tokens.weight"])
@@ -74,9 +74,9 @@ def test_a_shape_that_cannot_be_made_is_refused_in_one_sentence():
         ("96x1", "cannot be made"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            draft_config(config, Shape.parse(text))
+            draft_config(config, DraftShape.parse(text))
     with pytest.raises(ConfigError, match="more layers than the target's 3"):
-        draft_config(config, Shape(64, 4))
+        draft_config(config, DraftShape(64, 4))
 
 
 class Tokenizer:
@@ -89,13 +89,13 @@ def test_one_layer_is_cut_if_its_steps_fit_else_the_largest_narrower_shape_is_ta
     config.hidden_size, config.num_hidden_layers = 256, 8
     config.head_dim = 64
     shapes = narrower(config)
-    assert shapes[-1] == Shape(64, 1) and Shape(128, 4) in shapes and Shape(256, 1) not in shapes
+    assert shapes[-1] == DraftShape(64, 1) and DraftShape(128, 4) in shapes and DraftShape(256, 1) not in shapes
 
-    def chosen(round_us: float, *step_us: float) -> Shape:
+    def chosen(round_us: float, *step_us: float) -> DraftShape:
         times = iter(step_us)
         return choose_shape(config, Tokenizer(), round_us, lambda directory: next(times), lambda text: None)
 
-    assert chosen(100 * CUT_STEPS, 100) == Shape(256, 1)
+    assert chosen(100 * CUT_STEPS, 100) == DraftShape(256, 1)
     assert chosen(100 * STEPS, 500, 300, 99) == shapes[1]
     assert chosen(1.0, *range(100, 99 - len(shapes), -1)) == shapes[-1]  # the cheapest, where none fits
 
@@ -105,9 +105,9 @@ def test_models_that_compute_with_one_thread_are_measured_in_its_own_time():
     assert stopwatch(torch.device("cpu"), 3) is stopwatch(torch.device("cuda"), 1) is time.perf_counter
 
 
-def answer(job: Job, length: int) -> Answer:
+def answer(job: Job, length: int) -> TargetAnswer:
     table = np.arange(length * TOP).reshape(length, TOP)
-    return Answer(job, np.arange(length, dtype=np.int32), table.astype(np.int32), (-table / 8).astype(np.float16))
+    return TargetAnswer(job, np.arange(length, dtype=np.int32), table.astype(np.int32), (-table / 8).astype(np.float16))
 
 
 def test_answers_come_back_from_disk_and_a_half_written_file_is_not_one(tmp_path: Path):
@@ -137,11 +137,11 @@ def test_of_more_prompts_than_there_is_time_for_half_of_the_answers_are_sampled(
     assert (first.count(0.0), first.count(1.0), first.count(0.6)) == (50, 25, 25)
 
 
-def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:
+def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> TrainingResult:
     texts = (
         [Reading(temperature=0.0, task="a", ranks=tuple(ranks)) for ranks in read] for read in ((before,), (after,))
     )
-    return Result(
+    return TrainingResult(
         shape="64x1", parameters=0, start=init or "layers of the target", prompts=2, kept_apart=1, answers=1, tokens=1,
         head=0, covered=1.0, steps=1, seconds=1.0, round_us=10_000.0, step_us=100.0, before=next(texts),
         after=next(texts),
@@ -224,8 +224,8 @@ def test_a_head_of_a_large_vocabulary_takes_no_longer_than_the_layers():
 def test_the_head_covers_what_the_target_says_or_might_have_said():
     said = np.array([9, 9, 4], dtype=np.int32)
     ids = np.array([[9, 5], [9, 8], [4, 5]], dtype=np.int32)
-    one = Answer(Job(0, 1.0, 0), said, ids, np.log([[0.5, 0.5], [0.99, 0.01], [0.5, 0.5]]).astype(np.float16))
-    prompts = [Prompt((7, 7, 7))]
+    one = TargetAnswer(Job(0, 1.0, 0), said, ids, np.log([[0.5, 0.5], [0.99, 0.01], [0.5, 0.5]]).astype(np.float16))
+    prompts = [TrainingPrompt((7, 7, 7))]
     assert most_frequent(prompts, [one], 3, 12).tolist() == [4, 7, 9]
     assert most_frequent(prompts, [one], 5, 12).tolist() == [4, 5, 7, 8, 9]
     assert most_frequent(prompts, [one], 7, 12).tolist() == [0, 1, 4, 5, 7, 8, 9]
@@ -234,7 +234,7 @@ def test_the_head_covers_what_the_target_says_or_might_have_said():
 
 
 def test_the_head_of_a_training_stays_what_it_was_when_answers_are_added(tmp_path: Path):
-    one, more = answer(Job(0, 0.0, 0), 3), [Prompt((3000,) * 9)]
+    one, more = answer(Job(0, 0.0, 0), 3), [TrainingPrompt((3000,) * 9)]
     first = kept_most_frequent(tmp_path / "head.npy", [], [one], 20, 4000)
     again = kept_most_frequent(tmp_path / "head.npy", more, [one], 20, 4000)
     assert first.tolist() == again.tolist() != most_frequent(more, [one], 20, 4000).tolist()

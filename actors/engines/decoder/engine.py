@@ -16,12 +16,12 @@ from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.configuration import COMPILED, compiles, spec_of, supports
 from actors.engines.decoder.cpu.body import CompiledBody
 from actors.engines.decoder.cpu.compiler import compiled_kernels
-from actors.engines.decoder.cpu.streams import Streams
+from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.gpu.body import gpu_body
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs, Recorder
 from actors.engines.decoder.gpu.in_place import MAX_PARTS
-from actors.engines.decoder.gpu.inbox import MAX_ROWS
-from actors.engines.decoder.layout import Weights, lay_out
+from actors.engines.decoder.gpu.round_buffer import MAX_ROWS
+from actors.engines.decoder.layout import DecoderWeights, lay_out
 from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.decoder.torch.padded_batch import PaddedBatch
 from actors.engines.engine import Choice, Picks, Trunk
@@ -97,7 +97,7 @@ class LlamaEngine:
                 self.graphs.record_ahead(self._turns)
         weights.spend()
 
-    def _cpu_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | CompiledBody:
+    def _cpu_body(self, weights: DecoderWeights, int8: bool, exact: bool) -> TorchBody | CompiledBody:
         kernels = compiled_kernels()
         if kernels is not None and compiles(weights.spec):
             self._pads = False
@@ -109,7 +109,7 @@ class LlamaEngine:
         return TorchBody(weights, self.pool, self.dtype, int8, exact)
 
     @property
-    def recurrence(self) -> Streams | None:
+    def recurrence(self) -> FusedRecurrence | None:
         return self._body.streams if isinstance(self._body, CompiledBody) else None
 
     @property

@@ -20,11 +20,11 @@ from actors.engines.decoder.spec import DELTA, SCAN, Attention, DecoderSpec, Rec
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.layers import Matrix
-from actors.engines.weights.source import Source
+from actors.engines.weights.source import WeightSource
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DecoderShape:
     """Sizes that all layers share."""
 
     layers: int
@@ -106,9 +106,9 @@ class LayerWeights:
 
 
 @dataclass(slots=True)
-class Weights:
+class DecoderWeights:
     spec: DecoderSpec
-    shape: Shape
+    shape: DecoderShape
     embedding: Matrix
     layers: list[LayerWeights]
     norm: Affine
@@ -147,14 +147,14 @@ def table(attention: Attention, positions: int, queries: bool = False) -> Tensor
     return whole
 
 
-def lay_out(spec: DecoderSpec, source: Source, covered: DraftVocabulary | None = None) -> Weights:
+def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | None = None) -> DecoderWeights:
     """The weights in the order that the bodies want. What the source holds is taken out of it."""
     take = _Taken(spec, source)
     embedding = take.matrix((spec.embedding,))
     layers = [take.layer(layer) for layer in spec.layers]
     head = take.matrix((spec.head,)) if spec.head in source else embedding
     first = spec.attention
-    shape = Shape(
+    shape = DecoderShape(
         len(layers),
         len(spec.attentions),
         spec.hidden,
@@ -167,13 +167,13 @@ def lay_out(spec: DecoderSpec, source: Source, covered: DraftVocabulary | None =
     )
     norm = take.norm(spec.final_norm)
     assert norm is not None
-    return Weights(spec, shape, embedding, layers, norm, head, covered)
+    return DecoderWeights(spec, shape, embedding, layers, norm, head, covered)
 
 
 class _Taken:
     """Parts of a layer out of a source."""
 
-    def __init__(self, spec: DecoderSpec, source: Source) -> None:
+    def __init__(self, spec: DecoderSpec, source: WeightSource) -> None:
         self._spec, self._source = spec, source
 
     def layer(self, layer: described.Layer) -> LayerWeights:

@@ -13,7 +13,7 @@ from actors.engines.drafts.draft import Draft, LeafBatch
 from actors.engines.drafts.mirror import Mirror
 from actors.engines.drafts.ranking import Candidates, Row
 from actors.engines.engine import Engine
-from actors.engines.flat_batch import FlatBatch, State
+from actors.engines.flat_batch import FlatBatch, RecurrentState
 from actors.engines.sampling.sampler import SamplerState
 from actors.models import Expansion, Leaf
 from protocols.errors import CannotDraft, PoolFull
@@ -24,7 +24,7 @@ class RecurrentMirror(Mirror):
     """``computed``: tokens that ``state`` is behind; the root is not among them."""
 
     __slots__ = ("records", "root", "state")
-    state: State
+    state: RecurrentState
 
     def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
         super().__init__(base, scratch, room, sampler, prefix)

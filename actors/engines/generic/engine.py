@@ -23,12 +23,18 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers
-from actors.engines.decoder.torch.attention import Attention, Stretch
+from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.decoder.torch.branches import View, view
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.flat_batch import SPAN, FlatBatch, Segment
 from actors.engines.generic.falcon import adopt_falcon
-from actors.engines.generic.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
+from actors.engines.generic.recurrence import (
+    RECURRENT_LAYERS,
+    GenericRecurrence,
+    GenericState,
+    StateCache,
+    recurrent_layers,
+)
 from actors.engines.generic.rotary import choose_by_request
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.huge_pages import HugePages
@@ -107,7 +113,7 @@ class TransformersEngine:
         self.best: Tensor | None = None  # it only computes logits
         self.pool = KVPool(shape, slots, self.dtype, self.device, SPAN)
         self.cache = SlotCache(self.pool, attention_layers(self.config))
-        self.recurrence: Recurrence | None = None
+        self.recurrence: GenericRecurrence | None = None
         self._exact = exact
         self._fixed = exact and self.device.type == "cpu"
         self._products: Callable[[], AbstractContextManager[object]] = FixedRows if self._fixed else nullcontext
@@ -117,7 +123,7 @@ class TransformersEngine:
         self._tapped: dict[int, Tensor] = {}  # by layer
         self._segments: Sequence[Segment] = ()
         self._views: Sequence[View] = ()
-        self._attentions: dict[int, Attention] = {}
+        self._attentions: dict[int, PoolAttention] = {}
         self._positions: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         # transformers passes a mask with four dimensions on unchanged
         self._four_d = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
@@ -164,7 +170,7 @@ class TransformersEngine:
                     if self.config._attn_implementation != name:
                         raise self._refusal()
             if recurrent:
-                self.recurrence = Recurrence(recurrent, self.config.hidden_size, self.cache)
+                self.recurrence = GenericRecurrence(recurrent, self.config.hidden_size, self.cache)
             if expected is None:
                 return
             if self.recurrence is None:
@@ -179,14 +185,14 @@ class TransformersEngine:
             raise self._refusal()
 
     def _probe(
-        self, tokens: Sequence[int], start: int, end: int, state: State | None = None, prompt: bool = False
+        self, tokens: Sequence[int], start: int, end: int, state: GenericState | None = None, prompt: bool = False
     ) -> Tensor:
         places, batch = [*range(start, end)], FlatBatch()
         visible = np.tri(end - start, end, start, dtype=np.bool_)
         batch.add(0, tokens[start:end], places, places, visible, state=state, prompt=prompt)
         return self.forward(batch)
 
-    def _probe_recurrence(self, recurrence: Recurrence, tokens: Sequence[int], expected: Tensor) -> Tensor:
+    def _probe_recurrence(self, recurrence: GenericRecurrence, tokens: Sequence[int], expected: Tensor) -> Tensor:
         """The logits of ``tokens``: of the first half as a piece of a prompt, of the rest as rows of a window. Also
         finds out whether the next piece of a prompt can start from a state."""
         half = len(tokens) // 2
@@ -199,7 +205,7 @@ class TransformersEngine:
         recurrence.stream_bytes = 2 * state.bytes
         return torch.cat([begun, rest])
 
-    def _probe_siblings(self, tokens: Sequence[int], start: int, state: State) -> Tensor:
+    def _probe_siblings(self, tokens: Sequence[int], start: int, state: GenericState) -> Tensor:
         """The logits of the tokens from ``start`` on, each but the first as one of three equal siblings."""
         rows = len(tokens) - start
         chain = [0, *range(1, 3 * rows - 3, 3)]
@@ -323,12 +329,12 @@ class TransformersEngine:
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
         """The attention function that transformers calls in every layer, with query ``(1, heads, n, d)``. Returns
-        ``(1, n, heads, d)``. ``s_aux``: see ``sinks`` of :class:`Attention`."""
+        ``(1, n, heads, d)``. ``s_aux``: see ``sinks`` of :class:`PoolAttention`."""
         window = sliding_window or 0
         look = self._attentions.get(window)
         if look is None:  # made once for each forward and kind of layer
             scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-            look = Attention(self.pool, self._stretches(window), query.shape[1], scale, softcap)
+            look = PoolAttention(self.pool, self._stretches(window), query.shape[1], scale, softcap)
             self._attentions[window] = look
         place = self.cache.places[module.layer_idx]  # type: ignore[index]
         out = look(place, query[0].transpose(0, 1), s_aux)

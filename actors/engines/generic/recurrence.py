@@ -34,30 +34,30 @@ Memory = dict[Key, Tensor]  # the states of one layer, each (requests, ...)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LayerInput:
     """What rows put into a layer."""
 
     hidden: Tensor  # (rows, width): its input
     projected: list[Tensor]  # what its entrances make of that
 
     @staticmethod
-    def joined(records: Sequence[Record]) -> Record:
+    def joined(records: Sequence[LayerInput]) -> LayerInput:
         parts = zip(*(record.projected for record in records), strict=True)
-        return Record(torch.cat([record.hidden for record in records]), [torch.cat(part) for part in parts])
+        return LayerInput(torch.cat([record.hidden for record in records]), [torch.cat(part) for part in parts])
 
-    def of(self, rows: Sequence[int]) -> Record:
-        return Record(self.hidden[rows], [part[rows] for part in self.projected])
+    def of(self, rows: Sequence[int]) -> LayerInput:
+        return LayerInput(self.hidden[rows], [part[rows] for part in self.projected])
 
 
-class State:
-    """See :class:`actors.engines.flat_batch.State`; empty before the request's first token. Parts are by layer."""
+class GenericState:
+    """A :class:`~actors.engines.flat_batch.RecurrentState`, empty before the first token. Parts are by layer."""
 
     def __init__(self) -> None:
         self.now: dict[int, Memory] = {}
-        self.pending: dict[int, Record] = {}  # of the rows that the text has behind ``now``
+        self.pending: dict[int, LayerInput] = {}  # of the rows that the text has behind ``now``
         self.rows = 0  # that are pending
         self.ahead: dict[int, Memory] = {}  # behind the root of the last forward, or behind a prompt's piece
-        self.records: dict[int, Record] = {}  # of all its rows, if it was a window
+        self.records: dict[int, LayerInput] = {}  # of all its rows, if it was a window
 
     def keep(self, path: Sequence[int]) -> None:
         """Until then the forward may be repeated."""
@@ -66,21 +66,21 @@ class State:
         self.pending = {layer: record.of(rest) for layer, record in self.records.items()} if rest else {}
         self.rows, self.ahead, self.records = len(rest), {}, {}
 
-    def copy(self) -> State:
-        other = State()
+    def copy(self) -> GenericState:
+        other = GenericState()
         other.now, other.pending, other.rows = dict(self.now), dict(self.pending), self.rows
         return other
 
-    def record(self, row: int) -> dict[int, Record]:
+    def record(self, row: int) -> dict[int, LayerInput]:
         return {layer: record.of([row]) for layer, record in self.records.items()}
 
-    def extend(self, records: Sequence[dict[int, Record]]) -> None:
+    def extend(self, records: Sequence[dict[int, LayerInput]]) -> None:
         for layer in records[0] if records else ():
             parts = [*([self.pending[layer]] if self.rows else []), *(record[layer] for record in records)]
-            self.pending[layer] = Record.joined(parts)
+            self.pending[layer] = LayerInput.joined(parts)
         self.rows += len(records)
 
-    def behind(self, records: Sequence[dict[int, Record]]) -> State:
+    def behind(self, records: Sequence[dict[int, LayerInput]]) -> GenericState:
         other = self.copy()
         other.extend(records)
         return other
@@ -97,7 +97,7 @@ def _own(part: Tensor) -> Tensor:
 
 class StateCache(Cache):  # type: ignore[misc]
     """The cache that transformers' layers read and write. It holds one layer's states during a call, which
-    :class:`Recurrence` puts in before it and takes out after it."""
+    :class:`GenericRecurrence` puts in before it and takes out after it."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -146,7 +146,7 @@ class Level:
 
     rows: Tensor
     parents: Tensor  # their places in the level above; in the first one those of states
-    kept: list[tuple[int, State]]  # rows, by their places, behind which states are kept
+    kept: list[tuple[int, GenericState]]  # rows, by their places, behind which states are kept
 
     def parts(self, whole: bool) -> list[tuple[Tensor, Tensor]]:
         """Rows and parents that are computed together: all, or one at a time."""
@@ -157,7 +157,11 @@ class Level:
         )
 
 
-class Recurrence:
+# (row, its parent's place, the state to keep behind it)
+_Entry = tuple[int, int, GenericState | None]
+
+
+class GenericRecurrence:
     """The recurrent layers of one model; it replaces their ``forward``."""
 
     pieces_agree = False
@@ -171,33 +175,33 @@ class Recurrence:
         self.stream_bytes = 0  # of a request's two states
         self.limit = sys.maxsize  # requests that there is room for; set by whoever builds the engine
         self.inner: set[nn.Module] = set()  # linear layers that must stay as they are: Mamba reads their weights
-        self._whole: State | None = None  # of the request with a prompt in this forward
-        self._states: list[State] = []  # of all requests
-        self._windows: list[tuple[State, range]] = []  # of those whose rows are no prompt's: their rows
+        self._whole: GenericState | None = None  # of the request with a prompt in this forward
+        self._states: list[GenericState] = []  # of all requests
+        self._windows: list[tuple[GenericState, range]] = []  # of those whose rows are no prompt's: their rows
         self._levels: list[Level] = []
         for layer in layers:
             self._adopt(layer, width)
 
-    def new(self) -> State:
+    def new(self) -> GenericState:
         """The state of a request before its first token."""
-        return State()
+        return GenericState()
 
     def begin(self, segments: Sequence[Segment], device: torch.device) -> None:
         """Lay out the rows of a forward. Called before it."""
         self._whole, self._states, self._windows, self._levels = None, [], [], []
         first = segments[0].state
-        assert isinstance(first, State)
+        assert isinstance(first, GenericState)
         if segments[0].prompt and (self.continues or not first.now):
             assert len(segments) == 1, "a prompt is computed alone"
             self._whole = first
             return
         count = sum(segment.rows for segment in segments)
-        levels: list[list[tuple[int, int, State | None]]] = []  # (row, its parent's place, the state to keep behind it)
+        levels: list[list[_Entry]] = []
         start, pending = 0, count
         for segment in segments:
             if not segment.padding:
                 state = segment.state
-                assert isinstance(state, State)
+                assert isinstance(state, GenericState)
                 self._states.append(state)
                 kept, above = segment.rows - 1, len(self._states) - 1
                 if not segment.prompt:
@@ -243,12 +247,12 @@ class Recurrence:
         """Run the rows of ``hidden`` ``(1, rows, width)`` level by level. Padding rows stay zero until the exit."""
         number, entrances, leaving, count = layer.number, layer.entrances, layer.leaving, hidden.shape[1]
         memory = _beside([state.now[number] for state in self._states])
-        every = Record(hidden[0], [each.project(plain, hidden)[0] for each in entrances])
+        every = LayerInput(hidden[0], [each.project(plain, hidden)[0] for each in entrances])
         for state, rows in self._windows:
             state.records[number] = every.of(rows)
         before = [state.pending[number] for state in self._states if state.rows]
         if before:
-            every = Record.joined([every, *before])
+            every = LayerInput.joined([every, *before])
         outs: list[Tensor] = []
         if leaving is not None:
             leaving.passing = True
@@ -275,7 +279,7 @@ class Recurrence:
         return out[None, :count] if leaving is None else leaving.linear(out[None, :count])
 
 
-def _placed(levels: list[list[tuple[int, int, State | None]]], depth: int, entry: tuple[int, int, State | None]) -> int:
+def _placed(levels: list[list[_Entry]], depth: int, entry: _Entry) -> int:
     """The place of a row that is added to the level of its depth."""
     if depth == len(levels):
         levels.append([])
@@ -328,7 +332,7 @@ class _Shared(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Adopted:
-    """A layer that :class:`Recurrence` runs."""
+    """A layer that :class:`GenericRecurrence` runs."""
 
     number: int  # transformers' layer_idx
     entrances: Sequence[_Shared]  # projections of its input

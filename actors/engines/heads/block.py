@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool, KVShape
-from actors.engines.decoder.torch.attention import Attention, Stretch
+from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.drafts.ranking import Row, rank
 from actors.engines.engine import PerRow, Trunk
@@ -111,7 +111,7 @@ class BlockRows:
     slots: Tensor
     positions: Tensor
     places: Tensor  # in their block
-    looks: Sequence[Attention]  # of each layer
+    looks: Sequence[PoolAttention]  # of each layer
 
 
 class Dflash:
@@ -263,13 +263,13 @@ class BlockEngine:
             torch.tensor(part, dtype=torch.int64, device=self.device)
             for part in (batch.tokens, batch.slots, batch.positions)
         )
-        looks: list[Attention] = []
+        looks: list[PoolAttention] = []
         for layer in masks:
             stretches = []
             for segment, visible in zip(batch.segments, layer, strict=True):
                 mask = torch.from_numpy(np.where(visible, np.float32(0), np.float32(-np.inf)))
                 stretches.append(Stretch(segment.base, segment.span, mask.to(self.device, self.dtype)))
-            looks.append(Attention(self.pool, stretches, self.head.heads, self.head.shape.width**-0.5, exact=False))
+            looks.append(PoolAttention(self.pool, stretches, self.head.heads, self.head.shape.width**-0.5, exact=False))
         places = torch.cat([torch.arange(segment.rows) for segment in batch.segments]).to(self.device)
         x = self.head.block(self.pool, ids, BlockRows(slots, positions, places, looks))
         return self.head.logits(x), x

@@ -16,7 +16,7 @@ from actors.engines.engine import PerRow, Trunk
 Weights = Mapping[str, Tensor]
 
 
-class Pairs(Protocol):
+class PairScores(Protocol):
     def __call__(self, logits: Tensor, x: Tensor, before: Tensor) -> Tensor:
         """Logits ``(rows, columns)`` behind the tokens ``before``. ``x``: what the logits were made of."""
         ...
@@ -50,7 +50,7 @@ class Selector:
         return torch.full_like(logits, -torch.inf).scatter_(1, ids, scores)
 
 
-def pairs_in(weights: Weights, trunk: Trunk, candidates: int) -> Pairs | None:
+def pairs_in(weights: Weights, trunk: Trunk, candidates: int) -> PairScores | None:
     """``candidates``: of a selector, by the configuration."""
     if "markov_head.markov_w1.weight" in weights:
         return Markov(weights, trunk)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool, KVShape
-from actors.engines.decoder.torch.attention import Attention, Stretch
+from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.flat_batch import Segment
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 
@@ -22,7 +22,7 @@ class Look:
         """``slots`` int64 ``(rows,)``: where each row's keys and values lie; ``positions``: in its text."""
         self.pool, self.slots, self.positions = pool, slots, positions
         self._segments = segments
-        self._attention: Attention | None = None
+        self._attention: PoolAttention | None = None
 
     def __call__(self, layer: int, queries: Tensor, scale: float) -> Tensor:
         """``(rows, heads * width)`` from queries ``(rows, heads, width)``, with keys and values in the pool."""
@@ -33,7 +33,7 @@ class Look:
                 Stretch(one.base, one.span, torch.from_numpy(mask).to(device, queries.dtype))
                 for one, mask in zip(self._segments, masks, strict=True)
             ]
-            self._attention = Attention(self.pool, stretches, queries.shape[1], scale, exact=False)
+            self._attention = PoolAttention(self.pool, stretches, queries.shape[1], scale, exact=False)
         return self._attention(layer, queries)
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:

@@ -1,8 +1,8 @@
 """Stock ``transformers`` generate as a server, one request at a time, for :mod:`duoactor.bench.reference`.
 
-Run as a program (``python -m actors.engines.measuring.reference``) it reads a :class:`Load` as one line of JSON on
-stdin and answers with a :class:`Ready`; then each line is a :class:`Ask` that is answered by a :class:`Reply`. Between
-two requests it sleeps in ``read``, so that it takes no time from others. The end of stdin ends it.
+Run as a program (``python -m actors.engines.measuring.reference``) it reads :class:`ReferenceOptions` as one line of
+JSON on stdin and answers with a :class:`Ready`; then each line is a :class:`Ask` that is answered by a :class:`Reply`.
+Between two requests it sleeps in ``read``, so that it takes no time from others. The end of stdin ends it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from protocols.messages import ChatTurn
 PROMPT_LOOKUP_TOKENS = 10
 
 
-class Load(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ReferenceOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     target: str
     draft: str = ""  # empty: no mode "assisted"
     dtype: str = "float32"  # of the verifier's target; in place of int8, which transformers has not, bfloat16
@@ -80,7 +80,7 @@ class Clock:
 class Generator:
     """Both models, loaded once."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: ReferenceOptions) -> None:
         torch.set_num_threads(load.threads)
         device, dtype = torch.device(load.device), DTYPES.get(load.dtype, torch.bfloat16)
         tokenizer = load_tokenizer(load.target)
@@ -133,7 +133,7 @@ def serve(lines: TextIO, out: Callable[[bytes], None]) -> None:
     first = lines.readline()
     if not first:
         return
-    load = msgspec.json.decode(first, type=Load)
+    load = msgspec.json.decode(first, type=ReferenceOptions)
     pin(load.cpus)
     try:
         generator = Generator(load)

@@ -13,7 +13,7 @@ import torch
 from actors.engines.cache.kv_cache import CHUNK, KVCache, full_request
 from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
 from actors.engines.engine import Engine
-from actors.engines.flat_batch import FlatBatch, State
+from actors.engines.flat_batch import FlatBatch, RecurrentState
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
@@ -156,7 +156,7 @@ class Target:
                 self._keep(request, computed, request.state)
             self._kv.close(request.region, computed)
 
-    def _keep(self, r: TargetRequest, text: Sequence[int], state: State) -> None:
+    def _keep(self, r: TargetRequest, text: Sequence[int], state: RecurrentState) -> None:
         """Keep the state behind a text for later prompts, as far as there is room."""
         assert self._recurrence is not None
         self._snapshots.keep(text, r.region.salt, state)

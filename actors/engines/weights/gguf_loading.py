@@ -48,7 +48,7 @@ def gguf_tokenizer(name: str) -> Any:
 
 
 class GGUFSource:
-    """:class:`actors.engines.weights.source.Source` of a file, on a CPU."""
+    """:class:`actors.engines.weights.source.WeightSource` of a file, on a CPU."""
 
     device = torch.device("cpu")
 

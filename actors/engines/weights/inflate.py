@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]  # bytes written, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """What decides a decoder's cost."""
 
     layers: int
@@ -74,7 +74,7 @@ def inflate(
     max_shard_bytes: int = 2**30,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Shape:
+) -> ModelShape:
     """Inflate the checkpoint directory ``source`` into the new directory ``destination``; returns the new shape.
 
     ``intermediate`` 0 grows the MLP in proportion to ``hidden``, to a multiple of ``MLP_MULTIPLE``; ``dtype`` (torch's,
@@ -87,7 +87,7 @@ def inflate(
     new = _grown(old, layers, hidden, intermediate)
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise ConfigError(f"{destination} exists already; choose another directory or remove it")
-    weights = Weights(source)
+    weights = CheckpointTensors(source)
     kind: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype or weights.dtype
     plan = list(_plan(weights, old, new, kind, seed))
     size = sum(tensor.nbytes for tensor in plan)
@@ -106,7 +106,7 @@ def inflate(
     return new
 
 
-class Weights:
+class CheckpointTensors:
     """The tensors of a checkpoint directory, read one at a time."""
 
     def __init__(self, directory: Path) -> None:
@@ -144,7 +144,9 @@ class Weights:
         return tensor
 
 
-def _plan(weights: Weights, old: Shape, new: Shape, dtype: torch.dtype, seed: int) -> Iterator[Planned]:
+def _plan(
+    weights: CheckpointTensors, old: ModelShape, new: ModelShape, dtype: torch.dtype, seed: int
+) -> Iterator[Planned]:
     """Every tensor of the new checkpoint with its shape and how to make it."""
     template = "model.layers.0."
     for name in weights:
@@ -159,7 +161,7 @@ def _plan(weights: Weights, old: Shape, new: Shape, dtype: torch.dtype, seed: in
             yield Planned(added, shape, dtype, partial(_added, added, shape, seed))
 
 
-def _padded(name: str, shape: tuple[int, ...], old: Shape, new: Shape) -> tuple[int, ...]:
+def _padded(name: str, shape: tuple[int, ...], old: ModelShape, new: ModelShape) -> tuple[int, ...]:
     """The shape of a tensor in the new model, by what its axes stand for."""
     h, m = (old.hidden, new.hidden), (old.intermediate, new.intermediate)
     q = (old.heads * old.head_dim, new.heads * new.head_dim)
@@ -184,7 +186,7 @@ def _is_hidden_norm(name: str) -> bool:
     return name.endswith("norm.weight") and not name.endswith(("q_norm.weight", "k_norm.weight"))
 
 
-def _pad(weights: Weights, name: str, shape: tuple[int, ...], old: Shape, new: Shape) -> Tensor:
+def _pad(weights: CheckpointTensors, name: str, shape: tuple[int, ...], old: ModelShape, new: ModelShape) -> Tensor:
     tensor = weights.read(name)
     if _is_hidden_norm(name):
         tensor = tensor.double() * math.sqrt(old.hidden / new.hidden)
@@ -226,10 +228,10 @@ def _read_config(source: Path) -> dict[str, Any]:
     return config
 
 
-def _shape_of(config: dict[str, Any]) -> Shape:
+def _shape_of(config: dict[str, Any]) -> ModelShape:
     try:
         heads = config["num_attention_heads"]
-        return Shape(
+        return ModelShape(
             layers=config["num_hidden_layers"],
             hidden=config["hidden_size"],
             intermediate=config["intermediate_size"],
@@ -242,7 +244,7 @@ def _shape_of(config: dict[str, Any]) -> Shape:
         raise ModelError(f"the source's config.json lacks {missing}") from None
 
 
-def _grown(old: Shape, layers: int, hidden: int, intermediate: int) -> Shape:
+def _grown(old: ModelShape, layers: int, hidden: int, intermediate: int) -> ModelShape:
     if layers < old.layers:
         raise ConfigError(f"--layers {layers} is below the source's {old.layers}; inflating only adds layers")
     if hidden < old.hidden:
@@ -261,7 +263,9 @@ def _grown(old: Shape, layers: int, hidden: int, intermediate: int) -> Shape:
     return replace(old, layers=layers, hidden=hidden, intermediate=grown, heads=heads, kv_heads=kv_heads)
 
 
-def _new_config(config: dict[str, Any], old: Shape, new: Shape, dtype: torch.dtype, source: Path) -> dict[str, Any]:
+def _new_config(
+    config: dict[str, Any], old: ModelShape, new: ModelShape, dtype: torch.dtype, source: Path
+) -> dict[str, Any]:
     changed = config | {
         "num_hidden_layers": new.layers,
         "hidden_size": new.hidden,

@@ -85,7 +85,7 @@ class OfExpert:
 
 
 class QuantisedSource:
-    """:class:`actors.engines.weights.source.Source` of a checkpoint in safetensors, on a CPU."""
+    """:class:`actors.engines.weights.source.WeightSource` of a checkpoint in safetensors, on a CPU."""
 
     device = torch.device("cpu")
 

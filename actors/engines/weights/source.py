@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from actors.engines.weights.grouped import Blocks
 
 
-class Source(Protocol):
+class WeightSource(Protocol):
     """Weights by name, in the type in which they are to be computed with. Readers of files implement it; a name is read
     once."""
 
@@ -84,7 +84,7 @@ def _shared(parameters: dict[str, Tensor]) -> dict[int, set[str]]:
     return names
 
 
-def source_of(model: nn.Module) -> Source:
+def source_of(model: nn.Module) -> WeightSource:
     """A model's own source, or its parameters."""
-    own: Source | None = getattr(model, "source", None)
+    own: WeightSource | None = getattr(model, "source", None)
     return ModuleSource(model) if own is None else own

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from actors.engines.weights.source import Source, own_name
+from actors.engines.weights.source import WeightSource, own_name
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
@@ -23,7 +23,7 @@ class StoredModel(nn.Module):
     """``size``: number of parameters; ``kinds``: of blocks, where files hold such; ``generation``: what
     generation_config.json says."""
 
-    def __init__(self, config: Any, source: Source, size: int, kinds: str = "", generation: Any = None) -> None:
+    def __init__(self, config: Any, source: WeightSource, size: int, kinds: str = "", generation: Any = None) -> None:
         super().__init__()
         self.config, self.source, self.size, self.kinds = config, source, size, kinds
         self.generation_config = SimpleNamespace(**{"eos_token_id": None, **(generation or {})})
@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 class TensorFiles:
-    """:class:`actors.engines.weights.source.Source` of safetensors, which stay mapped."""
+    """:class:`actors.engines.weights.source.WeightSource` of safetensors, which stay mapped."""
 
     def __init__(self, files: Iterable[Path], unused: Iterable[str], device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype

@@ -128,7 +128,7 @@ class TurnedFloats(Floats):
         return [builder.fadd(even, odd) for even, odd in zip(sums[::2], sums[1::2], strict=True)]
 
 
-class Pairs(Floats):
+class TurnedPairs(Floats):
     """bfloat16. Keys are turned in registers, so that a lane is a key: what that takes is shared by the queries."""
 
     slots = 2
@@ -191,7 +191,7 @@ class Pairs(Floats):
 def form_of(kind):
     """By the type of keys and values."""
     if kind == types.int16:
-        return Pairs()
+        return TurnedPairs()
     return Floats() if "+avx512f" in FEATURES else TurnedFloats()
 
 

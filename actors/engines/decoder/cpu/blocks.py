@@ -120,7 +120,7 @@ class _Sum:
         return self._sums
 
 
-class _Group:
+class _GroupCode:
     """The code of one group of a panel's part of ``WIDTH`` outputs."""
 
     def __init__(self, builder, form, place, steps, part):
@@ -266,7 +266,7 @@ def multiply_panel(typing, form, rows, x, apart, weights, groups, out, to, colum
                 if part == 0:
                     asked(builder, builder.gep(body, [_INT(AHEAD + line)]))
             rows_here = [builder.gep(row, [builder.mul(apart, _INT(index))]) for index in range(count)]
-            group = _Group(builder, known, body, held if known.scaled else None, part)
+            group = _GroupCode(builder, known, body, held if known.scaled else None, part)
             grown = _add_group(builder, group, known, rows_here, list(sums))
             following = builder.add(k, _INT(1))
             moved = builder.gep(body, [_INT(known.group)]), builder.gep(row, [_INT(WORDS_OF_GROUP)])

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.cpu.laid_out import LaidOut
-from actors.engines.decoder.cpu.streams import Streams
+from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
-from actors.engines.decoder.layout import Shape, Weights, table
+from actors.engines.decoder.layout import DecoderShape, DecoderWeights, table
 from actors.engines.decoder.spec import Attention, Rotation
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
@@ -53,11 +53,11 @@ class CompiledBody:
     """From tokens to logits over a pool. The bits of a row depend on what it sees alone."""
 
     def __init__(
-        self, weights: Weights, pool: KVPool, kernels: ModuleType, team: Any, int8: bool, vocabulary: int
+        self, weights: DecoderWeights, pool: KVPool, kernels: ModuleType, team: Any, int8: bool, vocabulary: int
     ) -> None:
         """``team``: the :class:`actors.engines.decoder.cpu.team.Team` that computes. ``int8``: see
         :class:`Panels`. ``vocabulary``: the head's first so many rows are candidates for the likeliest."""
-        self.shape: Shape = weights.shape
+        self.shape: DecoderShape = weights.shape
         self.pool = pool
         self._kernels, self._team = kernels, team
         self._rooms = _Rooms()
@@ -92,7 +92,7 @@ class CompiledBody:
         self._rows, self._wide = weights.embedding.weight.shape[0], int(laid.jobs[-1]["apart"])
         self._numbers = int(laid.sizes.sum())
         self._widest = max(shape.hidden, shape.inner, int(laid.sizes[1]))
-        self.streams = Streams(kernels, laid.mixers, laid.numbers, laid.width) if laid.mixers else None
+        self.streams = FusedRecurrence(kernels, laid.mixers, laid.numbers, laid.width) if laid.mixers else None
 
     def _turn_up_to(self, position: int) -> None:
         """The tables of rotations are long enough."""

@@ -10,7 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.decoder.layout import Affine, ExpertWeights, LatentWeights, LayerWeights, RecurrentWeights, Weights
+from actors.engines.decoder.layout import (
+    Affine,
+    DecoderWeights,
+    ExpertWeights,
+    LatentWeights,
+    LayerWeights,
+    RecurrentWeights,
+)
 from actors.engines.decoder.spec import ACTIVATIONS, CONVOLUTION, RECURRENT, Attention, Experts, Latent, Recurrent
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.layers import Matrix
@@ -23,7 +30,7 @@ Record = NDArray[Any]  # of a structured type, or one of its elements
 class LaidOut:
     """``layers``, ``jobs`` and ``sizes``: see :mod:`actors.engines.decoder.cpu.kernels`."""
 
-    def __init__(self, weights: Weights, kernels: ModuleType, team: Any, int8: bool) -> None:
+    def __init__(self, weights: DecoderWeights, kernels: ModuleType, team: Any, int8: bool) -> None:
         """``int8``: see :class:`Panels`."""
         self._kernels, self._team, self._int8 = kernels, team, int8
         self._kind = kernels.CENTRED if weights.spec.norm.centred else kernels.RMS
@@ -155,7 +162,7 @@ class LaidOut:
         experts["activation"], experts["gated"] = ACTIVATIONS.index(spec.activation), spec.shared_gate is not None
         return self.keep(experts)
 
-    def _sizes(self, weights: Weights) -> NDArray[np.int64]:
+    def _sizes(self, weights: DecoderWeights) -> NDArray[np.int64]:
         """Numbers of a row in each of the kernels' ``Rooms``."""
         shape = weights.shape
         qkv, out, up, down = (int(apart) for apart in self.jobs["apart"][:-1].reshape(-1, 4).max(0))

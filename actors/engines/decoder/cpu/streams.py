@@ -18,8 +18,8 @@ from actors.engines.flat_batch import Segment
 Array = NDArray[np.float32]
 
 
-class StreamState:
-    """See :class:`actors.engines.flat_batch.State`."""
+class FusedState:
+    """See :class:`actors.engines.flat_batch.RecurrentState`."""
 
     def __init__(self, numbers: Array, pending: Array, spare: list[Array]) -> None:
         self.numbers = numbers  # of all layers
@@ -29,8 +29,8 @@ class StreamState:
         self.borrowed = False  # ``numbers`` are another state's
         self._spare = spare
 
-    def copy(self) -> StreamState:
-        return StreamState(self.numbers.copy(), self.pending, self._spare)
+    def copy(self) -> FusedState:
+        return FusedState(self.numbers.copy(), self.pending, self._spare)
 
     def record(self, row: int) -> Array:
         return np.ascontiguousarray(self.records[:, row : row + 1])
@@ -38,8 +38,8 @@ class StreamState:
     def extend(self, records: Sequence[Array]) -> None:
         self.pending = np.concatenate([self.pending, *records], 1)
 
-    def behind(self, records: Sequence[Array]) -> StreamState:
-        other = StreamState(self.numbers, self.pending, self._spare)
+    def behind(self, records: Sequence[Array]) -> FusedState:
+        other = FusedState(self.numbers, self.pending, self._spare)
         other.extend(records)
         other.borrowed = True
         return other
@@ -52,7 +52,7 @@ class StreamState:
         self.numbers, self.ahead, self.pending = self.ahead, None, self.pending[:, :0]
 
 
-class Streams:
+class FusedRecurrence:
     """A :class:`actors.engines.engine.Recurrence`."""
 
     pieces_agree = True
@@ -71,21 +71,21 @@ class Streams:
         self._work: Array = np.empty(0, np.float32)
         self._nothing: Array = np.empty((self._layers, 0, width), np.float32)
         self._spare: list[Array] = []  # memory of a state that nobody has
-        self._states: list[StreamState] = []  # of the last forward
+        self._states: list[FusedState] = []  # of the last forward
 
     @property
     def stream_bytes(self) -> int:
         return 4 * self._numbers
 
-    def new(self) -> StreamState:
-        return StreamState(np.zeros(self._numbers, np.float32), self._nothing, self._spare)
+    def new(self) -> FusedState:
+        return FusedState(np.zeros(self._numbers, np.float32), self._nothing, self._spare)
 
     def lay_out(self, segments: Sequence[Segment]) -> int:
         """What compiled code is told of a forward: the address of its ``WALK``."""
         self._states = []
         for segment in segments:
             state = segment.state or self.new()
-            assert isinstance(state, StreamState)
+            assert isinstance(state, FusedState)
             self._states.append(state)
         rows, pending = sum(segment.rows for segment in segments), sum(s.pending.shape[1] for s in self._states)
         total = rows + pending + self._past * len(segments)
@@ -118,7 +118,7 @@ class Streams:
                 state.pending = self._nothing
         self._states = []
 
-    def _ahead(self, state: StreamState) -> Array:
+    def _ahead(self, state: FusedState) -> Array:
         if state.ahead is not None:
             return state.ahead
         return self._spare.pop() if self._spare else np.empty(self._numbers, np.float32)

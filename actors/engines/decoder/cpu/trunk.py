@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.decoder.layout import Weights
+from actors.engines.decoder.layout import DecoderWeights
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import Panels
@@ -24,7 +24,7 @@ from actors.engines.weights.panels import Panels
 class CompiledTrunk:
     """States that a body keeps, and what a head may compute with its weights."""
 
-    def __init__(self, weights: Weights, kernels: ModuleType, team: Any, head: NDArray[Any]) -> None:
+    def __init__(self, weights: DecoderWeights, kernels: ModuleType, team: Any, head: NDArray[Any]) -> None:
         """``head``: its job."""
         self._spec, self._shape, self._kernels, self._team = weights.spec, weights.shape, kernels, team
         self._norm, self._table = weights.norm, weights.embedding

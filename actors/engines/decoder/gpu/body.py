@@ -7,7 +7,7 @@ A prompt's rows go through cuBLAS, which is quicker for many (256 rows of a 12,2
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.gpu.kernel_check import checked
-from actors.engines.decoder.layout import Weights
+from actors.engines.decoder.layout import DecoderWeights
 from actors.engines.decoder.torch.body import Block, Look, TorchBody
 from actors.engines.weights.layers import Linear, Matrix
 
@@ -23,16 +23,22 @@ log = logging.getLogger("duoactor.engines")
 CLOSE = 0.1  # relative: 16 bits round differently through a deep model by a few hundredths, a fault by more than 1
 
 
+class Kernels(NamedTuple):
+    """The modules of :mod:`actors.engines.decoder.gpu.triton_kernels`, and the gain of their launches."""
+
+    linear: Any
+    between: Any
+    gpu: Any
+
+
 class TritonBody(TorchBody):
     """:class:`TorchBody` on a GPU."""
 
     def __init__(
-        self, weights: Weights, pool: KVPool, dtype: torch.dtype, exact: bool, linear: Any, between: Any, gpu: Any
+        self, weights: DecoderWeights, pool: KVPool, dtype: torch.dtype, exact: bool, kernels: Kernels
     ) -> None:
-        """``linear``, ``between``: the modules of :mod:`actors.engines.decoder.gpu.triton_kernels`; ``gpu``: the gain
-        of their launches."""
         super().__init__(weights, pool, dtype, False, exact)
-        self._linear, self._between, self._gpu = linear, between, gpu
+        self._linear, self._between, self._gpu = kernels
 
     def layers(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look, in_prompt: bool = False) -> Tensor:
         """The splits' sums of a layer's products are added up by what comes next."""
@@ -82,16 +88,18 @@ def _gated(x: Tensor, block: Block) -> Tensor:
     return functional.silu(gate).mul_(up)
 
 
-def gpu_body(weights: Weights, pool: KVPool, dtype: torch.dtype, exact: bool) -> TorchBody:
+def gpu_body(weights: DecoderWeights, pool: KVPool, dtype: torch.dtype, exact: bool) -> TorchBody:
     """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
     try:
         from actors.engines.decoder.gpu.triton_kernels import between, gpu, linear
     except ImportError:
         log.info("decode rounds use torch's kernels, which is slower: Triton is not installed")
         return TorchBody(weights, pool, dtype, False, exact)
-    body = checked(
-        lambda: TritonBody(weights, pool, dtype, exact, linear, between, gpu.gpu_of(pool.whole.device)), error_of, CLOSE
-    )
+
+    def made() -> TritonBody:
+        return TritonBody(weights, pool, dtype, exact, Kernels(linear, between, gpu.gpu_of(pool.whole.device)))
+
+    body = checked(made, error_of, CLOSE)
     if not isinstance(body, str):
         return body
     log.warning("decode rounds use torch's kernels, which is slower: Triton's layers failed (%s)", body)

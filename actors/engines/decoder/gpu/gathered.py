@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.decoder.gpu.folded_attention import attend_folded
-from actors.engines.decoder.gpu.inbox import MAX_ROWS, Shape, power_bucket
+from actors.engines.decoder.gpu.round_buffer import MAX_ROWS, RoundShape, power_bucket
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.decoder.torch.attention import attend
 from actors.engines.decoder.torch.body import Look, TorchBody
@@ -86,7 +86,7 @@ class GatheredShape(NamedTuple):
         return self.header + self.streams * self.each * self.seen // 8
 
 
-class _Plan(NamedTuple):
+class _GatheredPlan(NamedTuple):
     shape: GatheredShape
     segments: Sequence[Segment]
     looks: Sequence[View]
@@ -133,7 +133,7 @@ class Told(NamedTuple):
 
 
 class Gathered:
-    """:class:`actors.engines.decoder.gpu.inbox.Layout`."""
+    """:class:`actors.engines.decoder.gpu.round_buffer.Layout`."""
 
     def __init__(self, body: TorchBody) -> None:
         self.attention = attend_folded if body.device.type == "cuda" else attend_as_eager
@@ -153,23 +153,23 @@ class Gathered:
         return max(alone, 4 * numbers + MAX_SCORED // 8)
 
     @property
-    def usual(self) -> Sequence[Shape]:
+    def usual(self) -> Sequence[RoundShape]:
         return ()
 
     @property
     def prompt_rows(self) -> Sequence[int]:
         return ()
 
-    def plan(self, rows: int, segments: Sequence[Segment]) -> _Plan | None:
+    def plan(self, rows: int, segments: Sequence[Segment]) -> _GatheredPlan | None:
         looks = [view(one) if self._exact else View(one.visible) for one in segments]
         shape = GatheredShape.of(rows, segments, looks)
         if shape.streams > 1 and not (
             shape.streams * shape.seen <= MAX_GATHERED and shape.streams * shape.each * shape.seen <= MAX_SCORED
         ):
             return None
-        return _Plan(shape, segments, looks)
+        return _GatheredPlan(shape, segments, looks)
 
-    def look(self, shape: Shape, told: Tensor) -> Look:
+    def look(self, shape: RoundShape, told: Tensor) -> Look:
         assert isinstance(shape, GatheredShape)
         here = self.unpack(shape, told)
         mask = torch.where(here.sees, self._seen, self._unseen)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from actors.engines.decoder.gpu.gathered import Gathered
 from actors.engines.decoder.gpu.in_place import in_place
-from actors.engines.decoder.gpu.inbox import MAX_ROWS, Inbox, Layout, Shape, power_bucket
+from actors.engines.decoder.gpu.round_buffer import MAX_ROWS, Layout, RoundBuffer, RoundShape, power_bucket
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.flat_batch import FlatBatch
@@ -97,9 +97,9 @@ class Graphs:
         self._table = 0  # counts them
         # by table, shape and whether it is a prompt's; the latest used last. Never empty again: a memory pool lives as
         # long as its graphs
-        self._replays: OrderedDict[tuple[int, Shape, bool], Program] = OrderedDict()
+        self._replays: OrderedDict[tuple[int, RoundShape, bool], Program] = OrderedDict()
         device = body.device
-        self._inbox = Inbox(self.layout.bytes, device)
+        self._buffer = RoundBuffer(self.layout.bytes, device)
         self._logits = torch.zeros((MAX_ROWS, body.shape.vocabulary), dtype=torch.float32, device=device)
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int32, device=device)
         self.best: Tensor | None = None
@@ -151,7 +151,7 @@ class Graphs:
             return None
         self._read(turns)
         used = sum(segment.rows for segment in own)
-        self._inbox.send(plan, batch.tokens[:used], batch.positions[:used], batch.slots[:used], self.body.pool.slots)
+        self._buffer.send(plan, batch.tokens[:used], batch.positions[:used], batch.slots[:used], self.body.pool.slots)
         self._replay(plan.shape, in_prompt)()
         self.tapped = self._tapped[:count]
         if in_prompt:
@@ -168,7 +168,7 @@ class Graphs:
         rows = power_bucket(count)
         return min(rows_for(rows), MAX_ROWS) if self._pads else rows
 
-    def _replay(self, shape: Shape, in_prompt: bool = False) -> Program:
+    def _replay(self, shape: RoundShape, in_prompt: bool = False) -> Program:
         key = (self._table, shape, in_prompt)
         replay = self._replays.get(key)
         if replay is None:
@@ -185,13 +185,13 @@ class Graphs:
         self._replays.move_to_end(key)
         return replay
 
-    def _program(self, shape: Shape, in_prompt: bool) -> Program:
+    def _program(self, shape: RoundShape, in_prompt: bool) -> Program:
         """A round of a shape, reading nothing but device memory that stays where it is."""
         body, turns = self.body, self._turns
         assert turns is not None
 
         def program() -> None:
-            sent = self._inbox.unpack(shape)
+            sent = self._buffer.unpack(shape)
             look = self.layout.look(shape, sent.told)
             x = body.layers(sent.tokens, turns.index_select(0, sent.positions), sent.slots, look, in_prompt)
             if body.taps:

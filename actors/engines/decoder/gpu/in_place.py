@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.decoder.gpu.inbox import MAX_ROWS, Shape
 from actors.engines.decoder.gpu.kernel_check import checked
+from actors.engines.decoder.gpu.round_buffer import MAX_ROWS, RoundShape
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.decoder.torch.attention import attend
 from actors.engines.decoder.torch.body import Look, TorchBody
@@ -41,7 +41,7 @@ class InPlaceShape(NamedTuple):
         return 1, self.rows, self.rows, self.rows, self.rows, self.rows * MAX_WINDOW
 
 
-class _Plan(NamedTuple):
+class _InPlacePlan(NamedTuple):
     shape: InPlaceShape
     items: NDArray[np.int32]  # (n, 3)
     rows: NDArray[np.int32]  # (4, n): parts of the rows before, base, prefix and length of each
@@ -63,7 +63,7 @@ class _Plan(NamedTuple):
 
 
 class InPlace:
-    """:class:`actors.engines.decoder.gpu.inbox.Layout`."""
+    """:class:`actors.engines.decoder.gpu.round_buffer.Layout`."""
 
     def __init__(self, body: TorchBody, kernels: Any, gpu: Any) -> None:
         """``kernels``: :mod:`actors.engines.decoder.gpu.triton_kernels.attention`. ``gpu``: what its launches ask."""
@@ -86,7 +86,7 @@ class InPlace:
     def usual(self) -> list[InPlaceShape]:
         return [InPlaceShape(1 << power) for power in range(MAX_ROWS.bit_length())]
 
-    def plan(self, rows: int, segments: Sequence[Segment]) -> _Plan | None:
+    def plan(self, rows: int, segments: Sequence[Segment]) -> _InPlacePlan | None:
         items: list[tuple[int, int, int]] = []
         told: list[NDArray[np.int64]] = []
         tails: dict[int, NDArray[np.int64]] = {}
@@ -112,7 +112,7 @@ class InPlace:
         if ends[-1] > (MAX_PROMPT_PARTS if segments[0].prompt else MAX_PARTS):
             return None
         starts = np.stack([ends - parts, *numbers]).astype(np.int32)
-        return _Plan(InPlaceShape(rows), np.array(items, np.int32), starts, tails)
+        return _InPlacePlan(InPlaceShape(rows), np.array(items, np.int32), starts, tails)
 
     def _items(self, first: int, prefixes: NDArray[np.int64], parts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
         """Of one request: parts that all rows of a tile see whole are computed together, the rest row by row."""
@@ -124,7 +124,7 @@ class InPlace:
             items += [(first + row, 1, part) for row in tile for part in range(whole, int(parts[row]))]
         return items
 
-    def look(self, shape: Shape, told: Tensor) -> Look:
+    def look(self, shape: RoundShape, told: Tensor) -> Look:
         assert isinstance(shape, InPlaceShape)
         numbers = self.unpack(shape, told)
 

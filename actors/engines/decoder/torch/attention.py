@@ -49,7 +49,7 @@ class Stretch:
     copies: NDArray[np.int64] | None = None  # (branches, slots): see :class:`View`
 
 
-class Attention:
+class PoolAttention:
     """The attention of one forward over a pool: made once, called in every layer."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Attention:
             start += rows
         self._rows = start
         self._groups = [
-            _Group(pool, members, max(rows, least), start, BLOCK if exact else span)
+            _StretchGroup(pool, members, max(rows, least), start, BLOCK if exact else span)
             for (rows, span, *_), members in shapes.items()
         ]
 
@@ -92,7 +92,7 @@ class Attention:
         return out
 
 
-class _Group:
+class _StretchGroup:
     """Stretches with the same number of rows and the same span, which share one softmax."""
 
     def __init__(self, pool: KVPool, members: Sequence[tuple[int, Stretch]], rows: int, total: int, block: int) -> None:
@@ -117,8 +117,8 @@ class _Group:
         ]
         self._pool = pool
 
-    def look(self, layer: int, queries: Tensor, shared: Attention, sinks: Tensor | None) -> Tensor:
-        """The group's part of :meth:`Attention.__call__`: ``(its rows, heads * width)``."""
+    def look(self, layer: int, queries: Tensor, shared: PoolAttention, sinks: Tensor | None) -> Tensor:
+        """The group's part of :meth:`PoolAttention.__call__`: ``(its rows, heads * width)``."""
         if self.padded is not None:
             queries = queries.index_select(0, self.padded)
         looks: list[LayerView] = [each[layer] for each in self.views]
@@ -239,8 +239,10 @@ def attend(
     scale: float,
     softcap: float | None = None,
 ) -> Tensor:
-    """Attention of a single stretch with the bits of :class:`Attention`: ``(heads, rows, width)`` from query ``(heads,
-    rows, width)``, keys and values ``(kv_heads, span, width)`` and a mask ``(rows, span)``."""
+    """Attention of a single stretch with the bits of :class:`PoolAttention`.
+
+    ``(heads, rows, width)`` from query ``(heads, rows, width)``, keys and values ``(kv_heads, span, width)`` and a mask
+    ``(rows, span)``."""
     heads, rows, width = query.shape
     kv_heads = keys.shape[0]
     padded = max(rows, -(-MIN_ROWS * kv_heads // heads))

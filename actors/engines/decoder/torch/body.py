@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.decoder.layout import LayerWeights, Shape, Weights
+from actors.engines.decoder.layout import DecoderShape, DecoderWeights, LayerWeights
 from actors.engines.decoder.torch.padded_batch import PaddedBatch
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.weights.layers import Linear, Matrix, fast
@@ -34,8 +34,8 @@ class Block:
 class TorchBody:
     """From tokens to logits over a pool. ``exact``: see :mod:`actors.engines.decoder.torch.attention`."""
 
-    def __init__(self, weights: Weights, pool: KVPool, dtype: torch.dtype, int8: bool, exact: bool) -> None:
-        self.shape: Shape = weights.shape
+    def __init__(self, weights: DecoderWeights, pool: KVPool, dtype: torch.dtype, int8: bool, exact: bool) -> None:
+        self.shape: DecoderShape = weights.shape
         self.pool = pool
         self.dtype = dtype
         self.exact = exact
@@ -106,7 +106,7 @@ class TorchBody:
         if layer in self.taps:
             self._states[layer] = x.clone()
 
-    def trunk(self, shape: Shape) -> Trunk:
+    def trunk(self, shape: DecoderShape) -> Trunk:
         """See :meth:`actors.engines.engine.Engine.trunk`."""
 
         def linear(weight: Tensor) -> PerRow:

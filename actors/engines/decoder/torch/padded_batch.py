@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.decoder.layout import Shape
-from actors.engines.decoder.torch.attention import Attention, Stretch
+from actors.engines.decoder.layout import DecoderShape
+from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.decoder.torch.branches import View, view
 from actors.engines.decoder.torch.causal_attention import CausalAttention
 from actors.engines.flat_batch import SPAN, Segment
@@ -31,7 +31,7 @@ class PaddedBatch:
     segments: Sequence[Segment]
     keep: list[int] | None  # rows with wanted logits; None: all
 
-    def attention(self, pool: KVPool, shape: Shape, exact: bool = True) -> Attention | CausalAttention:
+    def attention(self, pool: KVPool, shape: DecoderShape, exact: bool = True) -> PoolAttention | CausalAttention:
         """What the rows see of the pool, as :mod:`actors.engines.decoder.torch.attention` looks at it, or on a GPU
         :mod:`actors.engines.decoder.torch.causal_attention`."""
         where = pool.whole
@@ -42,7 +42,7 @@ class PaddedBatch:
             Stretch(segment.base, segment.span, torch.from_numpy(mask).to(where.device, where.dtype), look.copies)
             for segment, look, mask in zip(self.segments, views, self.masks(views), strict=True)
         ]
-        return Attention(pool, stretches, shape.heads, shape.width**-0.5, exact=exact)
+        return PoolAttention(pool, stretches, shape.heads, shape.width**-0.5, exact=exact)
 
     def masks(self, views: Sequence[View | Segment]) -> list[NDArray[np.float32]]:
         """Of every segment ``(rows, span)``: 0 where visible, else -inf."""

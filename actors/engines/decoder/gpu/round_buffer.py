@@ -20,18 +20,18 @@ def power_bucket(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-class Shape(Hashable, Protocol):
+class RoundShape(Hashable, Protocol):
     """What a round is recorded for."""
 
     @property
     def rows(self) -> int: ...
 
 
-class Plan(Protocol):
+class RoundPlan(Protocol):
     """One round."""
 
     @property
-    def shape(self) -> Shape: ...
+    def shape(self) -> RoundShape: ...
     @property
     def bytes(self) -> int:
         """What its attention is told."""
@@ -50,7 +50,7 @@ class Layout(Protocol):
         ...
 
     @property
-    def usual(self) -> Sequence[Shape]:
+    def usual(self) -> Sequence[RoundShape]:
         """Shapes to record before the first round; empty if there are too many."""
         ...
 
@@ -59,11 +59,11 @@ class Layout(Protocol):
         """Row counts to which pieces of prompts are rounded up; empty if they are not recorded."""
         ...
 
-    def plan(self, rows: int, segments: Sequence[Segment]) -> Plan | None:
+    def plan(self, rows: int, segments: Sequence[Segment]) -> RoundPlan | None:
         """A round of this many rows, the segments' first; None: it is not recorded, and runs as usual."""
         ...
 
-    def look(self, shape: Shape, told: Tensor) -> Look:
+    def look(self, shape: RoundShape, told: Tensor) -> Look:
         """The attention of a program that reads ``told``, what was packed, on the device."""
         ...
 
@@ -77,7 +77,7 @@ class Sent(NamedTuple):
     told: Tensor  # uint8, what its attention is told, and more behind it
 
 
-class Inbox:
+class RoundBuffer:
     """Three int32 numbers of every row, then what its attention is told."""
 
     def __init__(self, most: int, device: torch.device) -> None:
@@ -89,7 +89,7 @@ class Inbox:
         self._sent = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def send(
-        self, plan: Plan, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int], spare: int
+        self, plan: RoundPlan, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int], spare: int
     ) -> None:
         """Rows beyond those of the tokens repeat the last one, but write into slots ``spare ..``."""
         if self._sent is not None:
@@ -105,7 +105,7 @@ class Inbox:
         if self._sent is not None:
             self._sent.record(torch.cuda.current_stream(self._device.device))
 
-    def unpack(self, shape: Shape) -> Sent:
+    def unpack(self, shape: RoundShape) -> Sent:
         numbers = self._device[: 12 * shape.rows].view(torch.int32).long()
         tokens, positions, slots = numbers.view(3, shape.rows).unbind()
         return Sent(tokens, positions, slots, self._device[12 * shape.rows :])

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from actors.engines.decoder.engine import LlamaEngine
-from actors.engines.decoder.gpu.gathered import Gathered, GatheredShape, _Plan, copies_bucket, span_bucket
+from actors.engines.decoder.gpu.gathered import Gathered, GatheredShape, _GatheredPlan, copies_bucket, span_bucket
 from actors.engines.decoder.gpu.graphs import Direct, Graphs
 from actors.engines.decoder.gpu.in_place import InPlace
-from actors.engines.decoder.gpu.inbox import Inbox, power_bucket
+from actors.engines.decoder.gpu.round_buffer import RoundBuffer, power_bucket
 from actors.engines.decoder.torch.branches import BLOCK, View
 from actors.engines.flat_batch import FlatBatch, Segment
 from tests.engines.recorded_rounds import lay_out
@@ -31,7 +31,7 @@ def gathered(body):
 
 def arrived(plan, tokens, positions, slots, spare=4096):
     """What the device finds, where an earlier round's bytes lay."""
-    inbox = Inbox(plan.bytes + 100, torch.device("cpu"))
+    inbox = RoundBuffer(plan.bytes + 100, torch.device("cpu"))
     inbox._host[:] = 255
     inbox.send(plan, tokens, positions, slots, spare)
     return inbox.unpack(plan.shape)
@@ -53,7 +53,7 @@ def test_what_is_packed_on_the_host_is_what_the_device_reads(count, rows, span, 
     chance = np.random.default_rng(count)
     visible = chance.random((count, seen)) < 0.5
     numbers = chance.integers(0, 1 << 31, (3, count))
-    plan = _Plan(GatheredShape(rows, 1, rows, span, 0), [Segment(count, 12345, seen, visible)], [View(visible)])
+    plan = _GatheredPlan(GatheredShape(rows, 1, rows, span, 0), [Segment(count, 12345, seen, visible)], [View(visible)])
     sent = arrived(plan, *numbers.tolist(), 2048)
     told = gathered.unpack(plan.shape, sent.told)
     repeat = [*range(count), *[count - 1] * (rows - count)]

@@ -13,7 +13,7 @@ from torch import nn
 
 from actors.engines.weights.draft_vocabulary import columns_of
 from actors.engines.weights.dtypes import cpu_has_bfloat16
-from actors.training.batches import Batch
+from actors.training.batches import TrainingBatch
 from actors.training.losses import LEFT_OUT, blend, divergences
 from actors.training.muon import Muon
 from actors.training.plan import Progress, Report
@@ -27,7 +27,7 @@ AVERAGED = 0.995  # of the weights' running mean, once there are a few hundred s
 FITTING_FROM = 1 / 3  # of the time: before that it cannot be told which places the draft will never fit
 
 
-class Learner:
+class DraftTraining:
     """A draft in training; ``averaged`` is what is to be used."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class Learner:
         ]
         self._rates = [group["lr"] for optimizer in self._optimizers for group in optimizer.param_groups]
 
-    def step(self, batch: Batch, done: float) -> float:
+    def step(self, batch: TrainingBatch, done: float) -> float:
         """One step; ``done`` is the share of the time that is over. Returns the share of tokens accepted (1 - TV)."""
         with self._half_precision():
             logits = batch.logits(self.model)
@@ -61,7 +61,7 @@ class Learner:
         self._descend(loss, max(0.02, min(1.0, 2 * (1 - done))))
         return accepted
 
-    def step_on(self, batch: Batch, loss: Callable[[torch.Tensor], torch.Tensor], share: float) -> None:
+    def step_on(self, batch: TrainingBatch, loss: Callable[[torch.Tensor], torch.Tensor], share: float) -> None:
         """One step on what ``loss`` makes of the batch's logits (n, columns of the head), with ``share`` of the usual
         rate; none where that depends on nothing that the head says."""
         with self._half_precision():
@@ -119,7 +119,12 @@ class Learner:
 
 
 def train(
-    learner: Learner, batches: Iterator[Batch], until: float, state: Path, report: Report, timer: Callable[[], float]
+    learner: DraftTraining,
+    batches: Iterator[TrainingBatch],
+    until: float,
+    state: Path,
+    report: Report,
+    timer: Callable[[], float],
 ) -> None:
     """Continue from the checkpoint ``state``, if there is one, and write another every minute.
 
