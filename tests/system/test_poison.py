@@ -136,15 +136,18 @@ def test_requests_that_fail_one_by_one_do_not_end_a_verifier_that_works():
     assert report.counters["failed_requests"] == 6 and report.target.kv_used == 0
 
 
-def test_a_request_with_which_the_verifier_ended_twice_is_not_tried_again():
+def test_a_request_with_which_the_verifier_ended_four_times_is_not_tried_again_and_with_three_it_is():
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:
             caller = await cluster.caller()
-            caller.send(Generate("r", PROMPT, sampling=SAMPLING, attempt=2))
-            return await failure(caller, "r")
+            caller.send(Generate("chance", PROMPT, sampling=SAMPLING, attempt=3))
+            tried = await caller.collect("chance")
+            caller.send(Generate("r", PROMPT, sampling=SAMPLING, attempt=4))
+            return tried["chance"], await failure(caller, "r")
 
-    failed = run(go())
-    assert failed.code is FailureCode.INTERNAL and "ended 2 times" in failed.detail
+    tried, failed = run(go())
+    assert tokens_of(tried) == LANGUAGE.continuation(PROMPT, SAMPLING)
+    assert failed.code is FailureCode.INTERNAL and "ended 4 times" in failed.detail
 
 
 def test_suspects_are_computed_one_at_a_time_and_alone_until_they_have_got_on():
