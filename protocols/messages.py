@@ -232,6 +232,7 @@ class RequestStats(Struct, frozen=True):
     forced_tokens: Count = 0  # accepted tokens that were the only ones a grammar allowed
     prediction_tokens: Position = 0  # of the request's prediction
     predicted_tokens: Position = 0  # of those, that the output has in their place
+    foreseen_rounds: Count = 0  # at whose end drafts below the target's own token were there already
 
 
 class DrafterStatus(Struct, frozen=True):

@@ -149,6 +149,7 @@ class Committer:
         forced = sum(bool(chosen.nodes[at].sources & GRAMMAR) for at in outcome.path[: len(tokens)])
         text.committed.extend(tokens)
         held = tree.advance(tokens).nodes
+        stream.tally.foreseen += bool(tree.root.children)
         covered = len(outcome.path) == len(chosen.nodes)
         logprobs = outcome.logprobs[: len(tokens)]
         committed = Committed(base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled)

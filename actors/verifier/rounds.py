@@ -140,6 +140,7 @@ class Sums:
     drafted: int = 0
     accepted: int = 0
     forced: int = 0
+    foreseen: int = 0
     histogram: list[int] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
     gamma_sum: float = 0.0
@@ -176,4 +177,5 @@ class Sums:
             resyncs=self.resyncs,
             forced_tokens=self.forced,
             predicted_tokens=self.predicted,
+            foreseen_rounds=self.foreseen,
         )

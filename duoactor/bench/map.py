@@ -17,7 +17,6 @@ from actors.controller.climb import MAX_GAMMA, Costs, Points
 
 RATIOS = (3, 10, 30, 100)  # forward of one row over a draft step
 AGREEMENTS = (0.3, 0.5, 0.7, 0.8, 0.9)
-STREAMS = (1, 8, 32)
 MAP = "map.json"
 PAYS = 1.05  # less is within the noise of a usual machine
 LOCAL_US = 300.0  # a message to a process on this host and the answer
@@ -39,7 +38,8 @@ INLINE = DraftPlace("inline", None)
 HOST = DraftPlace("same host", 0.0)
 FAR = tuple(DraftPlace(f"{ms:g} ms away", ms) for ms in (0.1, 1.0, 5.0, 20.0))
 PLACES = (INLINE, HOST, *FAR)
-RETRIEVAL, ALL = "retrieval", "all in one"
+RETRIEVAL, ALL = "retrieval", "all in one"  # all: inline, and a drafter apart
+SECOND = "all, 1 ms away"  # what a second machine adds to all that one can do
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,10 +131,10 @@ def _apart(costs: Costs, gamma: int, message_us: float) -> float:
     return max(waits, goes_on)
 
 
-def grid(costs: Costs) -> Iterator[GridCell]:
+def grid(costs: Costs, batches: Sequence[int]) -> Iterator[GridCell]:
     """Every cell by the model: the target's forward with other drafts and batch sizes."""
     for place in PLACES:
-        for streams in STREAMS:
+        for streams in batches:
             for ratio in RATIOS:
                 for agreement in AGREEMENTS:
                     here = costs._replace(

@@ -153,8 +153,8 @@ def speeds(results: Results) -> Table:
 def details(results: Results) -> Table:
     """What was drafted, and where the time of a round went."""
     columns = (
-        "method", "decode", "first token", "tokens/round", "acceptance rate", "γ", "k", "round", "verifying", "waiting",
-        "overhead",
+        "method", "decode", "first token", "tokens/round", "acceptance rate", "foreseen", "γ", "k", "round",
+        "verifying", "waiting", "overhead",
     )  # fmt: skip
     rows = []
     for line in summarize(results):
@@ -168,6 +168,7 @@ def details(results: Results) -> Table:
         row += [
             f"{work.mean_acceptance_length:.2f}",
             f"{work.acceptance_rate:.2f}" if drafts else "-",
+            f"{work.foreseen:.0%}" if drafts else "-",
             f"{work.gamma:.1f}" if drafts else "-",
             f"{work.sequences:.2f}" if work.sequences else "-",
             *(f"{ms:.2f} ms" for ms in (work.round_ms, work.forward_ms, work.wait_ms, work.overhead_ms)),
@@ -175,7 +176,8 @@ def details(results: Results) -> Table:
         rows.append(tuple(row))
     note = (
         "decode: average speed-up without first tokens. first token: median, and over vanilla's. tokens/round: 1 + "
-        "accepted draft tokens over rounds. γ and k: means per round and per phase. round: mean time, as verifying, "
+        "accepted draft tokens over rounds. foreseen: rounds whose outcome had been drafted for when they ended, a "
+        "hit of SSD's speculation cache. γ and k: means per round and per phase. round: mean time, as verifying, "
         "waiting for drafts, and overhead."
     )
     return Table("Drafts and time", columns, tuple(rows), note=note)

@@ -38,6 +38,7 @@ class Work:
 
     acceptance_rate: float
     mean_acceptance_length: float
+    foreseen: float  # share of rounds whose next drafts were there as they ended
     gamma: float
     sequences: float  # mean per drafting phase; 0: none were counted
     round_ms: float
@@ -165,6 +166,7 @@ def work_of(stats: Sequence[RequestStats]) -> Work | None:
     return Work(
         acceptance_rate=accepted / drafted if drafted else 0.0,
         mean_acceptance_length=1 + accepted / rounds,
+        foreseen=sum(one.foreseen_rounds for one in stats) / rounds,
         gamma=sum(one.gamma * one.rounds for one in stats) / rounds,
         sequences=sum(k * n for k, n in phases) / max(1, sum(n for _, n in phases)),
         round_ms=decode / rounds,

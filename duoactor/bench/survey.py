@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from actors.controller.climb import Measured
 from actors.settings import retrieves
 from duoactor.bench.answers import Ours
 from duoactor.bench.benchmark import BenchJob, Benchmark, Show
-from duoactor.bench.map import ALL, FAR, HOST, INLINE, RETRIEVAL, Cell, PayMap, grid, modelled
+from duoactor.bench.map import ALL, FAR, HOST, INLINE, RETRIEVAL, SECOND, Cell, PayMap, grid, modelled
 from duoactor.bench.relay import Relay
 from duoactor.bench.streams import summarize_streams
 from duoactor.client.async_client import AsyncClient
@@ -30,18 +29,20 @@ from protocols.messages import RoundStats
 METHOD = "auto"
 
 
-def places_wanted(wanted: Wanted, cpus: Sequence[int], port: int) -> Iterator[tuple[str, Wanted]]:
-    """What is started for inline drafts, a drafter apart (behind a relay at ``port``), retrieval, and all of it."""
+def places_wanted(wanted: Wanted, cpus: Sequence[int], port: int) -> Iterator[tuple[dict[str, float], Wanted]]:
+    """What is started for inline drafts, a drafter apart (behind a relay at ``port``), retrieval, and all of it; before
+    it the places that are measured with that, and the relay's ms each way."""
     if not wanted.drafters or retrieves(wanted.drafters[0].draft):
         raise ConfigError("a map needs a draft model: give --draft one")
     drafter = wanted.drafters[0]
     half = sorted(cpus)[: max(1, len(cpus) // 2)]
     verifier = replace(wanted.verifier, threads=len(half), cpus=format_cpus(half))
     inline, without = replace(verifier, inline_draft=drafter.draft), replace(verifier, inline_draft="none")
-    yield INLINE.name, Wanted(inline, ())
-    yield HOST.name, Wanted(without, (replace(drafter, connect=f"tcp://127.0.0.1:{port}"),))
-    yield RETRIEVAL, Wanted(without, ())
-    yield ALL, Wanted(inline, (drafter,))
+    apart = (replace(drafter, connect=f"tcp://127.0.0.1:{port}"),)
+    yield {INLINE.name: 0.0}, Wanted(inline, ())
+    yield {place.name: place.away_ms or 0.0 for place in (HOST, *FAR)}, Wanted(without, apart)
+    yield {RETRIEVAL: 0.0}, Wanted(without, ())
+    yield {ALL: 0.0, SECOND: 1.0}, Wanted(inline, apart)
 
 
 @dataclass
@@ -59,25 +60,28 @@ class Survey:
     async def measure(self, show: Show) -> PayMap:
         async with Relay(str(parse(self.wanted.verifier.bind).path)) as relay:
             found: PayMap | None = None
-            for name, wanted in places_wanted(self.wanted, self.cpus, relay.port):
+            for places, wanted in places_wanted(self.wanted, self.cpus, relay.port):
                 bench = self.bench(self.deployed(wanted), self.job)
                 async with bench.answering(show) as answers:
                     ours = answers[METHOD]
                     assert isinstance(ours, Ours)
-                    apart = name == HOST.name
-                    for place in (HOST, *FAR) if apart else (None,):
-                        relay.delay_s = (place.away_ms or 0.0) / 1000 if place is not None else 0.0
-                        async with AsyncExitStack() as stack:
-                            heard = Measured()
-                            listening = asyncio.create_task(_listen(ours.client, heard))
-                            stack.callback(listening.cancel)
-                            await self._measure(bench, ours, place.name if place else name, show)
-                        if place is HOST:
+                    for place, away_ms in places.items():
+                        relay.delay_s = away_ms / 1000
+                        heard = Measured()
+                        listening = asyncio.create_task(_listen(ours.client, heard))
+                        try:
+                            await self._measure(bench, ours, place, show)
+                        finally:
+                            listening.cancel()
+                        if place == HOST.name:
                             found = await self._facts(ours.client, bench, heard)
             assert found is not None
             costs = found.costs()
             return replace(
-                found, measured=modelled(self.cells, costs), different=self.different, grid=tuple(grid(costs))
+                found,
+                measured=modelled(self.cells, costs),
+                different=self.different,
+                grid=tuple(grid(costs, self.job.streams)),
             )
 
     async def _measure(self, bench: Benchmark, ours: Ours, place: str, show: Show) -> None:

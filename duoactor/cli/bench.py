@@ -22,6 +22,7 @@ from duoactor.bench.datastore import datastore_for
 from duoactor.bench.map import MAP
 from duoactor.bench.methods import choose
 from duoactor.bench.picture import svg
+from duoactor.bench.provenance import machine
 from duoactor.bench.results import DOCUMENT
 from duoactor.bench.streams import choose_streams
 from duoactor.bench.suites import BUILTIN, load_suite, select
@@ -72,12 +73,13 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
 
     def job(self) -> BenchJob:
         """Raises ConfigError for an unknown suite, method or task, and for bad numbers of streams."""
+        streams = self.streams or (self.map and ("1,8,32" if "accelerator" in machine() else "1,2,4"))
         return BenchJob(
             prompts=select(load_suite(self.suite), [t.strip() for t in self.tasks.split(",") if t.strip()], self.limit),
             rows=choose("auto" if self.map else self.methods or ("auto" if self.streams else "all")),
             repeats=self.repeats,
             sampling=Sampling(self.temperature, max_tokens=self.max_tokens, seed=self.seed),
-            streams=choose_streams(self.streams or "1,8") if self.streams or self.map else (),
+            streams=choose_streams(streams) if streams else (),
             suite=self.suite,
         )
 
@@ -99,7 +101,7 @@ def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
               duoactor bench --methods vanilla,sps,tree --tasks code,rag --out results
               duoactor bench --methods duodecoding@4,duodecoding@6,duodecoding@8 --limit 2
               duoactor bench --streams 1,4,16,64 --limit 4
-              duoactor bench --map --limit 1 --streams 1,8
+              duoactor bench --map --limit 1 --streams 1,2,4
               duoactor bench --suite question.jsonl --target ./my-model --draft ./my-draft --device cuda
     """
     options = settings_from(BenchOptions, {}, flags)

@@ -9,7 +9,7 @@ import pytest
 
 from actors.settings import DrafterSettings, VerifierSettings
 from duoactor.bench.map import FAR, HOST, INLINE, PLACES, Cell, PayMap, advice, costs_of, grid, modelled, speedup
-from duoactor.bench.picture import svg
+from duoactor.bench.picture import SHOWN, svg
 from duoactor.bench.survey import places_wanted
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
@@ -59,7 +59,7 @@ def found() -> PayMap:
         for streams in (1, 8)
     ]
     made = PayMap(forward_us=FORWARD, step_us=1500.0, beside_us=300.0, agreement=0.75, models={"target": "a<b"})
-    return msgspec.structs.replace(made, measured=modelled(cells, made.costs()), grid=tuple(grid(made.costs())))
+    return msgspec.structs.replace(made, measured=modelled(cells, made.costs()), grid=tuple(grid(made.costs(), (1, 8))))
 
 
 def test_the_document_states_the_error_of_the_model_on_what_was_measured():
@@ -69,21 +69,24 @@ def test_the_document_states_the_error_of_the_model_on_what_was_measured():
     assert made.error() == (sum(off) / 2, max(off))
 
 
-def test_the_picture_is_well_formed_and_has_every_cell_and_measurement():
+def test_the_picture_is_well_formed_and_has_every_measurement_and_the_models_cells_of_one_stream():
     text = svg(found())
     ET.fromstring(text)
-    assert text.count("batch 8:") == 2 and "a&lt;b" in text
-    assert text.count('fill="#') == len(found().grid)
+    assert text.count(">1.50<") == 4 and "a&lt;b" in text
+    shown = [cell for cell in found().grid if cell.streams == 1 and any(cell.place == place.name for place in SHOWN)]
+    assert text.count("fill-opacity") == 4 + len(shown)
+    assert "prefers-color-scheme:dark" in text
 
 
 def test_the_verifier_has_the_same_cpus_in_every_cell_and_the_drafter_is_reached_through_the_relay():
     wanted = Wanted(VerifierSettings(bind="ipc://v"), (DrafterSettings(draft="bundled"),))
-    made = dict(places_wanted(wanted, (0, 1, 2, 3), 7777))
+    made = {next(iter(places)): one for places, one in places_wanted(wanted, (0, 1, 2, 3), 7777)}
     assert {(one.verifier.cpus, one.verifier.threads) for one in made.values()} == {("0,1", 2)}
-    assert [one.connect for one in made["same host"].drafters] == ["tcp://127.0.0.1:7777"]
     assert {name: one.verifier.inline_draft for name, one in made.items()} == {
         "inline": "bundled", "same host": "none", "retrieval": "none", "all in one": "bundled"
     }  # fmt: skip
+    apart = {name: [drafter.connect for drafter in one.drafters] for name, one in made.items() if one.drafters}
+    assert apart == {name: ["tcp://127.0.0.1:7777"] for name in ("same host", "all in one")}
 
 
 def test_a_map_needs_a_draft_model():
