@@ -53,6 +53,17 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     return kv_slots(asked, full_request, size, parameter.device, share, fixed, beside)
 
 
+def _loaded(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The weights on the device. Raises ModelError, also where they do not fit there."""
+    try:
+        return load_for_engine(name, device, dtype)
+    except torch.OutOfMemoryError:
+        raise ModelError(
+            f"the weights of {name} do not fit the memory of {device}: choose a smaller model, or put the target on "
+            "the CPU and the draft on the GPU, with --device cpu --draft-device cuda"
+        ) from None
+
+
 def _recurrent(model: nn.Module) -> bool:
     parameter = next(model.parameters())
     if supports(model.config, parameter.device, parameter.dtype):
@@ -116,7 +127,7 @@ def build_target(
     refuse_as_target(name, config)
     kind, int8 = target_dtype(dtype, where, config)
     tokenizer = serving_tokenizer(tokenizer_of or name)
-    model = load_for_engine(name, where, kind)
+    model = _loaded(name, where, kind)
     info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
     slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH)
     engine = _engine(model, info, slots, exact=True, int8=int8, spare_cpus=spare_cpus)
@@ -153,7 +164,7 @@ def build_draft(
     torch.set_num_threads(threads)
     where = resolve_device(device)
     kind, int8 = draft_dtype(dtype, where, known_config(name))
-    model = load_for_engine(name, where, kind)
+    model = _loaded(name, where, kind)
     if like is None:
         info = describe(name, model, serving_tokenizer(name), where, _named(kind, int8))
     else:

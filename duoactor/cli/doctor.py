@@ -23,7 +23,6 @@ from protocols.messages import Sampling
 
 @click.command()
 @pair_options
-@click.option("--draft-device", default="cpu", metavar="TEXT", help="torch device of the draft  [cpu]")
 @click.option(
     "--fix",
     "file",
@@ -34,7 +33,7 @@ from protocols.messages import Sampling
 )
 @json_option
 @click.pass_obj
-def doctor(environment: Environment, /, pair: Pair, draft_device: str, file: str | None, as_json: bool) -> int:
+def doctor(environment: Environment, /, pair: Pair, file: str | None, as_json: bool) -> int:
     """Measure for 20 seconds whether speculation pays here.
 
     Starts the pair as `duoactor up` does. The target alone, retrieval alone and auto answer the same prompts in turns.
@@ -45,7 +44,6 @@ def doctor(environment: Environment, /, pair: Pair, draft_device: str, file: str
               duoactor doctor --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --fix
               duoactor doctor --json | jq .verdict
     """
-    pair = Pair(pair.verifier, tuple(replace(drafter, device=draft_device) for drafter in pair.drafters))
     report = diagnosis.begun(pair.verifier, pair.drafters, len(available_cpus()))
     try:
         _measure(environment, report, pair)

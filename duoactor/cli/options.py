@@ -175,21 +175,25 @@ class Pair(NamedTuple):
     named: bool = True  # by the command line
 
 
-def make_pair(target: str | None, draft: str | None, device: str | None, dtype: str | None) -> Pair:
+def make_pair(
+    target: str | None, draft: str | None, device: str | None, dtype: str | None, draft_device: str | None
+) -> Pair:
     said, named = {"target": target, "device": device, "dtype": dtype}, bool(target or draft)
     verifier = config.build(VerifierSettings, {name: value for name, value in said.items() if value is not None})
     if draft in (None, "", AUTO_DRAFT):
         draft, _ = config.choose_draft(verifier.target)
-    return Pair(verifier, (DrafterSettings(draft=draft),) if draft else (), named)
+    drafter = DrafterSettings(draft=draft, device=draft_device or "cpu") if draft else None
+    return Pair(verifier, (drafter,) if drafter is not None else (), named)
 
 
 pair_options = _as_one(
     "pair",
     make_pair,
-    ("target", "draft", "device", "dtype"),
+    ("target", "draft", "device", "dtype", "draft_device"),
     struct_options(VerifierSettings, only=("target",)),
     struct_options(DrafterSettings, only=("draft",)),
     struct_options(VerifierSettings, only=("device", "dtype")),
+    struct_options(DrafterSettings, prefix="draft_", only=("device",)),
 )
 
 method_option = click.option(

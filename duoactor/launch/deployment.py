@@ -68,7 +68,9 @@ def deploy(
     address, keys = _connectable(wanted.verifier.bind), _family_keys(wanted.verifier)
     names = drafter_names(wanted.drafters)
     threads = [drafter.threads for drafter in wanted.drafters]
-    cores = assign_cores(cpus, threads, drafters_need_cores=any(d.device == "cpu" for d in wanted.drafters))
+    # a drafter on a GPU needs a core for its launches where the target would take them all
+    need_cores = wanted.verifier.device == "cpu" or any(drafter.device == "cpu" for drafter in wanted.drafters)
+    cores = assign_cores(cpus, threads, drafters_need_cores=need_cores)
     drafters = tuple(
         replace(
             _beside(drafter, address, keys),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
+from actors.engines import build
 from actors.engines.cache.kv_cache import CHUNK
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu.graphs import Direct
@@ -12,6 +13,8 @@ from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Leaf, Window
+from duoactor.config import resolve_model
+from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.fake_cuda import fake_cuda, on_cuda  # noqa: F401
 from tests.engines.test_families import model_of
@@ -137,6 +140,30 @@ def test_a_draft_step_reads_from_the_device_twice(fake_cuda, family, sampling): 
     draft.expand([Leaf(handle, 5, (first.slot,)), Leaf(handle, 6, (second.slot,))])
     draft.commit(handle, [3, 5], [first.slot, -1])
     assert len(root.tokens) == len(first.tokens) == 8
+
+
+def test_a_target_on_the_cpu_verifies_what_a_draft_on_the_gpu_has_drawn(fake_cuda):  # noqa: F811
+    with unset_fake_temporarily():
+        small = make("llama")
+    draft = Draft(engine_of("llama", torch.bfloat16, exact=False))
+    handle = draft.open(PROMPT, len(PROMPT), Sampling(max_tokens=50))
+    [drawn] = draft.expand([Leaf(handle, -1, (), is_root=True)])
+    with unset_fake_temporarily():
+        target = Target(LlamaEngine(small, info(small), 4096), rows_agree=ROWS)
+        mine = begun(target)
+        [outcome] = target.verify([Window(mine, drawn.tokens[:2], [-1, -1])])
+    draft.commit(handle, [*outcome.tokens], [-1] * len(outcome.tokens))
+    assert len(outcome.tokens) in (1, 2) and draft.engine.device.type == "cuda" and target.engine.device.type == "cpu"
+
+
+def test_weights_that_do_not_fit_the_gpu_are_an_error_that_names_the_other_way_round(monkeypatch):
+    def too_large(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(build, "load_for_engine", too_large)
+    monkeypatch.setattr(build, "resolve_device", torch.device)
+    with pytest.raises(ModelError, match=r"do not fit the memory of cuda: .*--device cpu --draft-device cuda"):
+        build.build_draft(str(resolve_model("bundled", "draft")), "cuda", "auto", 0, 1)
 
 
 def test_the_fake_cuda_device_is_torchs_fake_tensor_mode(fake_cuda):  # noqa: F811

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ALONE = {"gpu_check.py", "own_proposer.py"}  # it needs none; it waits for one
+ALONE = {"own_proposer.py"}  # it waits for one
 
 
 def test_examples_without_actors_end_in_a_sentence(tmp_path):

@@ -38,6 +38,13 @@ def test_it_is_none_where_no_drafter_has_a_model_on_a_cpu(drafters):
     assert told(*drafters) == ""
 
 
+def test_a_draft_on_a_gpu_leaves_the_cpus_to_the_target_but_for_one_to_launch_from():
+    settings = VerifierSettings(bind="ipc:///tmp/v", device="cpu")
+    made = deploy(Wanted(settings, (DrafterSettings(device="cuda"),)), cpus=(0, 1, 2, 3))
+    assert (made.verifier.cpus, made.verifier.threads, made.verifier.inline_draft) == ("0,1,2", 3, "")
+    assert (made.drafters[0].device, made.drafters[0].cpus) == ("cuda", "3")
+
+
 def test_with_a_learner_it_is_the_same_and_so_are_the_cpus_that_drafters_lend():
     both = (VerifierSettings(bind="ipc:///tmp/v"), (DrafterSettings(),))
     alone, taught = (deploy(Wanted(*both, learner=one), cpus=(0, 1)) for one in (None, LearnerSettings()))

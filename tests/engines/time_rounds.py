@@ -1,26 +1,15 @@
-"""Everything that should be tried on the first machine with a GPU, in about ten minutes, and a report of it.
+"""Rounds of a 7B-shaped target with random weights, against the time that reading its weights takes.
 
-    pip install -e '.[dev]' && python examples/gpu_check.py --out gpu-check
-
-1. the machine; 2. the tests that need a device; 3. every method's texts against the target's own, bundled pair;
-4. one decode round of a 7B-shaped target against the time that reading its weights takes, for both ways to attend; 5.
-the speed of every method on the bundled pair inflated to that cost, drafter on the CPU, beside the paper's 2.61 (best)
-and 1.58 (over vanilla speculative sampling). Each step stands for itself: what fails is reported and the next one runs.
-``--rehearse`` goes through all of it with small shapes, also on a CPU; its figures mean nothing.
-
-Not run by the tests: it needs a GPU.
+By hand: ``python -m tests.engines.time_rounds``. One table for each way to attend. It runs on a CPU, too, with
+``--device cpu --small``, but those figures mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -34,7 +23,6 @@ from actors.engines.decoder.gpu.round_buffer import Layout
 from actors.engines.flat_batch import FlatBatch
 from actors.models import ModelInfo
 
-METHODS = "sps,pearl,duodecoding-lockstep,duodecoding,pld,tree,auto"
 ROUNDS = [(1, rows) for rows in (1, 2, 4, 8, 16, 32, 64)] + [(8, 1), (8, 4), (32, 1), (32, 4)]  # streams, rows of each
 LONG_ROUNDS = [(1, 1), (1, 8), (8, 1), (8, 4)]
 SHORT, LONG = 500, 4000  # tokens of each stream
@@ -56,75 +44,12 @@ class Shape:
 FULL, SMALL = Shape(32, 4096, 11008), Shape(2, 384, 1024, 2048)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--out", type=Path, default=Path("gpu-check"))
-    parser.add_argument("--rehearse", action="store_true", help="small shapes: to see that the script runs")
+    parser.add_argument("--small", action="store_true", help="small shapes: to see that it runs")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    device, shape = torch.device(options.device), SMALL if options.rehearse else FULL
-    limit = ["--limit", "1"] if options.rehearse else ["--limit", "2"]
-    steps: list[tuple[str, Callable[[], str]]] = [
-        ("The machine", lambda: machine(device)),
-        ("Tests that need a device", tests),
-        ("Texts of every method against the target's own", lambda: bench(options.out / "bundled", device, *limit)),
-        ("One round against reading the weights", lambda: rounds(device, shape)),
-        ("Speed at the cost of a 7B target", lambda: inflated(options.out, device, shape, *limit)),
-    ]
-    report, failed = ["# What this machine's device does", f"Command: `{' '.join(sys.argv)}`"], 0
-    for title, step in steps:
-        print(f"{title} ...", flush=True)
-        began = time.monotonic()
-        try:
-            found = step()
-        except Exception as error:
-            failed += 1
-            found = f"**Failed**: {type(error).__name__}: {error}"
-        report += [f"## {title}", found, f"({time.monotonic() - began:.0f} s)"]
-        (options.out / "report.md").write_text("\n\n".join(report) + "\n")
-    print(f"{len(steps) - failed} of {len(steps)} steps succeeded; read {options.out / 'report.md'}")
-    return 1 if failed else 0
-
-
-def machine(device: torch.device) -> str:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    lines = [f"device: {name}", f"torch {torch.__version__}, Python {platform.python_version()}"]
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        lines.append(f"memory: {free / 1e9:.0f} of {total / 1e9:.0f} GB free")
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
-    return done.stdout
-
-
-def tests() -> str:
-    root = Path(__file__).parent.parent
-    said = run(sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-rs", "-c", str(root / "pyproject.toml"),
-               str(root / "tests" / "engines"))  # fmt: skip
-    return f"```\n{said[-800:].strip()}\n```"
-
-
-def bench(out: Path, device: torch.device, *options: str) -> str:
-    """The command ends with 1, which is an error here, if any text differs from the target's own."""
-    run(sys.executable, "-m", "duoactor", "bench", "--methods", METHODS, "--repeats", "1", "--max-tokens", "80",
-        "--device", str(device), "--out", str(out), "--quiet", *options)  # fmt: skip
-    report = (out / "report.md").read_text()
-    return report[report.index("## In short") :].split("\n## ")[0].removeprefix("## In short").strip()
-
-
-def inflated(out: Path, device: torch.device, shape: Shape, *options: str) -> str:
-    big = out / "big"
-    if not big.exists():
-        layers, hidden = max(shape.layers, 8), max(shape.hidden, 384)
-        run(sys.executable, "-m", "duoactor", "inflate", "bundled", str(big), "--layers", str(layers), "--hidden",
-            str(hidden), "--intermediate", str(max(shape.intermediate, 1024)), "--dtype", "bfloat16")  # fmt: skip
-    return bench(out / "inflated", device, "--target", str(big), *options)
+    print(rounds(torch.device(options.device), SMALL if options.small else FULL))
 
 
 def rounds(device: torch.device, shape: Shape) -> str:
@@ -213,4 +138,4 @@ def median(device: torch.device, work: Callable[[], object], repeats: int = 15) 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
