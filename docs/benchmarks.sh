@@ -1,9 +1,9 @@
 #!/bin/sh
 # Measures a section of docs/benchmarks anew, and puts its report there:
 #
-#   docs/benchmarks.sh bundled            one of: bundled inflated larger larger-sampled larger-int8 map sampled sweep load
-#                                         load-inflated spec-bench humaneval, and on a machine with a GPU gpu
-#                                         gpu-sampled gpu-load
+#   docs/benchmarks.sh bundled            one of: bundled inflated larger larger-sampled larger-int8 map modes
+#                                         second-machine sampled sweep load load-inflated spec-bench humaneval, and on a
+#                                         machine with a GPU gpu gpu-sampled gpu-load
 #   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes one to five minutes
 #                                         on two cores (load: more), and the sections bundled and inflated have every
 #                                         prompt of the built-in suite
@@ -24,6 +24,16 @@ bench() { # NAME DEFAULT_LIMIT OPTIONS…
     mkdir -p "docs/benchmarks/$name"
     cp "$results/$name/report.md" "docs/benchmarks/$name/"
     index
+}
+
+put() { # NAME PAGE: standard input in place of what stands between the page's marks of that name
+    awk -v name="$1" '
+        FNR == NR { text = text $0 "\n"; next }
+        $0 == "<!-- " name " ends -->" { skip = 0 }
+        !skip
+        $0 == "<!-- " name " begins -->" { printf "%s", text; skip = 1 }
+    ' - "$2" > "$results/page.md"
+    cp "$results/page.md" "$2"
 }
 
 index() { # every report's command and its short answers, on one page
@@ -53,6 +63,7 @@ gpu_target() { # at the cost of a 7B target: 13 GB
 
 ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
 duo=duodecoding-1,duodecoding-2,duodecoding-3,duodecoding-lockstep,duodecoding
+modes=sps,pearl,duodecoding-lockstep,duodecoding,tree,auto
 gammas=duodecoding@3,duodecoding@5,duodecoding@7,duodecoding@9
 for section in "$@"; do
     case $section in
@@ -73,11 +84,28 @@ for section in "$@"; do
     map)
         larger_target
         rm -rf "$results/map"
-        duoactor bench --map --target "$results/larger" --tasks chat,code,math_reasoning,translation --max-tokens 64 \
-            --streams 1,4 --limit "${LIMIT:-1}" --out "$results/map"
+        duoactor bench --map --target "$results/larger" --tasks chat,code,math_reasoning --limit 1 \
+            --max-tokens "${TOKENS:-48}" --repeats "${REPEATS:-2}" --out "$results/map"
         mkdir -p docs/benchmarks/map
         cp "$results/map/map.json" docs/benchmarks/map/
         cp "$results/map/map.svg" docs/
+        put map docs/benchmarks.md < "$results/map/report.md"
+        ;;
+    modes) # SSD's hit rate beside the paper's modes and PEARL; counts need no quiet machine
+        larger_target
+        bench modes 1 --target "$results/larger" --repeats 1 --max-tokens 80 --methods "$modes"
+        grep '^|' "$results/modes/report.md" | sed 's/^| method |/\n&/' | put modes docs/two-devices.md
+        ;;
+    second-machine)
+        larger_target
+        [ -d "$results/costly-draft" ] ||
+            duoactor inflate duoactor/pair/draft "$results/costly-draft" --layers 8 --hidden 640
+        for draft in bundled "$results/costly-draft"; do
+            echo "draft $(basename "$draft")"
+            python -m tests.system.second_machine --target "$results/larger" --draft "$draft" \
+                --delays 0.2,5 --losses 0,0.001 --seconds "${SECONDS_EACH:-30}"
+        done | tee "$results/second-machine.txt"
+        { echo '```'; cat "$results/second-machine.txt"; echo '```'; } | put second-machine docs/two-devices.md
         ;;
     sampled)
         bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 --methods "$ours"

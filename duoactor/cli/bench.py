@@ -66,7 +66,7 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
         bool,
         Meta(
             description="where drafts pay instead: inline, on this host, 0.1 to 20 ms away, by retrieval; "
-            "map.json and map.svg"
+            "map.json, map.svg and report.md"
         ),
     ] = False
     out: Annotated[str, Meta(description="directory for the results; empty: a new bench-DATE-TIME")] = ""
@@ -146,14 +146,11 @@ def _map(survey: Survey, directory: Path, as_json: bool) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MAP).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     (directory / "map.svg").write_text(svg(found), encoding="utf-8")
+    (directory / report.REPORT).write_text(report.map_markdown(found), encoding="utf-8")
     if as_json:
         render.print_json({**render.plain(found), "directory": str(directory)})
     else:
-        for cell in found.measured:
-            model = f" (model {cell.model:.2f})" if cell.model else ""
-            click.echo(f"{cell.place:<13} batch {cell.streams:<3} {cell.speedup:5.2f}x{model}")
-        median, largest = found.error()
-        click.echo(f"{found.advice()}\nThe model is off by {median:.0%} (median), {largest:.0%} at most.")
+        click.echo(report.map_markdown(found))
         click.echo(f"By cost ratio, agreement and batch size: {directory / 'map.svg'}")
     return 1 if found.different else 0
 

@@ -22,7 +22,8 @@ bench)
     while [ "$1" != --out ]; do shift; done
     mkdir -p "$2"
     echo made > "$2/results.json"
-    printf -- "- command: x\n\n## In short\n\n- It wins.\n\n## Table 1\n\n- no\n" > "$2/report.md"
+    printf -- "- command: x\n\n## In short\n\n- It wins.\n\n## Table 1\n\n- no\n\n| new | table |\n" > "$2/report.md"
+    touch "$2/map.json" "$2/map.svg"
     ;;
 esac
 """
@@ -62,6 +63,17 @@ def test_every_section_asks_for_options_and_rows_that_there_are_and_leaves_a_rep
     index = (checkout / "docs" / "benchmarks" / "README.md").read_text()
     assert f"## [{section}]({section}/report.md)\n\n- command: x\n- It wins.\n" in index
     assert "- no" not in index
+
+
+@pytest.mark.parametrize(("section", "page"), [("map", "benchmarks"), ("modes", "two-devices")])
+def test_a_table_takes_the_place_of_the_old_one_on_its_page(checkout, section, page):
+    marks = [f"<!-- {section} {what} -->" for what in ("begins", "ends")]
+    path = checkout / "docs" / f"{page}.md"
+    path.write_text("\n".join(["before", marks[0], "| old |", marks[1], "after", ""]))
+    code, _ = called(checkout, section)
+    lines = path.read_text().splitlines()
+    assert code == 0 and "| new | table |" in lines and "| old |" not in lines
+    assert [lines[0], lines[1], *lines[-2:]] == ["before", marks[0], marks[1], "after"]
 
 
 def test_a_section_is_measured_anew_and_a_limit_of_ones_own_is_taken(checkout):
