@@ -54,14 +54,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     model: float = 0.0  # what the model says; 0: it has no figure for such a place
 
 
-class GridCell(msgspec.Struct, frozen=True, kw_only=True):
-    place: str
-    streams: int
-    ratio: float
-    agreement: float
-    speedup: float  # of the model
-
-
 class PayMap(msgspec.Struct, frozen=True, kw_only=True):
     """The whole of ``map.json``."""
 
@@ -74,7 +66,6 @@ class PayMap(msgspec.Struct, frozen=True, kw_only=True):
     agreement: float  # share of draft tokens that are the target's own
     measured: tuple[Cell, ...] = ()
     different: int = 0  # texts that were not plain decoding's
-    grid: tuple[GridCell, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -131,22 +122,12 @@ def _apart(costs: Costs, gamma: int, message_us: float) -> float:
     return max(waits, goes_on)
 
 
-def grid(costs: Costs, batches: Sequence[int]) -> Iterator[GridCell]:
-    """Every cell by the model: the target's forward with other drafts and batch sizes."""
-    for place in PLACES:
-        for streams in batches:
-            for ratio in RATIOS:
-                for agreement in AGREEMENTS:
-                    here = costs._replace(
-                        step=((1, costs.forward[0][1] / ratio),), streams=float(streams), chance=agreement
-                    )
-                    yield GridCell(
-                        place=place.name,
-                        streams=streams,
-                        ratio=ratio,
-                        agreement=agreement,
-                        speedup=round(speedup(place, here), 3),
-                    )
+def grid(costs: Costs, place: DraftPlace) -> Iterator[tuple[int, float, float]]:
+    """Cost ratio, agreement and speed-up by the model: of other drafts with the target's forward, for one stream."""
+    for ratio in RATIOS:
+        for agreement in AGREEMENTS:
+            step = ((1, costs.forward[0][1] / ratio),)
+            yield ratio, agreement, speedup(place, costs._replace(step=step, streams=1.0, chance=agreement))
 
 
 def modelled(cells: Sequence[Cell], costs: Costs) -> tuple[Cell, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from duoactor.bench.map import AGREEMENTS, FAR, HOST, INLINE, PAYS, RATIOS, DraftPlace, PayMap
+from duoactor.bench.map import AGREEMENTS, FAR, HOST, INLINE, PAYS, RATIOS, DraftPlace, PayMap, grid
 
 WIDE, HIGH, GAP, TOP = 32, 20, 14, 74  # px; width and height of a cell
 MEASURED_AT = 112  # px from the left
@@ -68,10 +68,9 @@ def _field(found: PayMap, place: DraftPlace, left: float) -> Iterator[str]:
             f"c={ratio:g}" + "+" * (ratio == RATIOS[-1]),
             "small",
         )
-    for cell in found.grid:
-        if (cell.place, cell.streams) == (place.name, 1):
-            x, y = left + WIDE * RATIOS.index(int(cell.ratio)), TOP + HIGH * _row(cell.agreement)
-            yield from _cell(x, y, cell.speedup, f"{cell.speedup:.1f}" if cell.speedup >= PAYS else "–")
+    for ratio, agreement, speedup in grid(found.costs(), place):
+        x, y = left + WIDE * RATIOS.index(ratio), TOP + HIGH * _row(agreement)
+        yield from _cell(x, y, speedup, f"{speedup:.1f}" if speedup >= PAYS else "–")
     x = left + WIDE * min(range(len(RATIOS)), key=lambda at: abs(RATIOS[at] / found.ratio - 1))
     y = TOP + HIGH * _row(min(AGREEMENTS, key=lambda share: abs(share - found.agreement)))
     yield f'<rect x="{x}" y="{y}" width="{WIDE - 1}" height="{HIGH - 1}" rx="8" class="own"/>'

@@ -15,7 +15,7 @@ from actors.controller.climb import Measured
 from actors.settings import retrieves
 from duoactor.bench.answers import Ours
 from duoactor.bench.benchmark import BenchJob, Benchmark, Show
-from duoactor.bench.map import ALL, FAR, HOST, INLINE, RETRIEVAL, SECOND, Cell, PayMap, grid, modelled
+from duoactor.bench.map import ALL, FAR, HOST, INLINE, RETRIEVAL, SECOND, Cell, PayMap, modelled
 from duoactor.bench.relay import Relay
 from duoactor.bench.streams import summarize_streams
 from duoactor.client.async_client import AsyncClient
@@ -76,13 +76,7 @@ class Survey:
                         if place == HOST.name:
                             found = await self._facts(ours.client, bench, heard)
             assert found is not None
-            costs = found.costs()
-            return replace(
-                found,
-                measured=modelled(self.cells, costs),
-                different=self.different,
-                grid=tuple(grid(costs, self.job.streams)),
-            )
+            return replace(found, measured=modelled(self.cells, found.costs()), different=self.different)
 
     async def _measure(self, bench: Benchmark, ours: Ours, place: str, show: Show) -> None:
         bench.loads = []

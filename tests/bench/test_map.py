@@ -8,7 +8,20 @@ import msgspec
 import pytest
 
 from actors.settings import DrafterSettings, VerifierSettings
-from duoactor.bench.map import FAR, HOST, INLINE, PLACES, Cell, PayMap, advice, costs_of, grid, modelled, speedup
+from duoactor.bench.map import (
+    AGREEMENTS,
+    FAR,
+    HOST,
+    INLINE,
+    PLACES,
+    RATIOS,
+    Cell,
+    PayMap,
+    advice,
+    costs_of,
+    modelled,
+    speedup,
+)
 from duoactor.bench.picture import SHOWN, svg
 from duoactor.bench.survey import places_wanted
 from duoactor.launch.wanted import Wanted
@@ -59,7 +72,7 @@ def found() -> PayMap:
         for streams in (1, 8)
     ]
     made = PayMap(forward_us=FORWARD, step_us=1500.0, beside_us=300.0, agreement=0.75, models={"target": "a<b"})
-    return msgspec.structs.replace(made, measured=modelled(cells, made.costs()), grid=tuple(grid(made.costs(), (1, 8))))
+    return msgspec.structs.replace(made, measured=modelled(cells, made.costs()))
 
 
 def test_the_document_states_the_error_of_the_model_on_what_was_measured():
@@ -73,8 +86,7 @@ def test_the_picture_is_well_formed_and_has_every_measurement_and_the_models_cel
     text = svg(found())
     ET.fromstring(text)
     assert text.count(">1.50<") == 4 and "a&lt;b" in text
-    shown = [cell for cell in found().grid if cell.streams == 1 and any(cell.place == place.name for place in SHOWN)]
-    assert text.count("fill-opacity") == 4 + len(shown)
+    assert text.count("fill-opacity") == 4 + len(SHOWN) * len(RATIOS) * len(AGREEMENTS)
     assert "prefers-color-scheme:dark" in text
 
 
