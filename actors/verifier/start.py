@@ -110,7 +110,7 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
     return InlineDraft(draft, measure_draft(draft), info.vocab_size, info.eos_token_ids, load=load)
 
 
-def _head(settings: VerifierSettings, target: Target, thread: Executor | None) -> InlineDraft | None:
+def head_of(settings: VerifierSettings, target: Target, thread: Executor | None) -> InlineDraft | None:
     """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none. Raises
     ModelError for one of another target. ``thread``: the one that computes it; None: any."""
     from actors.draft_timing import measure_draft
@@ -177,7 +177,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             openmp = await compute.start(openmp_threads)  # of the thread that built the target; this one has others
             serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
             bound = compute.pool if model.info.device == "cpu" and openmp > 1 else None
-            inline = await compute.start(lambda: _head(settings, model, bound))
+            inline = await compute.start(lambda: head_of(settings, model, bound))
             if inline is None and bound is None:  # else only the thread that built the target computes
                 inline = _inline_draft(settings, model)
             equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from actors.engines.cache.pool import KVShape
 from actors.engines.engine import Trunk
@@ -62,6 +61,8 @@ class Mtp:
         kinds = _kinds(config)
         mine = _one_layer(config.get_text_config())
         self._name = f"duoactor_mtp_{next(_names)}"
+        from transformers import AttentionInterface  # with all of transformers
+
         AttentionInterface.register(self._name, self._attention)
         mine._attn_implementation = self._name
         shape = KVShape.of(mine)

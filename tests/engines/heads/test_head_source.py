@@ -19,7 +19,7 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.settings import VerifierSettings
 from actors.verifier.sources.head import HeadSource, OnThread
-from actors.verifier.start import _head
+from actors.verifier.start import head_of
 from protocols.errors import ModelError
 from protocols.messages import Sampling, Status, StatusReport
 from tests.engines.heads.published import EAGLE3, HIDDEN, fused
@@ -174,7 +174,7 @@ def test_a_head_that_auto_found_and_cannot_run_costs_no_start(tmp_path, monkeypa
     (tmp_path / "head" / "config.json").write_text(json.dumps(EAGLE3 | {"parallel_drafting": True}))
     monkeypatch.setattr("actors.engines.heads.cached.cached_head", lambda target: str(tmp_path / "head"))
     settings = VerifierSettings(target=str(tmp_path / "target"), inline_draft="auto")
-    assert _head(settings, fused(model), None) is None
+    assert head_of(settings, fused(model), None) is None
     assert "parallel" in caplog.text or "P-EAGLE" in caplog.text
     with pytest.raises(ModelError, match="P-EAGLE"):
-        _head(replace(settings, inline_draft=str(tmp_path / "head")), fused(make("llama")), None)
+        head_of(replace(settings, inline_draft=str(tmp_path / "head")), fused(make("llama")), None)
