@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.tree.accept import ROOT as ROOT
 from protocols.messages import (
@@ -291,6 +291,10 @@ class Codec(Protocol):
 
     def octets(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each id with U+FFFD in its piece; of the others none."""
+        ...
+
+    def config(self) -> dict[str, Any]:
+        """Special tokens, chat template and class, as a ``tokenizer_config.json`` has them."""
         ...
 
     def serialized(self) -> str:

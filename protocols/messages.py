@@ -654,6 +654,7 @@ class Tokenize(Message, frozen=True):
     tools: Text = ""  # as in Generate
     special_tokens: bool = True  # whether the tokenizer's own are put in front of ``text``
     rendering: Rendering = Rendering()  # as in Generate
+    describe: bool = False  # whether the answer has ``tokenizer``
 
 
 class Detokenize(Message, frozen=True):
@@ -737,6 +738,7 @@ class Tokenized(Message, frozen=True):
     pieces: TextPieces  # [i]: the text of token i behind other text; U+FFFD for a part of a character
     text: Text  # special tokens by their names
     octets: TokenBytes = ()  # [i]: the bytes of token i where its piece has U+FFFD, else none
+    tokenizer: Text = ""  # its tokenizer_config.json, where Tokenize asks for it
 
 
 class StatusReport(Message, frozen=True):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from functools import partial
 
+import msgspec
+
 from actors.verifier.context import Context
 from protocols.errors import RequestError
 from protocols.limits import clipped
@@ -52,8 +54,14 @@ class Tokenization:
             ids = self._ids(question)
             pieces = self._codec.pieces(ids)
             octets = self._codec.octets(ids) if any("\ufffd" in piece for piece in pieces) else ()
+            described = isinstance(question, Tokenize) and question.describe
             return Tokenized(
-                question.rid, tuple(ids), tuple(pieces), self._codec.decode(ids, False), octets=tuple(octets)
+                question.rid,
+                tuple(ids),
+                tuple(pieces),
+                self._codec.decode(ids, False),
+                octets=tuple(octets),
+                tokenizer=msgspec.json.encode(self._codec.config()).decode() if described else "",
             )
         except RequestError as error:
             return Failed(question.rid, FailureCode(error.code), clipped(str(error)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -329,6 +330,12 @@ class AsyncClient:
             )
         )
         return cast(Tokenized, await self._ask(asked))
+
+    async def tokenizer_config(self) -> dict[str, Any]:
+        """The target's special tokens, chat template and class, as a ``tokenizer_config.json`` has them."""
+        answer = cast(Tokenized, await self._ask(Tokenize(uuid.uuid4().hex, describe=True)))
+        found: dict[str, Any] = json.loads(answer.tokenizer or "{}")
+        return found
 
     async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
         """The text of token ids: ``text`` of all together, ``pieces`` of each."""

@@ -137,6 +137,10 @@ class Client:
         asked = self._client.tokenize(text, tools=tools, special_tokens=special_tokens, rendering=rendering)
         return self._runner.run(asked)
 
+    def tokenizer_config(self) -> dict[str, Any]:
+        """The target's ``tokenizer_config.json``; see ``AsyncClient.tokenizer_config``."""
+        return self._runner.run(self._client.tokenizer_config())
+
     def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
         """The text of token ids; see ``AsyncClient.detokenize``."""
         return self._runner.run(self._client.detokenize(token_ids))

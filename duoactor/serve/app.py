@@ -55,7 +55,6 @@ P = TypeVar("P", bound=Parameters)
 log = logging.getLogger("duoactor.serve")
 WARNING = "x-duoactor-warning"
 ELSEWHERE = {
-    "/tokenizer_info": "/tokenize and /detokenize answer for the tokenizer, and render conversations",
     "/v1/embeddings": "a model that writes text has no embeddings of it: ask a server of an embedding model",
 }
 
@@ -81,6 +80,7 @@ def make_app(
             Route("/v1/messages/count_tokens", routes.count_tokens, methods=["POST"]),
             Route("/tokenize", routes.tokenize, methods=["POST"]),
             Route("/detokenize", routes.detokenize, methods=["POST"]),
+            Route("/tokenizer_info", routes.tokenizer_info),
             Route("/v1/models", routes.models),
             Route("/v1/models/", routes.models),
             Route("/v1/models/{name:path}", routes.model),
@@ -165,6 +165,9 @@ class Routes:
 
     async def detokenize(self, request: Request) -> Response:
         return json(await tokens.detokenize(self.gateway, await read_body(request)))
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        return json(await self.gateway.tokenizer_config())
 
     def _ask(self, request: Request, question: Question, model: Model, operation: str) -> Choices:
         how = msgspec.structs.replace(question.how, cache_salt=cache_salt(request.scope, question.how.cache_salt))

@@ -212,6 +212,11 @@ class Gateway:
         with self.blamed():
             return await self.client.tokenize(text, tools=tools.described, **how)
 
+    async def tokenizer_config(self) -> dict[str, Any]:
+        model = await self.model()
+        with self.blamed():
+            return {**await self.client.tokenizer_config(), "model_max_length": model.max_context}
+
     async def spelt(self, question: Question) -> tuple[Question, list[Tokenized]]:
         """The question with its prompts as token ids, and their texts."""
         found: list[Tokenized] = []

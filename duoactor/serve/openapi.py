@@ -55,6 +55,7 @@ def describe(version: str) -> dict[str, Any]:
     paths["/v1/models/{name}"] = {
         "get": {"summary": "One of them", "parameters": [named], "responses": _answers(anything)}
     }
+    paths["/tokenizer_info"] = {"get": {"summary": "The tokenizer's configuration", "responses": _answers(anything)}}
     paths["/health"] = {"get": {"summary": "Does the verifier answer?", "responses": _answers(anything)}}
     paths["/ping"] = paths["/health"]
     paths["/version"] = {"get": {"summary": "The version of duoactor", "responses": _answers(anything)}}

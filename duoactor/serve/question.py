@@ -63,17 +63,18 @@ class Question:
 
     def structure(self, calling: Calling) -> tuple[StructuredOutputs | None, str]:
         """What the answer must be, and the parameter that is to blame if it cannot be made so."""
-        wanted, param = self._structure(calling)
-        return self.mind(calling).structure(wanted, param), param
+        wanted, param, calls = self._structure(calling)
+        return self.mind(calling).structure(wanted, param, headed=calls and calling.channels), param
 
-    def _structure(self, calling: Calling) -> tuple[StructuredOutputs | None, str]:
+    def _structure(self, calling: Calling) -> tuple[StructuredOutputs | None, str, bool]:
+        """With it whether there are calls in it."""
         if self.tools.forced:
-            return StructuredOutputs(grammar=self.tools.grammar(calling)), "tools"
+            return StructuredOutputs(grammar=self.tools.grammar(calling)), "tools", True
         if self.shape is None:
-            return None, ""
+            return None, "", False
         if self.tools.offered and self.shape.schema is not None:  # it binds the answer, not the calls before it
-            return StructuredOutputs(grammar=self.tools.grammar(calling, self.shape.schema)), self.shape.param
-        return self.shape.outputs, self.shape.param
+            return StructuredOutputs(grammar=self.tools.grammar(calling, self.shape.schema)), self.shape.param, True
+        return self.shape.outputs, self.shape.param, False
 
     def parser(self, calling: Calling) -> Parser:
         """A new one, for one answer."""

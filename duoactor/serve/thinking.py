@@ -4,7 +4,6 @@ behind them."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,7 +13,7 @@ import msgspec
 from duoactor.serve.errors import bad
 from duoactor.serve.structure import StructureParameters
 from duoactor.serve.tool_calls.events import Event, Parser, Thought
-from duoactor.serve.tool_calls.forms import STYLE
+from duoactor.serve.tool_calls.forms import STYLE, spelt
 from duoactor.thoughts import SWITCHES, Thoughts, opens
 from protocols.limits import Count
 from protocols.messages import NO_THOUGHTS, Dictation, StructuredOutputs, Thinking
@@ -118,16 +117,17 @@ class Mind:
             return Dictation(at=budget, text=self.form.end)
         return Dictation(at=budget + 1, text=self.form.end, behind=self.form.begin)  # a token for the mark
 
-    def structure(self, wanted: StructuredOutputs | None, param: str) -> StructuredOutputs | None:
-        """``wanted`` is for what stands behind the thought."""
-        lead = self.form.markup[-1:]  # in front of an answer
+    def structure(self, wanted: StructuredOutputs | None, param: str, headed: bool = False) -> StructuredOutputs | None:
+        """``wanted`` is for what stands behind the thought; ``headed``: with what is in front of an answer."""
+        lead = () if headed else self.form.markup[-1:]  # in front of an answer
         if wanted is None or not (self.allowed or lead):
             return wanted
         end, plain = self._lark(self.form.end), " ".join(map(self._lark, lead))
         rules = [f"thought: {ANYTHING} {end}"]
         if self.form.end not in dict(self.form.special):
             rules = [f"thought[suffix={json.dumps(self.form.end)}]: {ANYTHING}"]
-        thought = " ".join(["thought", *map(self._lark, self.form.markup), SPACE])
+        between = self.form.markup[:-1] if headed else self.form.markup
+        thought = " ".join(["thought", *map(self._lark, between), SPACE])
         if not self.opened:
             thought = (
                 f"({self._lark(self.form.begin)} {thought} | {plain})"
@@ -139,11 +139,7 @@ class Mind:
         return StructuredOutputs(grammar="\n".join([f"start: {thought} answer", *rules, _answer(wanted, param)]))
 
     def _lark(self, text: str) -> str:
-        """Special tokens by their ids: to a grammar they are no text."""
-        special = dict(self.form.special)
-        names = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
-        parts = [part for part in re.split(f"({names})", text) if part]
-        return " ".join(f"<[{special[part]}]>" if part in special else json.dumps(part) for part in parts)
+        return spelt(text, dict(self.form.special))
 
 
 def _answer(wanted: StructuredOutputs, param: str) -> str:

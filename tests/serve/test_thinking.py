@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duoactor.serve.parameters import Speculation
+from duoactor.serve.question import Question
+from duoactor.serve.structure import json_shape
 from duoactor.serve.thinking import Mind, ThoughtParser, Wish, wish
 from duoactor.serve.tool_calls.events import NoTools, Said, Thought
 from duoactor.serve.tool_calls.forms import FORMS, form_parser
 from duoactor.serve.tool_calls.use import Calling, Tool, ToolUse
-from protocols.messages import ChatTurn, Dictation, StructuredOutputs, Thinking
+from protocols.messages import UNCHANGED, ChatTurn, Dictation, StructuredOutputs, Thinking
 from tests.serve.gateway import TURNS, served
 from tests.serve.parts import Called, gathered
 from tests.serve.script import scripted
@@ -23,7 +26,7 @@ GPT_OSS = Thinking(
     "<|channel|>analysis<|message|>",
     "<|end|>",
     ("<|start|>assistant", "<|channel|>final<|message|>"),
-    (("<|channel|>", 5), ("<|message|>", 6), ("<|end|>", 7), ("<|start|>", 8)),
+    (("<|channel|>", 5), ("<|message|>", 6), ("<|end|>", 7), ("<|start|>", 8), ("<|constrain|>", 3)),
 )
 THOUGHT = "The user says hello.\nI answer."
 TEXT = f"<think>\n{THOUGHT}\n</think>\n\nHello."
@@ -219,10 +222,12 @@ async def test_markup_of_a_thought_never_is_text_where_max_tokens_cuts_it_off(to
 # --- grammars --------------------------------------------------------------------------------------------------------
 
 
-def allowed(wanted: StructuredOutputs, text: str) -> bool:
-    """May this be an answer, to its end?"""
+def allowed(wanted: StructuredOutputs, text: str, form: Thinking = QWEN) -> bool:
+    """May this be an answer, to its end? A token is a byte, or a special token of ``form``."""
     from llguidance import LLMatcher, LLTokenizer, grammar_from
 
+    for name, ident in form.special:
+        text = text.replace(name, chr(ident))
     matcher = LLMatcher(LLTokenizer("byte"), grammar_from("lark", wanted.grammar))
     assert not matcher.is_error(), matcher.get_error()
     return matcher.try_consume_tokens(list(text.encode())) == len(text.encode()) and matcher.is_accepting()
@@ -245,3 +250,24 @@ def test_a_form_binds_the_answer_and_leaves_the_thought_free(wanted, text):
     for wrong in ("Hm.", "<think>Hm.", f"<think>Hm.</think>\n\n{text}x", f"1{text}"):
         assert not allowed(optional, wrong)
     assert not allowed(opened, text)
+
+
+F = Tool("f", parameters={"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]})
+CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}'
+FINAL = '<|channel|>final<|message|>{"b": 2}'
+
+
+@pytest.mark.parametrize("schema", [None, {"const": {"b": 2}}])
+@pytest.mark.parametrize("thought", [ANALYSIS, ""])
+def test_a_call_that_gpt_oss_has_to_make_stands_in_a_channel_behind_the_thought(thought, schema):
+    calling = Calling(thinking=GPT_OSS)
+    shape = None if schema is None else json_shape(schema, "p")
+    tools = ToolUse((F,), "auto" if schema else "required")
+    asked = Question(((ChatTurn("user", "Hi"),),), UNCHANGED, Speculation(), shape, tools, thinking=Wish())
+    wanted, _ = asked.structure(calling)
+    assert allowed(wanted, thought + CALL, GPT_OSS)
+    assert allowed(wanted, thought + FINAL, GPT_OSS) is bool(schema)
+    for wrong in (f"{thought}{CALL}{CALL}", thought, "Hm.", f"{thought}{CALL.replace('1', '2')}"):
+        assert not allowed(wanted, wrong, GPT_OSS)
+    parser = asked.parser(calling)
+    assert gathered(parser.feed(thought + CALL) + parser.end())[-1] == Called("f", '{"a": 1}')

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from actors.models import RENDERING, Constraint, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
 from actors.tree.accept import walk
@@ -442,6 +442,9 @@ class ToyCodec:
 
     def octets(self, ids: Sequence[int]) -> list[bytes]:
         return [b""] * len(ids)
+
+    def config(self) -> dict[str, Any]:
+        return {"tokenizer_class": "Toy", "eos_token": chr(63 + EOS)}
 
     def serialized(self) -> str:
         letters = {chr(63 + i): i for i in range(VOCAB)}

@@ -37,6 +37,7 @@ THOUGHTS = (
     ("<seed:think>", "</seed:think>", ()),
     ("<thought>", "</thought>", ()),
 )
+CONSTRAIN = "<|constrain|>"  # of gpt-oss, in front of the format of a call's arguments
 THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")  # of a message; a template knows one of them
 SWITCHES = ("enable_thinking", "thinking")  # variables of templates that turn thoughts on and off
 # Variables that are not the caller's to set: they are what the conversation says, or a template of its own.
@@ -148,7 +149,7 @@ class ChatTemplate:
             self._rendered([{"role": "user", "content": USER}], variables=variables).rstrip().endswith(begin)
             for variables in ({}, *(dict.fromkeys(SWITCHES, on) for on in (True, False)))
         )
-        texts = (begin, end, *markup)
+        texts = (begin, end, *markup, CONSTRAIN)
         named = tuple((name, ident) for name, ident in special.items() if any(name in text for text in texts))
         return Thinking(begin, end, markup, named, *opened)
 

@@ -43,7 +43,7 @@ class KeptTokenizer:
             tokenizer.backend_tokenizer.to_str(),
             tokenizer.chat_template,
             getattr(tokenizer, "response_template", None),
-            {name: _plain(token) for name, token in tokenizer.special_tokens_map.items()},
+            {name: plainly(token) for name, token in tokenizer.special_tokens_map.items()},
             tuple(map(str, tokenizer.all_special_tokens)),
             tuple(tokenizer.all_special_ids),
             tokenizer.eos_token_id,
@@ -55,7 +55,7 @@ class KeptTokenizer:
         return made
 
 
-def _plain(token: Any) -> Any:
+def plainly(token: Any) -> Any:
     return [str(one) for one in token] if isinstance(token, list | tuple) else str(token)
 
 

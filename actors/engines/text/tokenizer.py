@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from actors.engines.text.chat_template import RENDERING, ChatTemplate
+from actors.engines.text.kept_tokenizer import plainly
 from actors.engines.text.plain import Plain, octets_of
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Rendering, Thinking, TokenizerParts
@@ -112,6 +113,18 @@ class TokenizerCodec:
             octets_of(token) if "\ufffd" in piece else b""
             for token, piece in zip(tokens, self.pieces(ids), strict=True)
         ]
+
+    def config(self) -> dict[str, Any]:
+        fast = getattr(self.tokenizer, "backend_tokenizer", None) is not None
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast" if fast else type(self.tokenizer).__name__,
+            **{name: plainly(token) for name, token in self.tokenizer.special_tokens_map.items()},
+            "chat_template": self._template.text or None,
+            "added_tokens_decoder": {
+                str(ident): {"content": str(token), "special": getattr(token, "special", True)}
+                for ident, token in sorted(self.tokenizer.added_tokens_decoder.items())
+            },
+        }
 
     def serialized(self) -> str:
         backend = getattr(self.tokenizer, "backend_tokenizer", None)

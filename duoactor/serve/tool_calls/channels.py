@@ -7,17 +7,31 @@ The recipient may also stand before the channel's name. Text for the user is in 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
+from duoactor.serve.tool_calls.forms import calls_grammar, spelt
 from duoactor.serve.tool_calls.reader import Reader, ReadingParser, Steps
+from protocols.messages import Thinking
 
 START, CHANNEL, MESSAGE, END, CALL = "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"
+HEADER = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>"
 RECIPIENT = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
 def channel_parser() -> ReadingParser:
     """A parser of messages with headers; text before the first header is the answer's."""
     return ReadingParser(_messages)
+
+
+def channel_grammar(
+    functions: Sequence[tuple[str, dict[str, Any]]], form: Thinking, otherwise: Mapping[str, Any] | None
+) -> str:
+    """Of a call of one of the functions (name, JSON schema of the arguments), which ends the turn. ``otherwise``: the
+    schema of an answer in the channel ``final``."""
+    special = dict(form.special)
+    heads = [spelt(HEADER.format(name), special) for name, _ in functions]
+    return calls_grammar("call", functions, heads, "", otherwise, spelt(form.markup[-1], special))
 
 
 def _messages(text: Reader) -> Steps:

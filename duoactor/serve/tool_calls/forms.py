@@ -43,21 +43,41 @@ class CallForm:
         mark: int,
         otherwise: Mapping[str, Any] | None = None,
     ) -> str:
-        """A grammar (llguidance's Lark) of one call or more (``several``) of one of the functions (name, JSON schema of
-        the arguments). ``mark``: the mark's token id, or -1; ``otherwise``: the schema of an answer that calls
-        nothing."""
+        """A grammar of one call or more (``several``) of one of the functions (name, JSON schema of the arguments).
+        ``mark``: the mark's token id, or -1; ``otherwise``: the schema of an answer that calls nothing."""
         before, after = self.around
-        rules = [
-            f"f{at}: {json.dumps(f'{before}{_head(name, self.key)}')} a{at} {json.dumps(f'}}{after}')}\n"
-            f"a{at}: %json {json.dumps({'type': 'object', 'x-guidance': STYLE, **schema})}"
-            for at, (name, schema) in enumerate(functions)
-        ]
-        calls = self.grammar[several].replace("MARK", f"<[{mark}]>" if mark >= 0 else json.dumps(self.mark))
-        if otherwise is not None:
-            rules.append(f"other: %json {json.dumps({'x-guidance': STYLE, **otherwise})}")
-            calls = f"other | calls\ncalls: {calls}"
-        one_of = "call: " + " | ".join(f"f{at}" for at in range(len(functions)))
-        return "\n".join([f"start: {calls}", one_of, *rules])
+        ids = {self.mark: mark} if mark >= 0 else {}
+        calls = self.grammar[several].replace("MARK", spelt(self.mark, ids))
+        heads = [json.dumps(f"{before}{_head(name, self.key)}") for name, _ in functions]
+        return calls_grammar(calls, functions, heads, json.dumps(f"}}{after}"), otherwise)
+
+
+def calls_grammar(
+    calls: str,
+    functions: Sequence[tuple[str, dict[str, Any]]],
+    heads: Sequence[str],
+    tail: str,
+    otherwise: Mapping[str, Any] | None,
+    lead: str = "",
+) -> str:
+    """In llguidance's Lark. ``calls``: made of the rule ``call``; ``heads``, ``tail``: what stands around the arguments
+    of each function; ``lead``: in front of an answer that calls nothing."""
+    rules = [
+        f"f{at}: {head} a{at} {tail}\na{at}: %json {json.dumps({'type': 'object', 'x-guidance': STYLE, **schema})}"
+        for at, (head, (_, schema)) in enumerate(zip(heads, functions, strict=True))
+    ]
+    if otherwise is not None:
+        rules.append(f"other: {lead} json\njson: %json {json.dumps({'x-guidance': STYLE, **otherwise})}")
+        calls = f"other | calls\ncalls: {calls}"
+    one_of = "call: " + " | ".join(f"f{at}" for at in range(len(functions)))
+    return "\n".join([f"start: {calls}", one_of, *rules])
+
+
+def spelt(text: str, special: Mapping[str, int]) -> str:
+    """A text in Lark, with special tokens by their ids: to a grammar they are no text."""
+    names = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
+    parts = [part for part in re.split(f"({names})", text) if part]
+    return " ".join(f"<[{special[part]}]>" if part in special else json.dumps(part) for part in parts)
 
 
 def _head(name: str, key: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from duoactor.serve.errors import bad
-from duoactor.serve.tool_calls.channels import CHANNEL, channel_parser
+from duoactor.serve.tool_calls.channels import CHANNEL, channel_grammar, channel_parser
 from duoactor.serve.tool_calls.events import NoTools, Parser
 from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, form_parser
 from duoactor.serve.tool_calls.template import TemplateParser
@@ -52,6 +52,11 @@ class Calling:
     template: str = ""
     mark: int = -1
     thinking: Thinking = NO_THOUGHTS
+
+    @property
+    def channels(self) -> bool:
+        """Whether every message has a header, as those of gpt-oss."""
+        return self.thinking.begin.startswith(CHANNEL)
 
 
 class FunctionName(msgspec.Struct, frozen=True):
@@ -141,18 +146,20 @@ class ToolUse:
         return msgspec.json.encode([tool.described for tool in self.tools]).decode() if self.offered else ""
 
     def parser(self, calling: Calling, constrained: bool) -> Parser:
-        """A new one, for one answer; ``constrained``: a grammar has calls written in ``calling.form``."""
+        """A new one, for one answer; ``constrained``: calls are as :meth:`grammar` has them."""
         if not self.offered:
             return NoTools()
         if calling.template and not constrained:
             return TemplateParser(calling.template, self.described)
-        if calling.thinking.begin.startswith(CHANNEL) and not constrained:
+        if calling.channels:
             return channel_parser()
         return form_parser(FORMS[calling.form], [tool.name for tool in self.tools])
 
     def grammar(self, calling: Calling, otherwise: Mapping[str, Any] | None = None) -> str:
         """Of an answer that calls, or follows the JSON schema ``otherwise``."""
         functions = [(tool.name, tool.schema) for tool in self.tools if self.named in ("", tool.name)]
+        if calling.channels:
+            return channel_grammar(functions, calling.thinking, otherwise)
         several = self.parallel and not self.named
         return FORMS[calling.form].lark(functions, several=several, mark=calling.mark, otherwise=otherwise)
 

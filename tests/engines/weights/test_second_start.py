@@ -53,6 +53,10 @@ def test_a_kept_tokenizer_does_what_transformers_own_does():
     ours = FastTokenizer(through_json(KeptTokenizer.of(theirs)))
     assert TokenizerFacts.of(ours) == TokenizerFacts.of(theirs)
     codecs = [TokenizerCodec(tokenizer) for tokenizer in (ours, theirs)]
+    config = codecs[0].config()
+    assert config == codecs[1].config()
+    assert (config["tokenizer_class"], config["eos_token"]) == ("PreTrainedTokenizerFast", theirs.eos_token)
+    assert config["chat_template"] == theirs.chat_template
     for text in TEXTS:
         one, other = ([codec.encode(text, special) for special in (True, False)] for codec in codecs)
         assert one == other
