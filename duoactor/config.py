@@ -246,10 +246,12 @@ def given(
     return {name: value for name, value in found.items() if value not in (None, ()) and value is not False}
 
 
-def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], given_as: str = "") -> str:
+def resolve_model(
+    name: str, kind: Literal["target", "draft", "inline draft"], given_as: str = "", tokenizer: str = ""
+) -> str:
     """``bundled`` becomes the directory of the pair that ships with duoactor; a hub id stays as it is, and so does a
     draft that is no model (``pld``, ``sam``, ``rest:DIR``). ``given_as``: the argument that names it; empty: the flag
-    of its kind.
+    of its kind. ``tokenizer``: where the target's lies; empty: in the checkpoint.
 
     Raises :class:`protocols.errors.ModelError` for a path to nothing, for a checkpoint that cannot be whole, and for an
     inline draft that is no model.
@@ -274,7 +276,8 @@ def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], g
     path = Path(os.path.expanduser(name))  # which leaves ~NAME where there is no such user
     if path.is_dir():
         check_checkpoint(str(path))
-        if kind == "target" or not kind_of(configuration(str(path))):  # a head has its target's tokenizer
+        # a head has its target's tokenizer
+        if not tokenizer and (kind == "target" or not kind_of(configuration(str(path)))):
             check_tokenizer(str(path))
         return str(path)
     if path.suffix == ".gguf" and path.is_file():

@@ -205,6 +205,8 @@ def toml(report: DoctorReport, verifier: VerifierSettings, drafters: Sequence[Dr
     kept = [drafter for drafter in drafters if pays or retrieves(drafter.draft)]
     text = [f"# Written by `duoactor doctor --fix`. {report.verdict}", "", "[verifier]"]
     text.append(f"target = {json.dumps(verifier.target)}")
+    if verifier.tokenizer:
+        text.append(f"tokenizer = {json.dumps(verifier.tokenizer)}")
     if report.device:
         text += [f"device = {json.dumps(report.device)}", f"dtype = {json.dumps(verifier.dtype)}"]
     text += ["", "[drafter]", f"draft = {json.dumps(kept[0].draft if kept else RETRIEVAL)}"]

@@ -53,7 +53,7 @@ def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     settings = settings_from(VerifierSettings, config.read(file).verifier, flags)
     settings = msgspec.structs.replace(
         settings,
-        target=config.resolve_model(settings.target, "target"),
+        target=config.resolve_model(settings.target, "target", tokenizer=settings.tokenizer),
         tokenizer=config.resolve_tokenizer(settings.tokenizer),
         inline_draft=settings.inline_draft and config.resolve_model(settings.inline_draft, "inline draft"),
         bind=settings.bind or default_address(),

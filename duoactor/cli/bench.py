@@ -111,7 +111,8 @@ def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
     if (directory / document).exists():
         raise ConfigError(f"{directory / document} exists already: choose another --out")
     needed = any(row.method == Method.REST for row in job.rows)
-    target = config.resolve_model(pair.verifier.target, "target")  # a wrong name is reported before anything is built
+    # a wrong name is reported before anything is built
+    target = config.resolve_model(pair.verifier.target, "target", tokenizer=pair.verifier.tokenizer)
     stored = datastore_for(options.datastore, needed, directory / "datastore", target, environment.command)
     with private_address() as address:
         verifier = replace(pair.verifier, target=target, datastore=stored.directory, bind=address)

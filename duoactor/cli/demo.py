@@ -132,7 +132,7 @@ def real_pair(settings: VerifierSettings) -> Pair | None:
             located(REAL)
     except ModelError:
         return None
-    return make_pair(REAL, None, settings.device, settings.dtype, None)
+    return make_pair(REAL, None, device=settings.device, dtype=settings.dtype)
 
 
 async def _run(bench: Benchmark, method: str, as_json: bool) -> None:

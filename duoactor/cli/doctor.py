@@ -62,7 +62,7 @@ def doctor(environment: Environment, /, pair: Pair, file: str | None, as_json: b
 
 
 def _measure(environment: Environment, report: diagnosis.DoctorReport, pair: Pair) -> None:
-    target = config.resolve_model(pair.verifier.target, "target")
+    target = config.resolve_model(pair.verifier.target, "target", tokenizer=pair.verifier.tokenizer)
     job = BenchJob(diagnosis.sample_prompts(), choose(diagnosis.METHODS), 1, Sampling(max_tokens=diagnosis.TOKENS))
     spinner = render.Spinner(sys.stderr)
     with private_address() as address:

@@ -175,10 +175,8 @@ class Pair(NamedTuple):
     named: bool = True  # by the command line
 
 
-def make_pair(
-    target: str | None, draft: str | None, device: str | None, dtype: str | None, draft_device: str | None
-) -> Pair:
-    said, named = {"target": target, "device": device, "dtype": dtype}, bool(target or draft)
+def make_pair(target: str | None, draft: str | None, draft_device: str | None = None, **place: str | None) -> Pair:
+    said, named = {"target": target, **place}, bool(target or draft)
     verifier = config.build(VerifierSettings, {name: value for name, value in said.items() if value is not None})
     if draft in (None, "", AUTO_DRAFT):
         draft, _ = config.choose_draft(verifier.target)
@@ -189,10 +187,10 @@ def make_pair(
 pair_options = _as_one(
     "pair",
     make_pair,
-    ("target", "draft", "device", "dtype", "draft_device"),
+    ("target", "draft", "draft_device", "tokenizer", "device", "dtype"),
     struct_options(VerifierSettings, only=("target",)),
     struct_options(DrafterSettings, only=("draft",)),
-    struct_options(VerifierSettings, only=("device", "dtype")),
+    struct_options(VerifierSettings, only=("tokenizer", "device", "dtype")),
     struct_options(DrafterSettings, prefix="draft_", only=("device",)),
 )
 

@@ -78,8 +78,9 @@ def prove(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
 
 def _deployment(environment: Environment, pair: Pair, logs: Logs, address: str, datastore: Path) -> Deployment:
     """The pair with two drafters, so that streams can change between them; of retrieval where the draft is a head."""
-    target = config.resolve_model(pair.verifier.target, "target")
-    stored = datastore_for("", True, datastore, target, environment.command, DATASTORE_FILES)
+    target = config.resolve_model(pair.verifier.target, "target", tokenizer=pair.verifier.tokenizer)
+    needed = not pair.verifier.tokenizer  # a datastore is made by the tokenizer in the target's checkpoint
+    stored = datastore_for("", needed, datastore, target, environment.command, DATASTORE_FILES)
     verifier = replace(pair.verifier, target=target, bind=address, datastore=stored.directory)
 
     def deployed(*drafters: DrafterSettings) -> Deployment:

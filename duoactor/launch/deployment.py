@@ -149,7 +149,7 @@ def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:
     inline = _inline_draft(wanted)
     return replace(
         verifier,
-        target=resolve_model(verifier.target, "target"),
+        target=resolve_model(verifier.target, "target", tokenizer=verifier.tokenizer),
         tokenizer=resolve_tokenizer(verifier.tokenizer),
         cpus=verifier.cpus or format_cpus(cores.verifier),
         threads=verifier.threads or min(MAX_THREADS, len(cores.verifier) or cpus),

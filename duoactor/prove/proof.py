@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 import uuid
@@ -17,6 +18,7 @@ from protocols.errors import RequestError
 from protocols.messages import Chunk, FailureCode, Method, TokenLogprobs
 
 STREAMS = (16, 4, 1, 8, 2, 16, 12, 3)  # at once, by rounds
+PER_QUESTION = 2  # streams of a round: few streams compare fewer tokens a second, and so get fewer questions
 LEFT = 0.1  # of the answers are left before their end
 SHARED = "duoactor-prove"  # the salt of answers that may read the prefix cache
 
@@ -106,17 +108,18 @@ class Proof:
 
     async def run(self) -> None:
         """Rounds until the end, or until a text differs."""
-        while not self.over and self.evidence.difference is None:
-            number = self.questions.rounds
-            expected = await self._alone()
-            waiting = iter(self._attempts(expected, random.Random(number)))
+        for number in itertools.count():
+            if self.over or self.evidence.difference is not None:
+                return
             streams = STREAMS[number % len(STREAMS)]
+            expected = await self._alone(max(1, streams // PER_QUESTION))
+            waiting = iter(self._attempts(expected, random.Random(number)))
             await asyncio.gather(*(self._stream(waiting, streams) for _ in range(streams)))
 
-    async def _alone(self) -> list[Expected]:
+    async def _alone(self, count: int) -> list[Expected]:
         """The next questions, each decoded plainly with nothing else in the batch and nothing in a cache."""
         found: list[Expected] = []
-        for question in self.questions.round():
+        for question in self.questions.next(count):
             if self.over:
                 break
             self._tell("alone")
@@ -134,13 +137,11 @@ class Proof:
         return found
 
     def _attempts(self, expected: Sequence[Expected], chance: random.Random) -> list[Attempt]:
-        """Every method on every question, with the prefix cache or without, in any order."""
+        """Every method on every question, with the prefix cache and without, in any order."""
         found = []
-        for one in expected:
-            for place, method in enumerate(self.methods):
-                cached = (place + one.question.number) % 2 == 0
-                leave_at = chance.randrange(1, 2 + len(one.tokens)) if chance.random() < LEFT else 0
-                found.append(Attempt(one, method, cached, leave_at))
+        for one, method, cached in itertools.product(expected, self.methods, (True, False)):
+            leave_at = chance.randrange(1, 2 + len(one.tokens)) if chance.random() < LEFT else 0
+            found.append(Attempt(one, method, cached, leave_at))
         chance.shuffle(found)
         return found
 

@@ -12,9 +12,9 @@ from duoactor.client.async_client import AsyncClient
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, FailureCode, Sampling
 
-KINDS = ("short", "turn", "long", "short", "begun", "short")  # of the questions of a round
+KINDS = ("short", "turn", "long", "short", "begun", "short")  # of questions, in turns
 LONGEST = 1200  # tokens of a prompt: several pieces of any engine
-MOST_TOKENS = (24, 64, 160)  # of an answer
+MOST_TOKENS = (32, 128, 384)  # of an answer: a prompt takes as long as tens of tokens
 KEPT = 12  # earlier questions that prompts may continue
 # greedy; what Qwen and Gemma recommend; the model's own distribution
 TEMPERATURES = (Sampling(), Sampling(temperature=0.7, top_p=0.95, top_k=20), Sampling(temperature=1.0))
@@ -53,15 +53,15 @@ class ProofQuestions:
     seed: int
     context: int
     asked: int = 0
-    rounds: int = 0
     _earlier: list[tuple[ProofQuestion, tuple[int, ...]]] = field(default_factory=list)
 
-    def round(self) -> Iterator[ProofQuestion]:
+    def next(self, count: int) -> Iterator[ProofQuestion]:
         """The next questions, each made when the answer to the one before it is known."""
-        chance = random.Random(f"{self.seed} {self.rounds}")
-        for place, kind in enumerate(KINDS):
+        for _ in range(count):
+            chance = random.Random(f"{self.seed} {self.asked}")
+            turn, place = divmod(self.asked, len(KINDS))
+            kind, base = KINDS[place], TEMPERATURES[(place + turn) % len(TEMPERATURES)]
             most = min(chance.choice(MOST_TOKENS), max(1, self.context // 4))
-            base = TEMPERATURES[(place + self.rounds) % len(TEMPERATURES)]
             sampling = Sampling(
                 temperature=base.temperature,
                 top_p=base.top_p,
@@ -77,7 +77,6 @@ class ProofQuestions:
             room = max(1, min(LONGEST, self.context // 2, self.context - most - 64))
             yield ProofQuestion(self.asked, kind, self._prompt(kind, chance)[:room], sampling)
             self.asked += 1
-        self.rounds += 1
 
     def _prompt(self, kind: str, chance: random.Random) -> tuple[int, ...]:
         text = chance.choice(self.texts)

@@ -117,6 +117,15 @@ def test_a_tokenizer_is_a_path_or_a_hub_id_and_a_path_to_nothing_is_refused(tmp_
             config.resolve_tokenizer(name)
 
 
+def test_a_target_whose_tokenizer_is_named_needs_none_of_its_own(tmp_path: Path):
+    for file in Path(config.resolve_model("bundled", "target")).iterdir():
+        if not file.name.startswith("tokenizer"):
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(ModelError, match="has no tokenizer that can be loaded"):
+        config.resolve_model(str(tmp_path), "target")
+    assert config.resolve_model(str(tmp_path), "target", tokenizer="bundled") == str(tmp_path)
+
+
 def test_a_model_that_is_not_there_is_asked_for_by_the_name_it_was_given_with():
     for settings, flag in (
         (VerifierSettings(bind=HERE, inline_draft="/nowhere"), "--inline-draft"),
