@@ -53,7 +53,9 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
     target: Annotated[str, Meta(description="target model: a directory, hub id or GGUF file")] = BUNDLED
     tokenizer: Annotated[
         str,
-        Meta(description="directory, hub id or tokenizer.json of the original model, for a file or directory without one"),
+        Meta(
+            description="directory, hub id or tokenizer.json of the original model, for a file or directory without one"
+        ),
     ] = ""
     bind: Annotated[
         Port, Meta(description="address that all others connect to; one that other hosts reach needs key and allow")
