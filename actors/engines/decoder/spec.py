@@ -114,6 +114,7 @@ class Recurrent:
     norm: str | None = None  # of outputs: before the gate (delta rule) or behind it (scan)
     normed: int = 0  # numbers that it norms together
     woven: bool = False  # ``inputs`` are two matrices, whose rows are grouped by keys' heads (Qwen3-Next)
+    tiled: bool = False  # heads that share keys lie ``groups`` apart (GGUF), not side by side
 
     @property
     def inner(self) -> int:

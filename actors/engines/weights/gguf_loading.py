@@ -89,7 +89,7 @@ def gguf_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     from transformers import AutoModelForCausalLM
 
     checkpoint, config = open_gguf(name), gguf_config(name)
-    weights = {key: torch.from_numpy(checkpoint.values(key)).to(device, dtype) for key in checkpoint.names()}
+    weights = {key: torch.from_numpy(checkpoint.side_by_side(key)).to(device, dtype) for key in checkpoint.names()}
     model, report = AutoModelForCausalLM._model_mapping[type(config)].from_pretrained(
         None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True
     )

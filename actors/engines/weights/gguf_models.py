@@ -7,277 +7,21 @@ model's modules expect. So everything behind a checkpoint works with a GGUF file
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.weights.gguf import GGUF, Stored
+from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTRAL, Config, Floats
 from protocols.errors import ModelError
 
-Config = dict[str, Any]
-Floats = NDArray[np.float32]
-
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-ATTENTION = {f"self_attn.{name}_proj": f"attn_{name}" for name in "qkv"} | {"self_attn.o_proj": "attn_output"}
-MLP = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
-QUERY_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-IN_FRONT = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-STANDARD = ATTENTION | MLP | IN_FRONT
-SANDWICH = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
+RECURRENT = "linear_attn."
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.*)")
 # Of the one mixture of frequencies that Llama 3 checkpoints have: wave lengths below 1/4 of its context stay.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What one ``general.architecture`` is called and how it differs."""
-
-    model_type: str
-    class_name: str
-    names: dict[str, str]  # of a layer's parts: ours (Hugging Face's) to the file's
-    config: Callable[[GGUF, Config], Config] = lambda file, config: {}  # what is added to the usual configuration
-    turned: bool = False  # queries and keys have the partners of a rotation side by side
-    offset: bool = False  # norms hold w + 1
-    made: dict[str, tuple[tuple[str, ...], Callable[..., Floats]]] = field(default_factory=dict)  # out of several
-
-
-def _gemma2(file: GGUF, config: Config) -> Config:
-    big = (
-        config["num_hidden_layers"] == 46
-    )  # the 27B scales by what a head would have, https://arxiv.org/abs/2408.00118
-    width = config["hidden_size"] // config["num_attention_heads"] if big else config["head_dim"]
-    return {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": width,
-        "sliding_window": file.of_architecture("attention.sliding_window", 4096),
-        "attn_logit_softcapping": file.of_architecture("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": file.of_architecture("final_logit_softcapping", 30.0),
-    }
-
-
-def _gemma3(file: GGUF, config: Config) -> Config:
-    big = config["num_hidden_layers"] == 62
-    width = config["hidden_size"] // config["num_attention_heads"] if big else config["head_dim"]
-    local = {"rope_type": "default", "rope_theta": file.of_architecture("rope.freq_base_swa", 10_000.0)}
-    whole = {**config["rope_parameters"], "rope_theta": file.of_architecture("rope.freq_base", 1_000_000.0)}
-    return {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": width,
-        "sliding_window": file.of_architecture("attention.sliding_window", 512),
-        "attn_logit_softcapping": None,
-        "final_logit_softcapping": file.of_architecture("final_logit_softcapping"),
-        "layer_types": _every(6, config["num_hidden_layers"]),
-        "rope_parameters": {"sliding_attention": local, "full_attention": whole},
-    }
-
-
-def _every(period: int, layers: int) -> list[str]:
-    return ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(layers)]
-
-
-def _phi3(file: GGUF, config: Config) -> Config:
-    made: Config = {"sliding_window": file.of_architecture("attention.sliding_window")}
-    before = file.of_architecture("rope.scaling.original_context_length", config["max_position_embeddings"])
-    made["original_max_position_embeddings"] = before
-    if "rope_factors_long.weight" in file.tensors:
-        long, short = (file.tensors[f"rope_factors_{kind}.weight"].values().tolist() for kind in ("long", "short"))
-        rope = {"rope_type": "longrope", "long_factor": long, "short_factor": short}
-        made["rope_parameters"] = {**config["rope_parameters"], **rope, "original_max_position_embeddings": before}
-    return made
-
-
-def _granite(file: GGUF, config: Config) -> Config:
-    return {
-        "embedding_multiplier": file.of_architecture("embedding_scale", 1.0),
-        "residual_multiplier": file.of_architecture("residual_scale", 1.0),
-        "attention_multiplier": file.of_architecture("attention.scale", 1.0),
-        "logits_scaling": file.of_architecture("logit_scale", 1.0),
-    }
-
-
-def _smollm3(file: GGUF, config: Config) -> Config:
-    layers = config["num_hidden_layers"]
-    return {
-        "no_rope_layers": [int((i + 1) % 4 != 0) for i in range(layers)],
-        "layer_types": ["full_attention"] * layers,
-    }
-
-
-def _cohere2(file: GGUF, config: Config) -> Config:
-    return {
-        "layer_norm_eps": file.of_architecture("attention.layer_norm_epsilon", 1e-5),
-        "logit_scale": file.of_architecture("logit_scale", 1.0),
-        "sliding_window": file.of_architecture("attention.sliding_window", 4096),
-        "layer_types": _every(4, config["num_hidden_layers"]),
-    }
-
-
-def _experts(file: GGUF, config: Config) -> Config:
-    inner = file.of_architecture("expert_feed_forward_length", config["intermediate_size"])
-    return {
-        "num_experts": file.of_architecture("expert_count"),
-        "num_experts_per_tok": file.of_architecture("expert_used_count"),
-        "moe_intermediate_size": inner,
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-    }
-
-
-def _qwen2_moe(file: GGUF, config: Config) -> Config:
-    shared = file.of_architecture("expert_shared_feed_forward_length", config["intermediate_size"])
-    return _experts(file, config) | {"norm_topk_prob": False, "shared_expert_intermediate_size": shared}
-
-
-def _olmoe(file: GGUF, config: Config) -> Config:
-    return _experts(file, config) | {"norm_topk_prob": False}
-
-
-def _mixtral(file: GGUF, config: Config) -> Config:
-    return {
-        "num_local_experts": file.of_architecture("expert_count"),
-        "num_experts_per_tok": file.of_architecture("expert_used_count"),
-    }
-
-
-def _granite_moe(file: GGUF, config: Config) -> Config:
-    return _granite(file, config) | _mixtral(file, config)
-
-
-def _gpt_oss(file: GGUF, config: Config) -> Config:
-    rope = config["rope_parameters"]
-    if rope["rope_type"] == "yarn":
-        rope = {**rope, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
-    layers = config["num_hidden_layers"]
-    return {
-        "rope_parameters": rope,
-        "num_local_experts": file.of_architecture("expert_count"),
-        "num_experts_per_tok": file.of_architecture("expert_used_count"),
-        "intermediate_size": file.of_architecture("expert_feed_forward_length", config["intermediate_size"]),
-        "sliding_window": file.of_architecture("attention.sliding_window", 128),
-        "layer_types": ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)],
-    }
-
-
-def _stacked(gate: Floats, up: Floats) -> Floats:
-    return np.concatenate([gate, up], 1)
-
-
-def _woven(gate: Floats, up: Floats) -> Floats:
-    """gpt-oss: gate and up side by side in the last dimension, inputs in the one before."""
-    woven: Floats = np.stack([gate, up], -1)
-    if woven.ndim == 3:
-        return woven.reshape(len(gate), -1)
-    return np.ascontiguousarray(woven.transpose(0, 2, 1, 3).reshape(len(gate), gate.shape[2], -1))
-
-
-def _swapped(weight: Floats) -> Floats:
-    return np.ascontiguousarray(weight.swapaxes(1, 2))
-
-
-_GLM4 = {"input_layernorm": "attn_norm", "post_self_attn_layernorm": "post_attention_norm"} | {
-    "post_attention_layernorm": "ffn_norm",
-    "post_mlp_layernorm": "post_ffw_norm",
-}
-_FUSED_MLP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-_ROUTER = {"mlp.gate": "ffn_gate_inp"}
-_SHARED = {f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
-
-
-def _of_experts(part: str = "mlp") -> dict[str, tuple[tuple[str, ...], Callable[..., Floats]]]:
-    return {
-        f"{part}.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), _stacked),
-        f"{part}.experts.down_proj": (("ffn_down_exps.weight",), lambda down: down),
-    }
-
-
-# Files of Llama's architecture with experts
-MIXTRAL = Architecture(
-    "mixtral", "MixtralForCausalLM", ATTENTION | IN_FRONT | _ROUTER, _mixtral, turned=True, made=_of_experts()
-)
-ARCHITECTURES = {
-    "llama": Architecture("llama", "LlamaForCausalLM", STANDARD, turned=True),
-    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", STANDARD),
-    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", STANDARD | QUERY_NORMS),
-    "gemma2": Architecture("gemma2", "Gemma2ForCausalLM", ATTENTION | MLP | SANDWICH, _gemma2, offset=True),
-    "gemma3": Architecture(
-        "gemma3_text", "Gemma3ForCausalLM", ATTENTION | MLP | SANDWICH | QUERY_NORMS, _gemma3, offset=True
-    ),
-    "phi3": Architecture(
-        "phi3",
-        "Phi3ForCausalLM",
-        {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"} | _FUSED_MLP | IN_FRONT,
-        _phi3,
-    ),
-    "smollm3": Architecture("smollm3", "SmolLM3ForCausalLM", STANDARD, _smollm3, turned=True),
-    "granite": Architecture("granite", "GraniteForCausalLM", STANDARD, _granite, turned=True),
-    "glm4": Architecture("glm4", "Glm4ForCausalLM", ATTENTION | _FUSED_MLP | _GLM4),
-    "olmo2": Architecture(
-        "olmo2",
-        "Olmo2ForCausalLM",
-        ATTENTION
-        | MLP
-        | QUERY_NORMS
-        | {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
-    ),
-    "cohere2": Architecture(
-        "cohere2", "Cohere2ForCausalLM", ATTENTION | MLP | {"input_layernorm": "attn_norm"}, _cohere2
-    ),
-    "qwen3moe": Architecture(
-        "qwen3_moe",
-        "Qwen3MoeForCausalLM",
-        ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER,
-        _experts,
-        made=_of_experts(),
-    ),
-    "qwen2moe": Architecture(
-        "qwen2_moe",
-        "Qwen2MoeForCausalLM",
-        ATTENTION | IN_FRONT | _ROUTER | _SHARED,
-        _qwen2_moe,
-        made=_of_experts()
-        | {"mlp.shared_expert_gate.weight": (("ffn_gate_inp_shexp.weight",), lambda gate: gate.reshape(1, -1))},
-    ),
-    "olmoe": Architecture(
-        "olmoe", "OlmoeForCausalLM", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, _olmoe, made=_of_experts()
-    ),
-    "granitemoe": Architecture(
-        "granitemoe",
-        "GraniteMoeForCausalLM",
-        ATTENTION | IN_FRONT | {"block_sparse_moe.router": "ffn_gate_inp"},
-        _granite_moe,
-        turned=True,
-        made=_of_experts("block_sparse_moe"),
-    ),
-    "gpt-oss": Architecture(
-        "gpt_oss",
-        "GptOssForCausalLM",
-        ATTENTION
-        | {
-            "input_layernorm": "attn_norm",
-            "post_attention_layernorm": "post_attention_norm",
-            "mlp.router": "ffn_gate_inp",
-        },
-        _gpt_oss,
-        made={
-            "self_attn.sinks": (("attn_sinks.weight",), lambda sinks: sinks),
-            "mlp.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), _woven),
-            "mlp.experts.gate_up_proj_bias": (("ffn_gate_exps.bias", "ffn_up_exps.bias"), _woven),
-            "mlp.experts.down_proj": (("ffn_down_exps.weight",), _swapped),
-            "mlp.experts.down_proj_bias": (("ffn_down_exps.bias",), lambda bias: bias),
-        },
-    ),
-}
 
 
 class GGUFCheckpoint:
@@ -305,7 +49,9 @@ class GGUFCheckpoint:
                 for kind in ("weight", "bias"):
                     if f"blk.{layer}.{name}.{kind}" in theirs:
                         yield f"model.layers.{layer}.{ours}.{kind}"
-            yield from (f"model.layers.{layer}.{ours}" for ours in self._known.made)
+            for ours, (parts, _) in self._known.made.items():
+                if f"blk.{layer}.{parts[0]}" in theirs:
+                    yield f"model.layers.{layer}.{ours}"
 
     def matrix(self, name: str) -> tuple[Stored, NDArray[np.int64] | None] | None:
         """A weight in the blocks of the file and the order of its rows; None: it has to be computed."""
@@ -347,7 +93,27 @@ class GGUFCheckpoint:
         values, order = found.values(), self._order(name, found)
         if order is not None:
             values = values[order]
-        return values - np.float32(1) if self._known.offset and values.ndim == 1 else values
+        shifted = self._known.offset and values.ndim == 1 and RECURRENT not in name
+        return values - np.float32(1) if shifted else values
+
+    def side_by_side(self, name: str) -> Floats:
+        """The same with value heads that share keys beside each other, as Hugging Face has them."""
+        values, config = self.values(name), self.config
+        if RECURRENT not in name or not config.get("tiled_value_heads"):
+            return values
+        width, keys = config["linear_value_head_dim"], config["linear_num_key_heads"] * config["linear_key_head_dim"]
+        heads = np.arange(config["linear_num_value_heads"]).reshape(-1, config["linear_num_key_heads"]).T.reshape(-1)
+        rows = (heads[:, None] * width + np.arange(width)).reshape(-1)
+        match name.partition(RECURRENT)[2]:
+            case "norm.weight":
+                return values
+            case "out_proj.weight":
+                return np.ascontiguousarray(values[:, rows])
+            case "in_proj_qkv.weight" | "conv1d.weight":
+                heads = np.concatenate([np.arange(2 * keys), 2 * keys + rows])
+            case "in_proj_z.weight":
+                heads = rows
+        return np.ascontiguousarray(values[heads])
 
     def _stored(self, name: str) -> Stored:
         if name not in self.file.tensors:
@@ -381,7 +147,7 @@ class GGUFCheckpoint:
             "architectures": [known.class_name],
             "hidden_size": hidden,
             "num_hidden_layers": self._one("block_count") - of("nextn_predict_layers", 0),
-            "intermediate_size": self._one("feed_forward_length"),
+            "intermediate_size": self._one("feed_forward_length", of("expert_feed_forward_length")),
             "num_attention_heads": heads,
             "num_key_value_heads": self._one("attention.head_count_kv", heads),
             "head_dim": width,

@@ -200,7 +200,7 @@ class Rounded:
 
 @dataclass(slots=True)
 class Blocks:
-    """A matrix of parts one below the other, each with an order of its rows or None."""
+    """A matrix of parts one below the other, each with those of its rows that it has, in their order, or None."""
 
     parts: list[tuple[Grouped, NDArray[np.int64] | None]]
 
@@ -211,7 +211,7 @@ class Blocks:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return sum(part.shape[0] for part, _ in self.parts), self.parts[0][0].shape[1]
+        return sum(_count(*part) for part in self.parts), self.parts[0][0].shape[1]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -220,23 +220,28 @@ class Blocks:
         return self.shape[0] * self.shape[1]
 
     def in_order(self, order: NDArray[np.int64]) -> Blocks:
-        """With the rows in that order, in which every part's stay together."""
+        """With the rows in that order, in which at least ``PANEL`` of a part stay together."""
+        firsts = np.cumsum([0, *(_count(*part) for part in self.parts)])
+        owners = np.searchsorted(firsts, order, side="right") - 1
         parts: list[tuple[Grouped, NDArray[np.int64] | None]] = []
-        first = 0
-        for part, before in self.parts:
-            own = order[first : first + part.shape[0]] - first
+        for run in np.split(np.arange(len(order)), np.flatnonzero(np.diff(owners)) + 1):
+            part, before = self.parts[owners[run[0]]]
+            own = order[run] - firsts[owners[run[0]]]
             parts.append((part, own if before is None else before[own]))
-            first += part.shape[0]
         return Blocks(parts)
 
     def packed(self, room: Room) -> list[tuple[int, Bytes, int]]:
         """The form, the panels and the outputs of each part."""
-        return [(*packed(part, order, room), part.shape[0]) for part, order in self.parts]
+        return [(*packed(part, order, room), _count(part, order)) for part, order in self.parts]
 
     def values(self) -> Floats:
         """Its numbers."""
         parts = [part.values() if order is None else part.values()[order] for part, order in self.parts]
         return np.concatenate(parts)
+
+
+def _count(part: Grouped, rows: NDArray[np.int64] | None) -> int:
+    return part.shape[0] if rows is None else len(rows)
 
 
 def first_rows(outputs: int) -> list[int]:
@@ -245,10 +250,10 @@ def first_rows(outputs: int) -> list[int]:
 
 
 def packed(matrix: Grouped, order: NDArray[np.int64] | None, room: Room) -> tuple[int, Bytes]:
-    """The form of a matrix and its panels, flat. ``order``: of its rows."""
+    """The form of a matrix and its panels, flat. ``order``: the rows."""
     from actors.engines.decoder.cpu.packing import pack_groups
 
-    starts = np.array(first_rows(matrix.shape[0]))
+    starts = np.array(first_rows(_count(matrix, order)))
     places = (starts[:, None] + np.arange(PANEL)).reshape(-1)
     if order is not None:
         places = order[places]

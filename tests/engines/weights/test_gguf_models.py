@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from actors.engines.weights.gguf_architectures import ARCHITECTURES
 from actors.engines.weights.gguf_loading import gguf_config, gguf_model
-from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
+from actors.engines.weights.gguf_models import GGUFCheckpoint
 from protocols.errors import ModelError
 
 SIZES = {
@@ -60,6 +61,22 @@ def _experts(w: gguf.GGUFWriter, c: Any) -> None:
         w.add_sliding_window(c.sliding_window)
 
 
+def _qwen35(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_ssm_conv_kernel(c.linear_conv_kernel_dim)
+    w.add_ssm_state_size(c.linear_key_head_dim)
+    w.add_ssm_group_count(c.linear_num_key_heads)
+    w.add_ssm_time_step_rank(c.linear_num_value_heads)
+    w.add_ssm_inner_size(c.linear_value_head_dim * c.linear_num_value_heads)
+    w.add_full_attention_interval(4)
+    w.add_rope_dimension_sections([c.head_dim // 8, 0, 0, 0])
+
+
+def _qwen35_moe(w: gguf.GGUFWriter, c: Any) -> None:
+    _qwen35(w, c)
+    _experts(w, c)
+    w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+
+
 def _llama3(w: gguf.GGUFWriter, c: Any) -> None:
     rope = c.rope_parameters
     frequencies = 1 / rope["rope_theta"] ** (np.arange(0, c.head_dim, 2) / c.head_dim)
@@ -72,6 +89,14 @@ def _none(w: gguf.GGUFWriter, c: Any) -> None: ...
 
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
+}
 CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
     "llama": ("llama", {}, _none),
     "llama3": (
@@ -129,6 +154,19 @@ CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
         lambda w, c: (_experts(w, c), _granite(w, c)),
     ),
     "mixtral": ("llama", {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}, _experts),
+    "qwen35": ("qwen35", DELTA, _qwen35),
+    "qwen35 of equal heads": ("qwen35", {**DELTA, "linear_num_key_heads": 4}, _qwen35),
+    "qwen35moe": (
+        "qwen35moe",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+            **DELTA,
+        },
+        _qwen35_moe,
+    ),
     "gpt-oss": ("gpt-oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}, _experts),
 }
 
@@ -139,7 +177,8 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
     w.add_block_count(config.num_hidden_layers)
     w.add_context_length(config.max_position_embeddings)
     w.add_embedding_length(config.hidden_size)
-    w.add_feed_forward_length(config.intermediate_size)
+    if architecture != "qwen35moe":
+        w.add_feed_forward_length(config.intermediate_size)
     w.add_head_count(config.num_attention_heads)
     w.add_head_count_kv(config.num_key_value_heads)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -161,7 +200,9 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
         values = weight.float().numpy()
         if architecture in ("llama", "smollm3", "granite", "granitemoe") and (part := name.split(".")[-2]) in heads:
             values = values.reshape(heads[part], 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
-        if architecture.startswith("gemma") and values.ndim == 1:
+        if "linear_attn" in name:
+            name, values = _of_delta(config, name, values)
+        elif architecture.startswith(("gemma", "qwen35")) and values.ndim == 1:
             values = values + 1
         for theirs, part in _split(names, architecture, name, values):
             w.add_tensor(theirs, np.ascontiguousarray(part))
@@ -170,6 +211,21 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
     w.write_tensors_to_file()
     w.close()
     return path
+
+
+def _of_delta(config: Any, name: str, values: np.ndarray) -> tuple[str, np.ndarray]:
+    """With value heads that share keys apart."""
+    part, groups = name.split(".")[4], config.linear_num_key_heads
+    if part == "norm":
+        return name, values
+    if part == "A_log":
+        values = -np.exp(values)
+    inner = config.linear_num_value_heads * config.linear_value_head_dim
+    values = values.squeeze(1) if part == "conv1d" else values.T if part == "out_proj" else values
+    fixed = len(values) - inner if part in ("conv1d", "in_proj_qkv") else 0
+    heads = values[fixed:].reshape(groups, config.linear_num_value_heads // groups, -1).swapaxes(0, 1)
+    values = np.concatenate([values[:fixed], heads.reshape(values[fixed:].shape)])
+    return name.replace("dt_bias", "dt_proj.bias"), values.T if part == "out_proj" else values
 
 
 def _split(names: Any, architecture: str, name: str, values: np.ndarray) -> list[tuple[str, np.ndarray]]:

@@ -126,7 +126,7 @@ class LaidOut:
         """The address of the record of a recurrent layer."""
         mixer = np.zeros(1, self._kernels.MIXER)
         mixer["kind"], mixer["number"], mixer["at"] = RECURRENT.index(spec.kind), len(self.mixers), self.numbers
-        for name in ("heads", "groups", "keys", "values", "kernel", "channels", "normed"):
+        for name in ("heads", "groups", "keys", "values", "kernel", "channels", "normed", "tiled"):
             mixer[name] = getattr(spec, name)
         mixer["past"], mixer["taps"] = (spec.kernel - 1) * spec.channels, self._numbers(weights.convolution)
         for name in ("bias", "decay", "step", "skip", "norm"):

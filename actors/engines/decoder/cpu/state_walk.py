@@ -16,10 +16,10 @@ from actors.engines.decoder.cpu.simd import LANES, add, fma, load, splat, store
 DELTA, SCAN, CONVOLUTION = 0, 1, 2
 # A recurrent layer: its place among them and in a text's numbers, sizes, of which ``past`` is numbers of former inputs;
 # then by address, 0 where there are none: taps of the convolution, its bias, rates of decay, what is added to steps,
-# shares of values, and weights of the norm of ``normed`` numbers
+# shares of values, and weights of the norm of ``normed`` numbers; ``tiled``: see ``Recurrent``
 MIXER = np.dtype(
     [(name, np.int64) for name in ("kind", "number", "at", "heads", "groups", "keys", "values", "kernel", "channels")]
-    + [(name, np.int64) for name in ("past", "taps", "bias", "decay", "step", "skip", "norm", "normed")]
+    + [(name, np.int64) for name in ("past", "taps", "bias", "decay", "step", "skip", "norm", "normed", "tiled")]
 )
 # A text in a forward: its rows, and the rows behind those of all texts where its pending rows and its former inputs
 # lie; by address its numbers, those that are to hold the state behind its last row (0: nothing is), and its records;
@@ -87,7 +87,7 @@ def _step(mixer, walk, head, tile, row, source, target):
     """The tile behind a row, of that before it. Returns the row's output."""
     keys, channels, kind = mixer.keys, mixer.channels, mixer.kind
     mixed = array_at(walk.mixed + 4 * row * channels, channels, np.float32)
-    query = head * mixer.groups // mixer.heads * keys
+    query = (head % mixer.groups if mixer.tiled else head * mixer.groups // mixer.heads) * keys
     key, shared = query + mixer.groups * keys, 2 * mixer.groups * keys
     value = load(mixed, shared + head * mixer.values + tile * LANES)
     number = row * mixer.heads + head

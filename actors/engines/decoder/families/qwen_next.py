@@ -19,6 +19,7 @@ from actors.engines.decoder.families.parts import (
 from actors.engines.decoder.spec import DELTA, DecoderSpec, Experts, Layer, Mlp, Norm, Recurrent
 
 WOVEN = "qwen3_next"
+TILED = "tiled_value_heads"  # said of GGUF files, see ``Recurrent.tiled``
 
 
 def describe(config: Any) -> DecoderSpec:
@@ -48,6 +49,7 @@ def _delta(config: Any, layer: int) -> Recurrent:
         norm=f"{part}.norm.weight",
         normed=config.linear_value_head_dim,
         woven=config.model_type == WOVEN,
+        tiled=getattr(config, TILED, False),
     )
 
 
