@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
 import uvloop
@@ -19,7 +21,22 @@ from protocols.security import load_security
 from protocols.zeromq import ZmqNetwork
 
 log = logging.getLogger("duoactor.actor")
+LOADING = (
+    100_000  # new objects between two collections while modules and models load, of which next to none are garbage
+)
 CLOCK = time.monotonic  # uvloop's own counts whole milliseconds: too coarse for waits of one or two
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Rare garbage collections while an actor loads, and none of what it has loaded."""
+    usual = gc.get_threshold()
+    gc.set_threshold(LOADING)
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.set_threshold(*usual)
 
 
 def pin(cpus: str) -> None:

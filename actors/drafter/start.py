@@ -6,7 +6,6 @@ torch is imported inside functions, and not at all by a drafter that retrieves i
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from actors.peer import Line, introduction
-from actors.process import CLOCK, open_network, pin, run_actor
+from actors.process import CLOCK, loading, open_network, pin, run_actor
 from actors.settings import DrafterSettings, retrieves
 from protocols import wire
 from protocols.messages import Role, ToDrafter
@@ -61,11 +60,11 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
         pin(settings.cpus)
         network = open_network(settings)
         try:
-            model = load(settings)
-            steps = measure_draft(model)
+            with loading():
+                model = load(settings)
+                steps = measure_draft(model)
             hello = introduction(Role.DRAFTER, settings.actor_id, model.info)
             hello = replace(hello, step_us=steps[min(steps)], loads=not retrieves(settings.draft))
-            gc.freeze()
             name = "" if settings.actor_id else f" as {hello.actor_id}"  # a name from the settings is known
             log.info("ready%s: %s, %.2f ms a step", name, hello.model_id, steps[min(steps)] / 1000)
             line = Line(network, settings.connect, hello, wire.Decoder(ToDrafter), CLOCK)

@@ -6,13 +6,12 @@ torch and the engines are imported inside functions, so that importing this modu
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 from typing import TYPE_CHECKING, cast
 
 from actors.peer import introduction
-from actors.process import CLOCK, named_cpus, open_network, own_cpus, pin, run_actor
+from actors.process import CLOCK, loading, named_cpus, open_network, own_cpus, pin, run_actor
 from actors.settings import AUTO_DRAFT, MAX_THREADS, NO_DRAFT, VerifierSettings
 from protocols.errors import ModelError
 from protocols.messages import Role
@@ -23,8 +22,12 @@ if TYPE_CHECKING:
     from actors.cost import CostModel
     from actors.engines.targets.target import Target
     from actors.models import DraftModel, ModelInfo, TargetModel
+    from actors.verifier.compute import Compute, ThreadCompute
+    from actors.verifier.loop import Verifier
+    from actors.verifier.request_log import RequestLog
     from actors.verifier.sources.inline import InlineDraft
     from actors.verifier.sources.lookup import Library
+    from protocols.transport import Listener
 
 log = logging.getLogger("duoactor")
 
@@ -143,14 +146,50 @@ def head_of(settings: VerifierSettings, target: Target, thread: Executor | None)
     return HeadSource(serving, steps, info.vocab_size, info.eos_token_ids)
 
 
+async def _load(
+    settings: VerifierSettings,
+    listener: Listener,
+    compute: ThreadCompute,
+    tokenizing: Compute,
+    request_log: RequestLog | None,
+) -> tuple[Verifier, str]:
+    """The verifier, and the line that says that it is ready."""
+    from actors.engines.build import build_target, openmp_threads
+    from actors.verifier.compute import InlineCompute, runs_inline
+    from actors.verifier.context import Equipment
+    from actors.verifier.loop import Verifier
+
+    pin(settings.cpus)  # after the network, whose I/O thread stays free to run on another core
+    threads = settings.threads or min(MAX_THREADS, own_cpus())
+    spare = named_cpus(settings.spare_cpus)
+    model, codec = await compute.start(
+        lambda: build_target(
+            settings.target,
+            settings.device,
+            settings.dtype,
+            settings.kv_tokens,
+            threads,
+            spare,
+            settings.tokenizer,
+        )
+    )
+    library = _library(settings, model.info)
+    cost = await compute.start(lambda: _calibrated(model))
+    openmp = await compute.start(openmp_threads)  # of the thread that built the target; this one has others
+    serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
+    bound = compute.pool if model.info.device == "cpu" and openmp > 1 else None
+    inline = await compute.start(lambda: head_of(settings, model, bound))
+    if inline is None and bound is None:  # else only the thread that built the target computes
+        inline = _inline_draft(settings, model)
+    equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)
+    return Verifier(settings, equipment, listener), _ready(model, cost, inline)
+
+
 def run_verifier(settings: VerifierSettings) -> int:
     """Load the target, measure it, serve until a signal. Returns the process's exit code."""
 
     async def main(stop: asyncio.Event) -> None:
-        from actors.engines.build import build_target, openmp_threads
-        from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
-        from actors.verifier.context import Equipment
-        from actors.verifier.loop import Verifier
+        from actors.verifier.compute import ThreadCompute
         from actors.verifier.request_log import RequestLog
 
         network = open_network(settings)
@@ -158,33 +197,10 @@ def run_verifier(settings: VerifierSettings) -> int:
         request_log = RequestLog(settings.log_requests) if settings.log_requests else None
         try:
             listener = network.listen(settings.bind)  # before the model is loaded, to fail early on an address in use
-            pin(settings.cpus)  # after the network, whose I/O thread stays free to run on another core
-            threads = settings.threads or min(MAX_THREADS, own_cpus())
-            spare = named_cpus(settings.spare_cpus)
-            model, codec = await compute.start(
-                lambda: build_target(
-                    settings.target,
-                    settings.device,
-                    settings.dtype,
-                    settings.kv_tokens,
-                    threads,
-                    spare,
-                    settings.tokenizer,
-                )
-            )
-            library = _library(settings, model.info)
-            cost = await compute.start(lambda: _calibrated(model))
-            openmp = await compute.start(openmp_threads)  # of the thread that built the target; this one has others
-            serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
-            bound = compute.pool if model.info.device == "cpu" and openmp > 1 else None
-            inline = await compute.start(lambda: head_of(settings, model, bound))
-            if inline is None and bound is None:  # else only the thread that built the target computes
-                inline = _inline_draft(settings, model)
-            equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)
-            verifier = Verifier(settings, equipment, listener)
+            with loading():
+                verifier, ready = await _load(settings, listener, compute, tokenizing, request_log)
+            log.info("ready at %s: %s", verifier.address, ready)
             verifier.admission.grammars.warm_up()
-            gc.freeze()
-            log.info("ready at %s: %s", verifier.address, _ready(model, cost, inline))
             await verifier.run(stop)
         finally:
             compute.close()
