@@ -80,10 +80,6 @@ class CostModel:
         The machine may only have been busy."""
         self.factor.add(1.0, weight)
 
-    def row(self, rows: int, further: int = 8) -> float:
-        """The time that a row adds to a forward of ``rows``: the mean of some, because forward times climb in steps."""
-        return (self(rows + further) - self(rows)) / further
-
     def calibration(self) -> tuple[tuple[int, float], ...]:
         """(rows, microseconds) as measured at start-up."""
         return tuple(zip(self.own.rows, self.own.times, strict=True))

@@ -7,11 +7,6 @@ from actors.cost import CostModel
 CURVE = {1: 2000.0, 8: 4000.0, 16: 7000.0, 32: 13000.0}
 
 
-def test_a_row_takes_what_the_calibration_says():
-    cost = CostModel(CURVE)
-    assert cost.row(8) == pytest.approx((cost(16) - cost(8)) / 8)
-
-
 def test_noise_in_the_calibration_cannot_make_rows_look_free():
     cost = CostModel({1: 1000.0, 2: 900.0, 4: 1100.0})
     assert [cost(rows) for rows in (1, 2, 4)] == [950.0, 950.0, 1100.0]

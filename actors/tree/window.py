@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actors.tree.tree import Node, TokenTree
 
-Cost = Callable[[int], float]  # microseconds of a target forward, or of a whole round, with that many rows
+Cost = Callable[[int], float]  # microseconds by a number of rows
 
 
 class Likely(NamedTuple):
@@ -20,9 +20,8 @@ class Likely(NamedTuple):
     chance: float
 
 
-def best_nodes(tree: TokenTree, limit: int, least: float = 0.0) -> list[Likely]:
-    """The ``limit`` likeliest nodes with a chance above ``least``, best first. No node is likelier than its parent, so
-    they are a connected subtree.
+def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
+    """The ``limit`` likeliest nodes, best first. No node is likelier than its parent, so they are a connected subtree.
 
     Siblings may come from sources that do not know of each other (the drafter and the verifier's own proposers). Where
     their probabilities add up to more than 1, they are scaled to 1.
@@ -46,8 +45,6 @@ def best_nodes(tree: TokenTree, limit: int, least: float = 0.0) -> list[Likely]:
                 break
             negative, _, node = heapq.heappop(heap)
             chance = -negative
-        if chance <= least:
-            break
         chosen.append(Likely(node, chance))
     return chosen
 
@@ -57,35 +54,60 @@ def likeliest_path(tree: TokenTree, limit: int) -> list[Likely]:
     return [Likely(node, math.exp(min(0.0, tree.total(node)))) for node in tree.chain(limit)]
 
 
-def priced_window(tree: TokenTree, limit: int, cost: Cost, rate: float, branch_us: float | None = 0.0) -> list[Likely]:
-    """The prefix of :func:`best_nodes` that maximises ``expected tokens - rate * time`` (docs/how-it-works.md, "One
-    price").
+class Candidates(NamedTuple):
+    """The nodes of one tree that a window may take: ``limit`` at most, each of which takes ``row_us`` of its own."""
 
-    ``cost``: microseconds by rows. ``rate``: tokens per microsecond now, so that no time is spent that brings fewer
-    tokens than it does on average. Every path beside the first takes ``branch_us`` more. Where none of them is worth
-    that, the window is a prefix of the likeliest path; None: it always is.
+    tree: TokenTree
+    limit: int
+    row_us: float = 0.0
+
+
+def best_cut(chances: Sequence[float], cost: Cost, rate: float) -> tuple[int, float]:
+    """How many of these nodes, best first, maximise ``expected tokens - rate * time``, and that value.
+
+    ``cost``: microseconds that so many rows add to a forward. ``rate``: tokens per microsecond now."""
+    best, most, expected = 0, 0.0, 0.0
+    for count, chance in enumerate(chances, 1):
+        expected += chance
+        value = expected - rate * cost(count)
+        if value > most:
+            best, most = count, value
+    return best, most
+
+
+def priced_windows(
+    trees: Sequence[Candidates], limit: int, cost: Cost, rate: float, branch_us: float | None = 0.0
+) -> list[list[Likely]]:
+    """The windows of the streams of one forward, which share its rows: the nodes of all trees in one order, best first,
+    and of these the prefix that maximises ``expected tokens - rate * time`` (docs/how-it-works.md, "One price").
+
+    ``limit``: of all of them together. ``cost`` and ``rate``: see :func:`best_cut`. Every path of a tree beside the
+    first takes ``branch_us`` more. Where none of them is worth that, windows are paths; None: they always are.
     """
-    orders = []
-    if branch_us is not None:
-        orders.append(best_nodes(tree, limit))
-    if not orders or (branch_us and branches(orders[0])):
-        orders.append(likeliest_path(tree, limit))
-    base = cost(1)
+    orders = [[best_nodes(one.tree, one.limit) for one in trees]] if branch_us is not None else []
+    if not orders or (branch_us and any(map(branches, orders[0]))):
+        orders.append([likeliest_path(one.tree, one.limit) for one in trees])
     best_value = 0.0
-    best: list[Likely] = []
-    for likely in orders:
+    best: list[tuple[int, Likely]] = []
+    for each in orders:
+        likely = [(at, one) for at, nodes in enumerate(each) for one in nodes]
+        likely.sort(key=lambda one: one[1].chance, reverse=True)  # stable: no node comes before its parent
         best_count, expected, beside_us = 0, 0.0, 0.0
         continued: set[int] = set()  # nodes that have a child among those chosen
-        for count, one in enumerate(likely, 1):
+        for count, (at, one) in enumerate(likely[:limit], 1):
             expected += one.chance
+            beside_us += trees[at].row_us
             if branch_us and id(one.node.parent) in continued:
                 beside_us += branch_us
             continued.add(id(one.node.parent))
-            value = expected - rate * (cost(1 + count) - base + beside_us)
+            value = expected - rate * (cost(count) + beside_us)
             if value > best_value:
                 best_count, best_value = count, value
         best = likely[:best_count] or best
-    return best
+    windows: list[list[Likely]] = [[] for _ in trees]
+    for at, one in best:
+        windows[at].append(one)
+    return windows
 
 
 def branches(likely: list[Likely]) -> bool:

@@ -30,6 +30,7 @@ class ForwardTimes(NamedTuple):
     forward_us: float
     rows: int  # a piece of a prompt included
     decoding: int  # streams
+    cores_us: float  # of ``forward_us``, for each stream with a drafter that works on CPUs of the target
 
 
 class Committer:
@@ -59,7 +60,9 @@ class Committer:
                 decode_us = computed.forward_us
         prompt_us = computed.forward_us - decode_us
         self._prompts_us += prompt_us
-        timing = ForwardTimes(started, computed.forward_us, batch.rows + batch.piece_rows, batch.decoding)
+        drafted = sum(stream.loan.works for stream in batch.streams)
+        cores_us = price.cores(batch.rows) / drafted if drafted else 0.0
+        timing = ForwardTimes(started, computed.forward_us, batch.rows + batch.piece_rows, batch.decoding, cores_us)
         parts, waited_us, tokens = list[Part](), 0.0, 0
         for at, (stream, outcome) in enumerate(zip(batch.streams, outcomes[:own], strict=True)):
             if stream.status is Stage.DECODE and isinstance(outcome, Outcome):
@@ -82,7 +85,7 @@ class Committer:
             prompt_us=prompt_us,
             own_us=max(1.0, took_us() - prompt_us - batch.reading_us),
             waited_us=max(batch.drafting_us, waited_us if own == 1 else 0.0) - batch.reading_us,
-            drafted=any(stream.loan.works for stream in batch.streams),
+            drafted=drafted > 0,
             whole_piece=piece is not None and outcomes[-1] is None,
             tokens=tokens,
             parts=tuple(parts),
@@ -122,7 +125,7 @@ class Committer:
                 one.judged_as,
                 sum(node.sources == one.bit for node in chosen.nodes),
                 min(len(committed.tokens), 1 + _leading(path, ~one.bit)),
-                spent.get(one.name, 0.0) + (waited_us if one.name == "drafter" else 0.0),
+                spent.get(one.name, 0.0) + (waited_us + timing.cores_us if one.name == "drafter" else 0.0),
             )
             for one in asked
         )

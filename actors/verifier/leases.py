@@ -26,7 +26,7 @@ class Leases:
         """Give the stream to a drafter (None: the best placed one) under a new epoch."""
         if not stream.strategy.drafter or stream.status not in (Stage.PREFILL, Stage.DECODE):
             return False
-        if self._prompt_comes_first(stream):
+        if self._target_comes_first(stream):
             return False
         now = self.context.clock()
         drafter = to or self._best(stream, now)
@@ -130,12 +130,14 @@ class Leases:
 
         return max(able, key=rank, default=None)
 
-    def _prompt_comes_first(self, stream: Stream) -> bool:
-        """The target computes a prompt on the drafters' CPUs too, unless a drafter works that may not rest. One that
-        reads the prompt meanwhile makes the first token late, and has nothing to guess before it."""
-        if stream.status is not Stage.PREFILL or not self.context.price.target.lends:
-            return False
-        return may_rest(self.context, stream) or self.state.drafters_idle
+    def _target_comes_first(self, stream: Stream) -> bool:
+        """Whether the target makes more of the drafters' CPUs. It computes a prompt there too, unless a drafter works
+        that may not rest: one that reads the prompt meanwhile makes the first token late, and has nothing to guess
+        before it."""
+        price, rests = self.context.price, may_rest(self.context, stream)
+        if stream.status is Stage.PREFILL and price.target.lends:
+            return rests or self.state.drafters_idle
+        return rests and not price.drafter_may_pay(self.state.requests.decoding)
 
     def _end(self, stream: Stream) -> None:
         stream.loan.end()

@@ -180,7 +180,8 @@ class Verifier:
         """All observers learn from one record."""
         price, trials, streams = self.context.price, self.context.trials, max(1, done.streams)
         price.observe(done)
-        for source, part in trials.learn(done, price.plain(streams), price.row(streams), price.plain_known(streams)):
+        row_us = price.rows(streams)(max(1, done.drafts)) / max(1, done.drafts)
+        for source, part in trials.learn(done, price.plain(streams), row_us, price.plain_known(streams)):
             drafter = self.state.drafters.of(part.stream.loan.holder)
             if drafter is not None and drafter.source == source:
                 self.leases.replace(part.stream, drafter)

@@ -2,7 +2,7 @@
 
 A forward takes the calibrated curve's time for its rows, times a running factor; more, where several streams share it,
 because each has keys and values of its own; and more for each row of a prompt. Beside it a round has a share for every
-stream and for every row of drafts. Tokens per microsecond now are the price of all of that (docs/how-it-works.md).
+stream. Tokens per microsecond now are the price of all of that (docs/how-it-works.md).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from actors.verifier.rounds import Round
 MEMORY = 48  # rounds
 RATE_MEMORY = 16  # rounds: a price follows its text
 USUAL_AGREEMENT = 0.65  # of a draft that somebody chose, with the target, before anything is measured
+GOOD_AGREEMENT = 0.8  # of a draft that nobody need try where even it would not pay
 LONGEST_DRAFT = 32  # tokens
 
 
@@ -38,7 +39,6 @@ class Price:
         slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
         self._prompt_row = Estimate(slope, weight=1, memory=MEMORY)
         self._beside = Estimate(memory=MEMORY)  # of a round without drafts, for each stream
-        self._beside_row = Estimate(memory=MEMORY)  # of a row of drafts
 
     def forward(self, streams: int, drafts: int = 0, prompt_rows: int = 0) -> float:
         """Of a forward with a row for each of ``streams``, ``drafts`` further ones in all, and rows of a prompt."""
@@ -46,13 +46,9 @@ class Price:
         shared = self._extra(streams) * cost.factor.mean
         return cost(max(1, streams + drafts)) + shared + prompt_rows * self.prompt_row
 
-    def beside(self, streams: int, drafts: int = 0) -> float:
+    def beside(self, streams: int) -> float:
         """Of a round beside its forward."""
-        return streams * self._beside.mean + drafts * self._beside_row.mean
-
-    def row(self, streams: int) -> float:
-        """Of one more row of drafts in a round of ``streams``."""
-        return max(1e-3, self.target.row(streams)) + self._beside_row.mean
+        return streams * self._beside.mean
 
     @property
     def prompt_row(self) -> float:
@@ -73,17 +69,34 @@ class Price:
     def plain_known(self, streams: int) -> bool:
         return streams.bit_length() in self._plain
 
-    def rows(self, streams: int, row_us: float = 0.0) -> Cost:
-        """Microseconds of a round by one stream's rows, up to a constant. ``row_us``: that a row takes beside."""
-        if streams > 1:
-            each = self.row(streams) + row_us
-            return lambda rows: rows * each
-        each = self._beside_row.mean + row_us
-        return lambda rows: self.target(rows) + rows * each
+    def rows(self, streams: int) -> Cost:
+        """Of rows of drafts in a round of ``streams``, by their number."""
+        base = self.target(streams)
+        return lambda drafts: self.target(streams + drafts) - base
+
+    def cores(self, rows: int) -> float:
+        """That a forward of so many rows takes longer, because a drafter works on CPUs that it could have."""
+        cost = self.target
+        return 0.0 if cost.uses_lent else (cost.own(rows) - cost.lent(rows)) * cost.factor.mean
+
+    def drafter_may_pay(self, streams: int) -> bool:
+        """Whether a good draft could make up for the CPUs that a drafter takes from rounds of so many streams."""
+        cost, expected, plain_us = self.target, 0.0, self.target.lent(streams)
+        if not cost.lends:
+            return True
+        for length in range(9):  # further tokens change nothing any more
+            expected += GOOD_AGREEMENT**length
+            if expected * plain_us > cost.own(streams * (1 + length)):
+                return True
+        return False
 
     def branch(self) -> float:
         """Of each path of a window beside the first."""
         return self.target.branch * self.target(1)
+
+    def drafts_within(self, streams: int, time_us: float, most: int) -> int:
+        """How many rows of drafts a round of ``streams`` has time for, at most ``most``."""
+        return bisect_right(range(1, most + 1), time_us, key=self.rows(streams))
 
     def prompt_rows_within(self, time_us: float, most: int) -> int:
         """How many rows of a prompt a forward of their own has time for, at most ``most``."""
@@ -124,11 +137,8 @@ class Price:
         if done.streams > 1:  # first what is lasting, then what is left of it
             self._shared[digits].add_time(max(0.0, each_us / self.target.factor.mean - curve))
         self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(done.streams)))
-        beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us)
-        if done.drafts and self._beside.known:
-            self._beside_row.add_time(max(0.0, beside_us - self.beside(done.streams)) / done.drafts)
-        else:
-            self._beside.add_time(beside_us / done.steps / done.streams)
+        if not done.drafts:
+            self._beside.add_time(max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / done.streams)
         if done.plain:
             calibrated = self.target.curve(done.streams) + self._extra(done.streams)
             own_us = done.own_us - done.waited_us

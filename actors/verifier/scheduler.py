@@ -15,7 +15,7 @@ from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.outbox import chunk_forwards
 from actors.verifier.room import Room
-from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Group
+from actors.verifier.rounds import Asked, Batch, Chosen, Group
 from actors.verifier.sources.remote import Remote
 from actors.verifier.sources.source import Allowance, Source
 from actors.verifier.streams import Stage, Stream
@@ -128,7 +128,7 @@ class Scheduler:
     def _rows_beside(self, streams: int, drafts: int, drafting_us: float) -> int:
         """Rows of a prompt that lengthen a round, its drafts included, by no more than streams may wait."""
         price = self.context.price
-        left_us = self._stall_us(streams) - drafting_us - drafts * price.row(streams)
+        left_us = self._stall_us(streams) - drafting_us - price.rows(streams)(drafts)
         return max(1, min(int(left_us / price.prompt_row), MAX_SHARED - streams - drafts))
 
     # --- rounds ------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Scheduler:
         allowance = Allowance(
             decoding,
             price.rate(decoding),
-            price.row(decoding),
+            price.rows(own),
             room_us,
             prompt is None,
             self.context.now_us(),
@@ -155,29 +155,17 @@ class Scheduler:
             return None
         drafting_us = (self.context.clock() - begun) * 1e6
         if prompt is None:
-            most = MAX_ROWS
+            most = MAX_ROWS - own
         else:
-            drafts = int(max(0.0, room_us - drafting_us) / price.row(own))
-            most = min(own + drafts, MAX_SHARED - LEAST_PIECE)
-        left = most - len(streams)  # rows of drafts
-        held, windows = list[Stream](), list[Chosen]()
-        for stream in streams:
-            chosen = self.faults.guard(stream, partial(self._window, stream, allowance, left))
-            if chosen is not None:
-                held.append(stream)
-                windows.append(chosen)
-                left -= len(chosen.nodes)
-        if not held:
-            return None
+            most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
+        windows = self._windows({stream: self._cap(stream) for stream in streams}, allowance, most)
         drafts = sum(len(chosen.nodes) for chosen in windows)
-        rows = self._rows_beside(len(held), drafts, drafting_us) if prompt is not None else 0
+        rows = self._rows_beside(len(streams), drafts, drafting_us) if prompt is not None else 0
         plain = not drafts and prompt is None and not self.state.requests.of(Stage.PREFILL)
-        steps = self._steps({stream: using[stream] for stream in held}, allowance) if plain else 1
-        asked = tuple(tuple(self._asked(stream, source) for source in using[stream]) for stream in held)
-        reading_us = sum(stream.spent_us.get("reading", 0.0) for stream in held)
-        return Batch(
-            tuple(held), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, min(reading_us, drafting_us)
-        )
+        steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
+        asked = tuple(tuple(self._asked(stream, source) for source in using[stream]) for stream in streams)
+        reading_us = min(sum(stream.spent_us.get("reading", 0.0) for stream in streams), drafting_us)
+        return Batch(tuple(streams), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, reading_us)
 
     def _asked(self, stream: Stream, source: Source) -> Asked:
         return Asked(source.name, source.judged_as(stream), source.bit)
@@ -194,16 +182,17 @@ class Scheduler:
             steps = min(steps, stream.text.left, *(max(1, int(left)) for left in rests if left > 0))
         return max(1, steps)
 
-    def _window(self, stream: Stream, allowance: Allowance, most: int) -> Chosen:
-        """``most``: rows of drafts that are left of the forward."""
-        if most <= 0:
-            return NO_WINDOW
+    def _cap(self, stream: Stream) -> int | None:
+        """Nodes of the stream's window, as the controller commands."""
         drafter = self.state.drafters.of(stream.loan.holder)
-        cap = budget_of(self.context, stream, drafter).window if drafter is not None else None
-        return self._choose(stream, allowance, most if cap is None else min(cap, most))
+        return budget_of(self.context, stream, drafter).window if drafter is not None else None
 
-    def _choose(self, stream: Stream, allowance: Allowance, cap: int | None) -> Chosen:
-        return choose(stream, self.context.price, allowance, self.context.target.branches, cap)
+    def _windows(self, caps: Mapping[Stream, int | None], allowance: Allowance, most: int = MAX_ROWS) -> list[Chosen]:
+        branch_us = self.context.price.branch() if self.context.target.branches else None
+        return choose(caps, allowance, branch_us, most)
+
+    def _window(self, stream: Stream, allowance: Allowance, cap: int | None) -> Chosen:
+        return self._windows({stream: cap}, allowance)[0]
 
     # --- sources -----------------------------------------------------------------------------------------------------
 
@@ -216,7 +205,7 @@ class Scheduler:
                     begun = self.context.clock()
                     self.faults.guard(stream, partial(source.grow, [stream], allowance))
                     stream.spent(source.name, (self.context.clock() - begun) * 1e6)
-            window = partial(self._choose, stream, allowance)
+            window = partial(self._window, stream, allowance)
             waits = self.faults.guard(stream, partial(self.remote.consult, stream, allowance, window))
             if stream.status is Stage.DECODE and not waits:
                 ready.append(stream)

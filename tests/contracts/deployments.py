@@ -27,6 +27,8 @@ CPU_91M = Costs(forward=3_500, row=170, stream=100, prompt_row=160, step=80, lea
 
 # both measured on two cores, of which a drafter has one; docs/experiments/many-streams.md, "A drafter's core"
 CPU_SHARED = Costs(forward=62_300, row=7_700, prompt_row=5_000, lent=0.58, code=1_000, step=320, leaf=60, read=30)
+# as a 486M target takes them there: rows beyond the eighth cost more than those before it
+BENDS = ((1, 60e3), (4, 79e3), (8, 117e3), (16, 227e3), (32, 436e3), (64, 838e3))
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,26 @@ DEPLOYMENTS = {
         drafter=True,
         streams=8,
         requests=48,
+        prompt=(20, 80),
+        answer=(64, 64),
+    ),
+    "four streams beside a drafter": Deployment(
+        replace(CPU_SHARED, curve=BENDS),
+        skill=0.55,
+        thread=True,
+        inline=True,
+        drafter=True,
+        streams=4,
+        requests=32,
+        prompt=(20, 80),
+        answer=(64, 64),
+    ),
+    "four streams": Deployment(
+        replace(CPU_SHARED, curve=BENDS, lent=1.0),
+        skill=0.55,
+        inline=True,
+        streams=4,
+        requests=32,
         prompt=(20, 80),
         answer=(64, 64),
     ),

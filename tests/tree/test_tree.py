@@ -3,7 +3,7 @@ import math
 import pytest
 
 from actors.tree.tree import ROOT, Fragment, TokenTree, check_fragment
-from actors.tree.window import best_nodes, in_tree_order, likeliest_path, priced_window
+from actors.tree.window import Candidates, best_nodes, in_tree_order, likeliest_path, priced_windows
 
 
 def grown() -> TokenTree:
@@ -117,12 +117,16 @@ def test_siblings_that_add_up_to_more_than_certainty_are_worth_their_share():
     assert chances == pytest.approx({1: 0.6, 2: 0.4, 3: 0.3})
 
 
+def priced(tree, cost, rate, branch_us=0.0):
+    (window,) = priced_windows([Candidates(tree, 9)], 9, cost, rate, branch_us)
+    return [one.node.token for one in window]
+
+
 def test_a_priced_window_stops_where_a_row_buys_less_than_the_current_rate():
     tree = grown()
-    cost = lambda rows: 1000.0 + 100.0 * rows  # noqa: E731
-    assert [one.node.token for one in priced_window(tree, 9, cost, rate=0.4 / 100)] == [1, 2]
-    assert priced_window(tree, 9, cost, rate=1.0) == []
-    assert len(priced_window(tree, 9, cost, rate=0.0)) == 5
+    assert priced(tree, lambda rows: 100.0 * rows, rate=0.4 / 100) == [1, 2]
+    assert priced(tree, lambda rows: 100.0 * rows, rate=1.0) == []
+    assert len(priced(tree, lambda rows: 100.0 * rows, rate=0.0)) == 5
 
 
 def test_a_dear_step_in_the_cost_does_not_hide_cheap_rows_behind_it():
@@ -130,8 +134,18 @@ def test_a_dear_step_in_the_cost_does_not_hide_cheap_rows_behind_it():
     node = tree.root
     for token in range(1, 9):
         node = tree.add(node, token, math.log(0.95))
-    cost = lambda rows: 100.0 if rows == 1 else 200.0  # noqa: E731
-    assert len(priced_window(tree, 8, cost, rate=1 / 100)) == 8
+    assert len(priced(tree, lambda rows: 100.0, rate=1 / 100)) == 8
+
+
+def test_streams_share_the_rows_that_are_cheap():
+    """The likeliest nodes of all trees have them, and none is computed behind a bend in the cost."""
+    sure, other = TokenTree(1, 0), grown()
+    sure.add(sure.add(sure.root, 7, math.log(0.95)), 8, math.log(0.5))
+    bend = lambda rows: 25.0 * rows + 100.0 * max(0, rows - 3)  # noqa: E731
+    windows = priced_windows([Candidates(sure, 9), Candidates(other, 9)], 9, bend, rate=1 / 100)
+    assert [[one.node.token for one in window] for window in windows] == [[7], [1, 2]]
+    (alone,) = priced_windows([Candidates(other, 9)], 9, bend, rate=1 / 100)
+    assert [one.node.token for one in alone] == [1, 2, 5]
 
 
 def test_windows_are_listed_parents_first_with_the_likeliest_path_in_front():
@@ -156,12 +170,10 @@ def test_a_higher_confidence_for_a_known_node_raises_its_subtree():
 
 
 def test_without_branches_only_the_likeliest_path_is_priced():
-    chain = priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-6, branch_us=None)
-    assert [one.node.token for one in chain] == [1, 2, 3]
-    assert len(priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-6)) == 5
+    assert priced(grown(), float, rate=1e-6, branch_us=None) == [1, 2, 3]
+    assert len(priced(grown(), float, rate=1e-6)) == 5
 
 
 def test_where_branches_cost_more_than_they_bring_the_path_stands_alone():
     for branch_us, window in ((100.0, [1, 2, 5, 3]), (500.0, [1, 2, 3])):
-        found = priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-3, branch_us=branch_us)
-        assert [one.node.token for one in found] == window
+        assert priced(grown(), float, rate=1e-3, branch_us=branch_us) == window

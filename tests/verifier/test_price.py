@@ -54,10 +54,12 @@ def test_rows_of_a_prompt_have_a_price_of_their_own():
     assert price.forward(1, 0, 100) == pytest.approx(6000.0, rel=0.1)
 
 
-def test_what_rounds_take_beside_their_forwards_is_split_into_streams_and_rows():
-    price = learnt(a_round(own_us=1200.0), a_round(drafts=7, forward_us=1700.0, own_us=2250.0))
-    assert price.beside(1) == pytest.approx(200.0, rel=0.1)
-    assert price.beside(1, 7) == pytest.approx(550.0, rel=0.1)
+def test_a_drafter_on_cpus_of_the_target_is_tried_only_where_a_good_draft_could_pay():
+    slow = {rows: 2 * us for rows, us in CURVE.items()}
+    price = Price(CostModel(slow, lent=CURVE))
+    assert price.drafter_may_pay(1)
+    assert not price.drafter_may_pay(8)
+    assert Price(CostModel(slow)).drafter_may_pay(8)
 
 
 def test_a_plain_round_is_what_was_measured_without_drafts_although_a_drafter_slows_forwards_down():

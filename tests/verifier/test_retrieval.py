@@ -13,7 +13,7 @@ from protocols.messages import Method
 from tests.verifier.function_proposer import FromFunction
 from tests.world.streams import toy_stream
 
-ALONE = Allowance(1, 0.0, 0.0)
+ALONE = Allowance(1, 0.0, float)
 
 
 def lookup(tokens, scores=None) -> Lookup:
@@ -58,7 +58,7 @@ def test_a_source_that_is_always_wrong_adds_nothing_soon_and_one_that_is_right_g
 
 def test_paths_below_the_floor_and_what_hangs_on_them_stay_out():
     source, stream = lookup(range(12), [0.5] * 12), toy_stream([7])
-    source.grow([stream], Allowance(2, 0.3, 1.0))
+    source.grow([stream], Allowance(2, 0.3, float))
     assert stream.tree.size == 1
     source.grow([stream], ALONE)
     assert stream.tree.size == int(math.log(FLOOR) / math.log(0.5))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
+from actors.cost import Curve
 from actors.models import RENDERING, Constraint, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
@@ -154,10 +155,11 @@ class Costs:
     leaf: float = 75.0  # each further one
     read: float = 0.0  # each token of a text that the draft has not seen
     jitter: float = 0.03
+    curve: tuple[tuple[int, float], ...] = ()  # of the target, by rows; (): a straight line
 
     def rows(self, count: int) -> float:
         """One stream's forward."""
-        return self.forward + self.row * (count - 1)
+        return Curve(dict(self.curve))(count) if self.curve else self.forward + self.row * (count - 1)
 
     def steps(self, leaves: int) -> float:
         return self.step + self.leaf * (leaves - 1)

@@ -21,6 +21,7 @@ from actors.estimate import Estimate
 from actors.generations import Generations, Loader
 from actors.models import DraftModel
 from actors.tree.tree import Node
+from actors.tree.window import best_cut
 from actors.verifier.rounds import Committed
 from actors.verifier.sources.inline_tree import MAX_LEAVES, InlineTree
 from actors.verifier.sources.source import INLINE, SLICE, Allowance, Source
@@ -87,7 +88,7 @@ class InlineDraft(Source):
         self._renew()
         trees = {tree: stream for stream in streams if (tree := self._read(stream, allowance, until)) is not None}
         for tree in trees:
-            tree.begin(allowance.row)
+            tree.begin(allowance.least)
         for step in range(MAX_STEPS):
             begin = self.timer()
             batch = self._worthwhile(trees, allowance)
@@ -197,18 +198,19 @@ class InlineDraft(Source):
         """For models that have to know the stream."""
 
     def _worthwhile(self, trees: Iterable[InlineTree], allowance: Allowance) -> list[tuple[InlineTree, Node]]:
-        """The leaves of the next step: as many of the most promising as gain most beyond the price of the step, and of
-        a row of the forward for each. None, where that is nothing."""
-        row, rate = allowance.row, allowance.rate
-        found = [(promise - row, tree, node) for tree in trees for promise, node in tree.promises()]
+        """The leaves of the next step: those with a child that should be verified, if all of these children together
+        are worth the step. None, where they are not."""
+        rows, rate = allowance.rows, allowance.rate
+        held = sorted((chance for tree in trees for chance in tree.chances), reverse=True)
+        found = [(promise, tree, node) for tree in trees for promise, node in tree.promises()]
         found.sort(key=lambda one: one[0], reverse=True)
-        best, most, gain = 0, 0.0, 0.0
-        for count, (worth, _, _) in enumerate(found[:MAX_LEAVES], 1):
-            gain += worth
-            left = gain - rate * self.steps(count)
-            if left > most:
-                best, most = count, left
-        return [(tree, node) for _, tree, node in found[:best]]
+        del found[MAX_LEAVES:]
+        chances = sorted((*held, *(promise for promise, _, _ in found)), reverse=True)
+        count, value = best_cut(chances, rows, rate)
+        batch = [(tree, node) for promise, tree, node in found if promise >= chances[count - 1]] if count else []
+        if not batch or value - best_cut(held, rows, rate)[1] <= rate * self.steps(len(batch)):
+            return []
+        return batch
 
     def _expand(
         self, batch: list[tuple[InlineTree, Node]], streams: Mapping[InlineTree, Stream], began_us: float

@@ -42,16 +42,20 @@ class InlineTree:
         self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
         self._slots: set[int] = set()  # scratch slots that are in use
         self._leaves: dict[Node, float] = {}  # accepted tokens to expect of the nodes that may be expanded next
-        self._row = 0.0
+        self._least = 0.0
+        self.chances: list[float] = []  # of the nodes of the tree: that the target follows the path to each
         self._untold: list[int] = []  # committed tokens that the model has not been told of
 
-    def begin(self, row: float) -> None:
-        """Before a round: find the leaves of the tree as it is. ``row``: tokens that the time for a row of the target's
-        forward would bring otherwise."""
-        self._row = row
+    def begin(self, least: float) -> None:
+        """Before a round: find the leaves of the tree as it is. ``least``: chance of a node that is worth a row."""
+        self._least = least
         self._leaves.clear()
-        tree = self.tree
-        self._open(self._expandable(tree.nodes()) if tree.root.expanded else (tree.root,))
+        tree, nodes = self.tree, [*self.tree.nodes()]
+        self.chances = [self._chance(node) for node in nodes]
+        self._open(self._expandable(nodes) if tree.root.expanded else (tree.root,))
+
+    def _chance(self, node: Node) -> float:
+        return math.exp(min(0.0, self.tree.total(node)))
 
     def _open(self, nodes: Iterable[Node]) -> None:
         """They are leaves now. What a leaf promises does not change when another is expanded."""
@@ -70,7 +74,7 @@ class InlineTree:
     def promises(self) -> list[tuple[float, Node]]:
         """Leaves to expand, each with the accepted tokens that it should bring, where those are worth a row: no more
         than one step has nodes, and there are scratch slots for. The root is the only leaf until it is expanded."""
-        found = [(promise, node) for node, promise in self._leaves.items() if promise > self._row]
+        found = [(promise, node) for node, promise in self._leaves.items() if promise > self._least]
         room = min(self.model.scratch_slots - len(self._slots), MAX_LEAVES)
         return found if len(found) <= room else sorted(found, key=lambda one: one[0], reverse=True)[:room]
 
@@ -78,7 +82,7 @@ class InlineTree:
         """The chance that the path to ``node`` is accepted and none of the tokens retrieved behind it follows, times
         the draft's agreement."""
         known = sum(math.exp(child.logprob) for child in node.children.values() if child.rank == OWN)
-        return math.exp(min(0.0, self.tree.total(node))) * max(0.0, 1.0 - known) * self.calibration.agreement
+        return self._chance(node) * max(0.0, 1.0 - known) * self.calibration.agreement
 
     def leaf(self, node: Node) -> Leaf:
         """As the draft model is asked to expand it."""
@@ -95,8 +99,8 @@ class InlineTree:
     def expanded(self, node: Node, expansion: Expansion, vocab_size: int) -> None:
         """The draft model has expanded this node: its likely children join the tree. ``vocab_size``: the target's; ids
         beyond it are no candidates."""
-        reached = math.exp(min(0.0, self.tree.total(node)))
-        least = max(MIN_CHANCE, self._row) / max(reached, MIN_CHANCE)  # of a child, but for the likeliest
+        reached = self._chance(node)
+        least = max(MIN_CHANCE, self._least) / max(reached, MIN_CHANCE)  # of a child, but for the likeliest
         node.expanded, node.slot = True, expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)
@@ -107,6 +111,7 @@ class InlineTree:
         self._expansions[node] = Expansion(expansion.slot, tokens, probs)
         for rank, token, logprob in candidates(self.calibration, tokens, probs, least):
             self.tree.add(node, token, logprob, rank, self.bit)
+            self.chances.append(reached * math.exp(logprob))
         del self._leaves[node]
         self._open(self._expandable(node.children.values()))
 

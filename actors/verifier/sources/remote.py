@@ -39,8 +39,10 @@ class Remote(Source):
         return drafter.source if drafter is not None else ""
 
     def able(self, stream: Stream, allowance: Allowance) -> bool:
-        """Not while a prompt can be computed on its CPUs too."""
-        return not (self.context.price.target.lends and self.state.requests.of(Stage.PREFILL))
+        """Not while its CPUs are worth more to the target."""
+        price = self.context.price
+        prompts = price.target.lends and self.state.requests.of(Stage.PREFILL)
+        return not prompts and price.drafter_may_pay(allowance.streams)
 
     def prepare(self, stream: Stream, most: int = SLICE) -> None:
         """Lend it, unless it is lent."""

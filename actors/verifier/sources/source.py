@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from actors.tree.window import Cost
 from actors.verifier.rounds import Committed
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # A bit for each source, in :attr:`Node.sources`.
 TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE, HEAD, PREDICTION = (1 << bit for bit in range(9))
+SOME = (1, 4, 8, 16)  # rows
 SLICE = 256  # tokens of a text that a source reads at once, because others decode
 
 
@@ -31,21 +33,16 @@ class Allowance:
 
     streams: int  # that share it
     rate: float  # tokens per microsecond that they reach together: the price of time
-    row_us: float  # of a further row of drafts
+    rows: Cost  # of rows of drafts, by their number
     room_us: float = math.inf  # for all drafting together
     reads: bool = True  # whether there is time for texts that were not read yet
     now_us: float = 0.0  # since the verifier's start
     gain: Callable[[Stream, str], float] = lambda stream, source: 1.0  # the speed-up that a stream may expect of it
 
     @property
-    def row(self) -> float:
-        """Tokens that the time for a row would bring otherwise."""
-        return self.rate * self.row_us
-
-    @property
     def least(self) -> float:
-        """The least chance with which a row is worth its time; 0: it depends on the window."""
-        return self.row if self.streams > 1 else 0.0
+        """Tokens that the time for a row would bring otherwise, where rows cost least."""
+        return self.rate * min(self.rows(count) / count for count in SOME)
 
 
 class Source:
