@@ -4,7 +4,8 @@ import pytest
 
 import duoactor
 from actors.datastore import Datastore, Retrieval
-from actors.engines.text.tokenize_corpus import build_from_files, read_documents, tokenizer_of
+from actors.engines.text.tokenize_corpus import build_from_files, read_documents, without_specials
+from actors.engines.weights.loading import load_tokenizer
 from actors.proposals import propose
 from protocols.errors import ConfigError
 
@@ -43,7 +44,7 @@ def test_a_datastore_of_files_gives_back_their_continuations(tmp_path):
 
 def test_the_models_own_tokenizer_is_used_without_special_tokens(tmp_path):
     model = next(iter(duoactor.__path__)) + "/pair/target"
-    tokenize = tokenizer_of(model)
+    tokenize = without_specials(load_tokenizer(model))
     first, second = tokenize(["A dog is running.", "Two"])
     assert len(first) > 3
     assert not {0, 1} & {*first, *second}

@@ -27,7 +27,7 @@ def build_from_files(
 ) -> Meta:
     """Write a datastore of ``files``: a .jsonl or .ndjson file gives a document per line, any other file one.
 
-    ``tokenize`` turns texts into ids without special tokens (see :func:`tokenizer_of`). ``progress`` is called with
+    ``tokenize`` turns texts into ids without special tokens (see :func:`without_specials`). ``progress`` is called with
     (files done, files in all). Raises ConfigError naming the file and, in JSONL, the line.
     """
     if not files:
@@ -60,15 +60,13 @@ def build_for_model(
 
     config = load_config(model)
     text = config.get_text_config()
-    digest = tokenizer_digest(load_tokenizer(model))
-    return build_from_files(directory, files, tokenizer_of(model), int(text.vocab_size), digest, progress)
+    tokenizer = load_tokenizer(model)
+    digest = tokenizer_digest(tokenizer)
+    return build_from_files(directory, files, without_specials(tokenizer), int(text.vocab_size), digest, progress)
 
 
-def tokenizer_of(model: str | Path) -> Tokenize:
-    """The tokenizer of a Hugging Face model directory or hub id, without special tokens."""
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(model))
+def without_specials(tokenizer: Any) -> Tokenize:
+    """A model's tokenizer, without special tokens."""
 
     def tokenize(texts: list[str]) -> list[list[int]]:
         if not texts:

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from actors.datastore import Datastore
 from actors.engines.build import build_draft, build_target
 from actors.engines.decoder.cpu.body import CompiledBody
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.flat_batch import FlatBatch, Segment
+from actors.engines.text.tokenize_corpus import build_for_model
+from actors.engines.text.tokenizer import tokenizer_digest
 from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.gguf_loading import gguf_model
+from actors.engines.weights.loading import load_tokenizer
+from duoactor.config import resolve_model
 from tests.engines.weights.test_gguf_models import CASES, tiny, written
 
 pytestmark = pytest.mark.skipif(compiled_kernels() is None, reason="numba is not installed")
@@ -115,3 +120,12 @@ def test_a_file_can_be_a_draft(file: str) -> None:
     ids = list(range(5, 35))
     found = logits(draft.engine, ids).float()  # type: ignore[attr-defined]
     assert float((found - logits(target.engine, ids)).norm() / found.norm()) < 0.02  # other types of keys and values
+
+
+def test_a_datastore_is_built_by_the_tokenizer_of_the_file(tmp_path: Path) -> None:
+    file, own = mixed("llama", tmp_path), Path(resolve_model("bundled", "target"), "tokenizer.json")
+    (tmp_path / "tokenizer.json").symlink_to(own)
+    (tmp_path / "text.txt").write_text("#")
+    meta = build_for_model(tmp_path / "store", [tmp_path / "text.txt"], file)
+    assert (meta.documents, meta.vocab_size) == (1, len(TOKENS))
+    assert Datastore.open(tmp_path / "store", tokenizer_digest(load_tokenizer(file))).meta == meta
