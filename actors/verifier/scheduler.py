@@ -29,7 +29,6 @@ MAX_PIECE = 64  # rows of a piece that others wait for, in a forward of its own:
 MAX_SHARED = 256  # rows of a forward that a piece shares with a round
 LEAST_PIECE = 16  # rows of a shared forward that are kept for the prompt
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
-CLEARLY = 1.05  # times what the present source of drafts gains, before another takes its place
 
 
 class Turns:
@@ -244,12 +243,7 @@ class Scheduler:
         untried = (model for model in models if not trials.known(model.judged_as(stream), group))
         if (model := next(untried, None)) is not None:
             return model
-
-        def gain(model: Source) -> float:
-            present = (model is self.remote) == stream.loan.works
-            return trials.expected(model.judged_as(stream), group, stream) * (CLEARLY if present else 1.0)
-
-        return max(models, key=gain)
+        return max(models, key=lambda model: trials.expected(model.judged_as(stream), group, stream))
 
     def _gain(self, streams: int, stream: Stream, source: str) -> float:
         """The speed-up that a source should bring a stream."""

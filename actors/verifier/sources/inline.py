@@ -10,6 +10,7 @@ Weights that a learner promotes are loaded beside the rounds and take their plac
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +31,6 @@ from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import InlineStatus, Load
 
 log = logging.getLogger("duoactor.verifier")
-MAX_STEPS = 16  # of one round
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
 AGREED = 2000.0  # tokens that the agreement by depth remembers
@@ -89,7 +89,7 @@ class InlineDraft(Source):
         trees = {tree: stream for stream in streams if (tree := self._read(stream, allowance, until)) is not None}
         for tree in trees:
             tree.begin(allowance.least)
-        for step in range(MAX_STEPS):
+        for step in itertools.count():
             begin = self.timer()
             batch = self._worthwhile(trees, allowance)
             if not batch or self.steps(len(batch)) > self._left_us(until):
