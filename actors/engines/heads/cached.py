@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.engines.heads.kinds import BLOCK, EAGLE3, configuration, kind_of
+from actors.engines.weights.hub import snapshot
 
 LARGEST = 0.4  # of the target's weights: a draft model whose steps take longer does not pay
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -19,12 +20,9 @@ def cached_models() -> Iterator[tuple[str, Path]]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     for place in sorted(Path(HF_HUB_CACHE).glob("models--*")):
-        try:
-            snapshot = place / "snapshots" / (place / "refs" / "main").read_text().strip()
-        except OSError:
-            continue
-        if _weights(snapshot):
-            yield place.name.removeprefix("models--").replace("--", "/", 1), snapshot
+        name = place.name.removeprefix("models--").replace("--", "/", 1)
+        if (found := snapshot(name)) is not None and _weights(found):
+            yield name, found
 
 
 def snapshot_of(name: str) -> Path:
@@ -40,8 +38,8 @@ def cached_head(target: str) -> str:
     about = configuration(str(place)) if place.is_dir() else {}
     own = about.get("text_config") or about
     found: list[tuple[bool, float, str]] = []
-    for name, snapshot in cached_models() if own else ():
-        config = configuration(str(snapshot))
+    for name, directory in cached_models() if own else ():
+        config = configuration(str(directory))
         named = _verifier(config)
         if kind_of(config) in (EAGLE3, BLOCK) and (named == _last(target) or (not named and _fits(config, own))):
             found.append((bool(named), SequenceMatcher(None, _last(name), _last(target)).ratio(), name))
@@ -57,10 +55,10 @@ def cached_model(target: str) -> str:
         return ""
     found = [
         (size, name)
-        for name, snapshot in cached_models()
-        if (size := _weights(snapshot)) <= most
-        and _writes(name, configuration(str(snapshot)))
-        and same_file(snapshot / "tokenizer.json", tokenizer)
+        for name, directory in cached_models()
+        if (size := _weights(directory)) <= most
+        and _writes(name, configuration(str(directory)))
+        and same_file(directory / "tokenizer.json", tokenizer)
     ]
     return min(found)[1] if found else ""
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from actors.engines.weights.gguf import PART
+from actors.engines.weights.hub import files_of, snapshot, with_progress
 from protocols.errors import ModelError
 
 SUFFIX = ".gguf"
@@ -30,20 +31,17 @@ def find_gguf(name: str) -> Path:
 
 
 def _from_hub(repo: str, kind: str) -> Path:
-    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub import hf_hub_download
 
-    try:
-        files = HfApi().list_repo_files(repo)
-    except Exception:  # no network or no such repository: what was downloaded before is as good
-        try:
-            local = Path(snapshot_download(repo, local_files_only=True))
-        except LocalEntryNotFoundError:
-            raise ModelError(
-                f"the hub's repository {repo} cannot be reached and is not in the cache; check the name"
-            ) from None
+    unknown = ModelError(f"the hub's repository {repo} cannot be reached and is not in the cache; check the name")
+    files = files_of(repo, unknown)
+    if files is None:
+        local = snapshot(repo)
+        if local is None:
+            raise unknown
         return local / choose(repo, kind, [str(path.relative_to(local)) for path in local.rglob(f"*{SUFFIX}")])
     chosen = choose(repo, kind, files)
+    with_progress()
     try:
         first, *_ = [Path(hf_hub_download(repo, part)) for part in _parts(chosen, files)]
         return first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import sys
 from pathlib import Path
 
 from protocols.errors import ModelError
@@ -13,6 +14,7 @@ log = logging.getLogger("duoactor")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 REACH_S = 4.0  # a hub that does not answer by then counts as out of reach
 FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+WEIGHTS = (".safetensors", ".bin")  # the first that a repository has
 UNUSED = ("*/*", "consolidated*")  # exports for other programs, and second copies of the weights
 
 
@@ -25,40 +27,71 @@ def located(name: str) -> str:
     """
     if Path(name).exists() or name.startswith(".") or not HUB_ID.fullmatch(name):
         return name
-    from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub import constants, snapshot_download
 
     unknown = ModelError(
         f"model {name!r} is neither a directory here nor a hub id that can be reached; "
         "check the name and the network, or give a local directory"
     )
+    cached = snapshot(name)
+    if cached is not None and not any(cached.glob(f"*{kind}") for kind in WEIGHTS):
+        cached = None
+    files = files_of(name, unknown)
+    if files is None:
+        if cached is None:
+            raise unknown
+        if not constants.HF_HUB_OFFLINE:
+            log.info("the hub cannot be reached: %s is the copy in its cache", name)
+        return str(cached)
+    kind = next((one for one in WEIGHTS if any(file.endswith(one) and "/" not in file for file in files)), None)
+    if kind is None:
+        quantised = ", ".join(file for file in files if file.endswith(".gguf"))
+        there = f"GGUF files: name one, as in {name}:Q4_K_M; it has {quantised}" if quantised else "no weights"
+        raise ModelError(f"repository {name} has {there}")
+    with_progress()
     try:
-        cached = snapshot_download(name, local_files_only=True)
-    except Exception:
-        cached = ""
+        return snapshot_download(name, allow_patterns=[*FILES, f"*{kind}"], ignore_patterns=list(UNUSED))
+    except Exception as error:
+        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ModelError(f"model {name} cannot be downloaded: {first[0]}") from None
+
+
+def snapshot(repo: str) -> Path | None:
+    """The directory of what the hub's cache holds of a repository.
+
+    By the cache's layout: huggingface_hub does not give a directory that lacks files which nobody wanted."""
+    from huggingface_hub import constants
+
+    place = Path(constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
+    try:
+        found = place / "snapshots" / (place / "refs" / "main").read_text().strip()
+    except OSError:
+        return None
+    return found if found.is_dir() else None
+
+
+def files_of(repo: str, unknown: ModelError) -> list[str] | None:
+    """The files of a hub's repository; None: the hub is out of reach. Raises ``unknown`` if there is no such one."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
     if constants.HF_HUB_OFFLINE:
-        if cached:
-            return cached
-        raise unknown
+        return None
     try:
-        info = HfApi().model_info(name, timeout=REACH_S)
+        return sorted(file.rfilename for file in HfApi().model_info(repo, timeout=REACH_S).siblings or ())
     except GatedRepoError:
         raise ModelError(
-            f"model {name} asks for its terms to be accepted: do that on its page at the hub, then `hf auth login`"
+            f"model {repo} asks for its terms to be accepted: do that on its page at the hub, then `hf auth login`"
         ) from None
     except (RepositoryNotFoundError, HFValidationError):
         raise unknown from None
     except Exception:
-        if not cached:
-            raise unknown from None
-        log.info("the hub cannot be reached: %s is the copy in its cache", name)
-        return cached
-    files = {file.rfilename for file in info.siblings or ()}
-    weights = "*.safetensors" if any(file.endswith(".safetensors") and "/" not in file for file in files) else "*.bin"
-    try:
-        return snapshot_download(
-            name, revision=info.sha, allow_patterns=[*FILES, weights], ignore_patterns=list(UNUSED)
-        )
-    except Exception as error:
-        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise ModelError(f"model {name} cannot be downloaded: {first[0]}") from None
+        return None
+
+
+def with_progress() -> None:
+    """Downloads show their progress on a terminal, and are quiet in a pipe."""
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
