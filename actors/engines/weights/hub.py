@@ -91,7 +91,7 @@ def files_of(repo: str, unknown: ModelError) -> list[str] | None:
 
 def with_progress() -> None:
     """Downloads show their progress on a terminal, and are quiet in a pipe."""
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
