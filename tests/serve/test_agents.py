@@ -117,3 +117,10 @@ async def test_a_function_without_parameters_takes_none():
         await gateway.chat(**required)
     assert '"additionalProperties": false' in streams[0]["structured_outputs"].grammar
     assert ChatTurn("user", "Hello") in gateway.cluster.codec.asked[0][0]
+
+
+async def test_guidellm_names_its_limit_twice_in_text_completions():
+    asked = {"prompt": "ab", "max_tokens": 3, "max_completion_tokens": 3, "stop": None, "ignore_eos": True}
+    async with served() as gateway:
+        events = await gateway.events("/v1/completions", **asked, stream_options={"include_usage": True})
+    assert events[-1]["usage"]["completion_tokens"] == 3

@@ -23,9 +23,14 @@ from protocols.messages import Chunk, RequestStats, Tokenized, TokenLogprobs
 class CompletionRequest(StructureParameters, frozen=True, kw_only=True):
     prompt: Annotated[str | tuple[Any, ...], Meta(description="a text, token ids, or an array of either")]
     max_tokens: Limit = 16
+    max_completion_tokens: Limit | None = None  # the chat API's name, which guidellm sends beside the other
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool = False
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # as vLLM has them
+
+    @property
+    def most(self) -> int:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
@@ -55,7 +60,7 @@ def parse(body: bytes) -> tuple[CompletionRequest, Question]:
             raise bad(param, "cannot be streamed: leave stream out")
         if shape is not None:
             raise bad(param, f"cannot be had with {shape.param}")
-    most = 0 if scores and wanted.max_tokens == 0 else limit(wanted.max_tokens, "max_tokens")
+    most = 0 if scores and wanted.most == 0 else limit(wanted.most, "max_tokens")
     question = Question(
         prompts=_prompts(wanted.prompt),
         sampling=wanted.sampling(max_tokens=max(1, most), logprobs=logprobs),
@@ -123,12 +128,12 @@ class CompletionAnswer(OpenAIAnswer):
         places = list(_places(chunks))
         scores = [None, *(place.found for place in places[: len(ids) - 1])]
         own = [TextToken(token, pieces[token].text, found) for token, found in zip(ids, scores, strict=True)]
-        behind = places[len(ids) - 1 :] if wanted.max_tokens else []
+        behind = places[len(ids) - 1 :] if wanted.most else []
         last = chunks[-1]
         return CompletionChoice(
             index,
             (prompt.text if wanted.echo else "") + "".join(place.text for place in behind),
-            str(last.finish_reason) if wanted.max_tokens else "length",
+            str(last.finish_reason) if wanted.most else "length",
             last.stop_reason,
             None if wanted.logprobs is None else _logprobs([*own, *behind] if wanted.echo else behind, pieces, 0),
             UNSET if wanted.prompt_logprobs is None else [_vllm(place, pieces) for place in own],
@@ -152,7 +157,7 @@ def _places(chunks: Sequence[Chunk]) -> Iterator[TextToken]:
 def _counted(stats: RequestStats, prompt: Tokenized, wanted: CompletionRequest) -> RequestStats:
     """As usage has it: what was dictated is the prompt's."""
     length = len(prompt.token_ids)
-    made = stats.completion_tokens - length + 1 if wanted.max_tokens else 0
+    made = stats.completion_tokens - length + 1 if wanted.most else 0
     return replace(stats, prompt_tokens=length, completion_tokens=made)
 
 
