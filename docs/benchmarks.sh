@@ -56,6 +56,15 @@ larger_target() { # the same at the cost of some 0.5B
     [ -d "$results/larger" ] || duoactor inflate bundled "$results/larger" --layers 24 --hidden 1280
 }
 
+costly_draft() { # NAME OPTIONS…: the bundled draft's function at the cost of a larger one
+    [ -d "$results/draft-$1" ] || duoactor inflate duoactor/pair/draft "$results/draft-$1" "$2" "$3" "$4" "$5" >&2
+}
+
+second_machine() { # DRAFT OPTIONS…
+    echo "draft: $(basename "$1")"
+    python -m tests.system.second_machine --target "$results/larger" --draft "$@"
+}
+
 gpu_target() { # at the cost of a 7B target: 13 GB
     [ -d "$results/gpu-target" ] ||
         duoactor inflate bundled "$results/gpu-target" --layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16
@@ -96,16 +105,18 @@ for section in "$@"; do
         bench modes 1 --target "$results/larger" --repeats 1 --max-tokens 80 --methods "$modes"
         grep '^|' "$results/modes/report.md" | sed 's/^| method |/\n&/' | put modes docs/two-devices.md
         ;;
-    second-machine)
+    second-machine) # seven minutes
         larger_target
-        [ -d "$results/costly-draft" ] ||
-            duoactor inflate duoactor/pair/draft "$results/costly-draft" --layers 8 --hidden 640
-        for draft in bundled "$results/costly-draft"; do
-            echo "draft $(basename "$draft")"
-            python -m tests.system.second_machine --target "$results/larger" --draft "$draft" \
-                --delays 0.2,5 --losses 0,0.001 --seconds "${SECONDS_EACH:-30}"
-        done | tee "$results/second-machine.txt"
-        { echo '```'; cat "$results/second-machine.txt"; echo '```'; } | put second-machine docs/two-devices.md
+        costly_draft 48m --layers 8 --hidden 640
+        costly_draft 152m --layers 12 --hidden 960
+        {
+            printf '```\n'
+            second_machine bundled --delays 0.2 --losses 0.001 --seconds 0
+            second_machine "$results/draft-48m" --delays 0.2 --losses 0.001 --seconds 0
+            second_machine "$results/draft-152m" --delays 0.2,5 --losses 0,0.001 --seconds "${STRETCH:-30}"
+            printf '```\n'
+        } | tee "$results/second-machine.txt"
+        put second-machine docs/two-devices.md < "$results/second-machine.txt"
         ;;
     sampled)
         bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 --methods "$ours"

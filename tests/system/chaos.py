@@ -29,7 +29,6 @@ from typing import Protocol
 from duoactor import AsyncClient, DuoactorError
 from duoactor.bench.suites import by_turns, load_suite
 
-TOKENS = 200  # of an answer: long enough to be hit in the middle
 WAIT_S = 180.0  # for a verifier to come back on a busy machine
 METHODS = ("auto", "tree", "duodecoding", "pearl", "sps", "pld", "sam", "lookahead", "vanilla")
 PAUSES = (50, 99)  # percentiles
@@ -42,6 +41,7 @@ class Ask:
     text: str
     temperature: float
     seed: int
+    tokens: int = 200
 
 
 class Served(Protocol):
@@ -91,7 +91,7 @@ class Chaos:
         for ask in asks:
             self.expected[ask] = [piece async for pieces in self.served.pieces(ask, "vanilla") for piece in pieces]
         until = time.monotonic() + seconds
-        killing = asyncio.create_task(self._kill())
+        killing = asyncio.create_task(self._kill(until))
         try:
             await asyncio.gather(*(self._stream(asks, until) for _ in range(streams)))
         finally:
@@ -100,8 +100,8 @@ class Chaos:
                 await killing
         return self.found
 
-    async def _kill(self) -> None:
-        while True:
+    async def _kill(self, until: float) -> None:
+        while time.monotonic() < until:  # the answers under way then may end
             await asyncio.sleep(self.chance.uniform(0.5, 1.5) * self.every)
             if what := await self.kill():
                 self.found.killed[what] += 1
@@ -137,7 +137,7 @@ class Ours:
     client: AsyncClient
 
     async def pieces(self, ask: Ask, method: str) -> AsyncIterator[Sequence[object]]:
-        options = {"temperature": ask.temperature, "seed": ask.seed, "max_tokens": TOKENS, "ignore_eos": True}
+        options = {"temperature": ask.temperature, "seed": ask.seed, "max_tokens": ask.tokens, "ignore_eos": True}
         async for chunk in self.client.stream(ask.text, method=method, **options):
             yield chunk.token_ids
 
@@ -157,7 +157,7 @@ class Theirs:
             "prompt": ask.text,
             "temperature": ask.temperature,
             "seed": ask.seed,
-            "max_tokens": TOKENS,
+            "max_tokens": ask.tokens,
             "stream": True,
         }
         async with httpx.AsyncClient(timeout=WAIT_S) as client:
@@ -240,17 +240,17 @@ async def theirs(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Cal
     yield Theirs(options.url, options.model), commanded(options.kill)
 
 
-def questions(seed: int) -> list[Ask]:
+def questions(seed: int, tokens: int) -> list[Ask]:
     """Two of each task of the built-in suite; greedy, and at temperature 1."""
     texts = [prompt.turns[0] for prompt in by_turns(load_suite())[:14]]
-    return [Ask(text, float(number % 2), seed + number) for number, text in enumerate(texts)]
+    return [Ask(text, float(number % 2), seed + number, tokens) for number, text in enumerate(texts)]
 
 
 async def measured(options: argparse.Namespace) -> dict[str, object]:
     async with (theirs if options.url else ours)(options) as (served, kill):
         chaos = Chaos(served, kill, options.every, options.seed)
         began = time.monotonic()
-        found = await chaos.run(questions(options.seed), options.streams, 60 * options.minutes)
+        found = await chaos.run(questions(options.seed, options.tokens), options.streams, 60 * options.minutes)
         return found.document(time.monotonic() - began)
 
 
@@ -258,6 +258,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=200, help="of an answer: long enough to be hit in the middle")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills, on average")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", default="", help="as `duoactor up` takes it; empty: the bundled one")

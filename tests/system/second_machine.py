@@ -185,8 +185,10 @@ async def measure(hosts: Hosts, options: argparse.Namespace) -> None:
         for delay in numbers(options.delays):
             for lost in numbers(options.losses):
                 async with hosts.drafting(served, delay, lost):
+                    step_us = (await served.status()).drafters[0].step_us
                     said = await distance(alone, served, options.tokens, prompts)
-                print(f"{delay:5.1f} {lost:.3f}: {said}", flush=True)
+                c = served.welcome.forward_us[0][1] / step_us
+                print(f"{delay:5.1f} {lost:.3f}: {said}; c = {c:.0f}", flush=True)
         if options.seconds:
             await killed(hosts, served, prompts, options.seconds, numbers(options.delays)[0])
 
