@@ -18,7 +18,8 @@ from protocols.errors import RequestError
 from protocols.messages import Chunk, FailureCode, Method, TokenLogprobs
 
 STREAMS = (16, 4, 1, 8, 2, 16, 12, 3)  # at once, by rounds
-PER_QUESTION = 2  # streams of a round: few streams compare fewer tokens a second, and so get fewer questions
+PER_QUESTION = 4  # streams of a round: few streams compare fewer tokens a second, and so get fewer questions
+ROUND = 5  # as long as its questions alone, at most: so a slow target, too, is compared in batches of several sizes
 LEFT = 0.1  # of the answers are left before their end
 SHARED = "duoactor-prove"  # the salt of answers that may read the prefix cache
 
@@ -99,6 +100,7 @@ class Proof:
         self.evidence = Evidence()
         self.chain = Chain()
         self._running: list[Attempt] = []
+        self._round_until = until
 
     @property
     def over(self) -> bool:
@@ -111,8 +113,9 @@ class Proof:
         for number in itertools.count():
             if self.over or self.evidence.difference is not None:
                 return
-            streams = STREAMS[number % len(STREAMS)]
+            streams, began = STREAMS[number % len(STREAMS)], time.monotonic()
             expected = await self._alone(max(1, streams // PER_QUESTION))
+            self._round_until = began + ROUND * (time.monotonic() - began)
             waiting = iter(self._attempts(expected, random.Random(number)))
             await asyncio.gather(*(self._stream(waiting, streams) for _ in range(streams)))
 
@@ -150,7 +153,8 @@ class Proof:
         for attempt in waiting:
             if attempt.method in self.evidence.missing:
                 continue
-            if self.evidence.difference is not None or (not self.links and self.over):
+            late = time.monotonic() >= min(self.until, self._round_until)
+            if self.evidence.difference is not None or (late and not self.links):
                 return
             self._running.append(attempt)
             try:
