@@ -31,7 +31,7 @@ def prepare(supervised: bool, logs: Logs, loads: str = "") -> None:
         stream=sys.stderr, level=level, format="%(levelname)s %(name)s %(message)s" if logs.verbose else "%(message)s"
     )
     # libraries have nothing to tell a user below a warning
-    for name in ("asyncio", "urllib3", "filelock", "httpx", "huggingface_hub", "transformers"):
+    for name in ("asyncio", "urllib3", "filelock", "httpx", "httpx2", "huggingface_hub", "transformers"):
         logging.getLogger(name).setLevel(logging.WARNING)
     if loads and not supervised:
         from duoactor import render

@@ -117,7 +117,9 @@ def decode(body: bytes, struct: type[T]) -> tuple[T, Ignored]:
     """The parameters in ``body``. ApiError (400) names the first that is refused or of a wrong type."""
     try:
         given = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object")

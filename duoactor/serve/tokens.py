@@ -12,6 +12,7 @@ from duoactor.serve.openai.messages import ChatMessage, FunctionTool, rendering,
 from duoactor.serve.parameters import decode
 from duoactor.serve.thinking import wish
 from duoactor.serve.tool_calls.use import ToolUse
+from protocols.limits import TokenId
 from protocols.messages import ChatTurn
 
 
@@ -38,7 +39,7 @@ class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
-    tokens: tuple[int, ...]
+    tokens: tuple[TokenId, ...]
 
 
 class DetokenizeAnswer(msgspec.Struct, frozen=True):

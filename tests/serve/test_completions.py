@@ -69,11 +69,13 @@ async def test_the_gateway_counts_tokens_as_the_verifier_does():
         back = await gateway.post("/detokenize", tokens=text.json()["tokens"])
         both = await gateway.post("/tokenize", prompt="a", messages=[])
         outside = await gateway.post("/detokenize", tokens=[64])
+        negative = await gateway.post("/detokenize", tokens=[-1])
     ids = CODEC.encode("Once")
     assert text.json() == {"count": 4, "max_model_len": 4096, "tokens": ids, "token_strs": list("Once")}
     assert turns.json()["tokens"] == ids
     assert back.json() == {"prompt": "Once"}
     assert [both.status_code, outside.status_code] == [400, 400]
+    assert negative.json()["error"]["message"] == "tokens[0]: expected int >= 0"
 
 
 class Halves(ToyCodec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from actors.engines.weights.gguf import PART
 from actors.engines.weights.hub import files_of, snapshot, with_progress
 from protocols.errors import ModelError
 
+log = logging.getLogger("duoactor")
 SUFFIX = ".gguf"
 # As llama.cpp and ollama write it: user/repo:Q4_K_M
 HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+):(?P<kind>[\w.-]+)")
@@ -42,6 +44,8 @@ def _from_hub(repo: str, kind: str) -> Path:
         return local / choose(repo, kind, [str(path.relative_to(local)) for path in local.rglob(f"*{SUFFIX}")])
     chosen = choose(repo, kind, files)
     with_progress()
+    if (found := snapshot(repo)) is None or not (found / chosen).exists():
+        log.info("downloading %s of %s from the hub", chosen, repo)
     try:
         first, *_ = [Path(hf_hub_download(repo, part)) for part in _parts(chosen, files)]
         return first

@@ -49,6 +49,8 @@ def located(name: str) -> str:
         there = f"GGUF files: name one, as in {name}:Q4_K_M; it has {quantised}" if quantised else "no weights"
         raise ModelError(f"repository {name} has {there}")
     with_progress()
+    if cached is None:
+        log.info("downloading %s from the hub", name)
     try:
         return snapshot_download(name, allow_patterns=[*FILES, f"*{kind}"], ignore_patterns=list(UNUSED))
     except Exception as error:
