@@ -37,6 +37,11 @@ def kept(
     return _kept(kind, about, measure)
 
 
+def kept_of_machine(kind: type[T], find: Callable[[], T], **how: object) -> T:
+    """What an earlier start found out of this machine, else what is found now."""
+    return _kept(kind, (_machine(), {name: str(value) for name, value in how.items()}), find)
+
+
 def told_slots(slots: int) -> int:
     """The size of a KV pool as one of the conditions. What is measured fits in ``MEASURED_SLOTS``; beyond them the size
     follows the memory that is free, which differs at each start."""

@@ -16,6 +16,7 @@ from protocols.messages import (
     NO_THOUGHTS,
     UNCHANGED,
     ChatTurn,
+    Reading,
     Rendering,
     Sampling,
     Thinking,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-RENDERING = Rendering()
+RENDERING, NOTHING_READ = Rendering(), Reading()
 DEFAULT_NODES = 31  # of the largest window of a request that names no other number: 32 rows with the root
 
 
@@ -42,6 +43,7 @@ class ModelInfo:
     device: str = "cpu"
     dtype: str = "float32"
     tokenizer: TokenizerParts | None = None  # what the digest is made of
+    reading: Reading = NOTHING_READ
     tool_form: str = ""  # see ``Welcome``
     response_template: str = ""  # see ``Welcome``
     thinking: Thinking = NO_THOUGHTS  # see ``Welcome``

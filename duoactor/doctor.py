@@ -19,7 +19,7 @@ from duoactor.bench.provenance import machine, versions
 from duoactor.bench.results import Results
 from duoactor.bench.suites import Prompt, by_turns, load_suite, select
 from duoactor.bench.summary import AVERAGE, MethodLine, summarize
-from duoactor.status import agreement
+from duoactor.status import agreement, reading
 from protocols.messages import InlineStatus
 
 METHODS = "vanilla,sam,auto"
@@ -61,6 +61,7 @@ class DoctorReport(msgspec.Struct, kw_only=True):
     methods: tuple[MeasuredMethod, ...] = ()  # vanilla first
     head: str = ""  # with which the verifier drafts; empty: it has none
     agreement: tuple[float, ...] = ()  # of the head, by depth
+    weights: str = ""  # what a token reads of them
     findings: tuple[Finding, ...] = ()
     place: str = ""  # what would pay, by the model of a round
     verdict: str = ""
@@ -136,7 +137,8 @@ async def measure(benchmark: Benchmark, report: DoctorReport, show: Any) -> None
         await benchmark.run(answers, show, SECONDS)
         ours = answers["auto"]
         assert isinstance(ours, Ours)
-        inline = (await ours.client.status()).inline
+        status = await ours.client.status()
+    report.weights, inline = reading(status.target), status.inline
     if inline is not None and not benchmark.deployment.drafters:
         judge_head(report, inline)
 
@@ -181,6 +183,8 @@ def lines(report: DoctorReport) -> list[str]:
     found.append(f"pair       {render.model_name(report.target)} and {draft}")
     if report.head:
         found.append(f"head       {render.model_name(report.head)}: {agreement(report.agreement) or 'drafted nothing'}")
+    if report.weights:
+        found.append(f"weights    {report.weights}")
     if report.methods:
         found.append(
             f"           target in {report.dtype} on {report.device}; {report.texts} texts are the target's own"

@@ -9,6 +9,8 @@ from actors.settings import retrieves
 from duoactor.render import duration, model_name, print_table, table
 from protocols.messages import DEFAULTED, UNCHANGED, Budget, DrafterStatus, Method, Sampling, StatusReport, TargetStatus
 
+GGUF_BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # of a weight
+SMALLER = 0.8  # times as large, for another format to be worth its name
 SOURCE = "accepted_from_"  # in names of counters
 
 
@@ -88,7 +90,23 @@ def cores_and_rates(target: TargetStatus) -> list[tuple[str, str]]:
         found.append(("cores", f"{_count(target.threads, 'thread')} for the target{pinned}{lent}"))
     if target.tokens_per_second:
         found.append(("one stream", f"{target.tokens_per_second:.0f} tokens/s without drafts, by measured forwards"))
+    if reads := reading(target):
+        found.append(("weights", reads))
     return found
+
+
+def reading(target: TargetStatus) -> str:
+    """Format, bytes a token, share of the memory's bandwidth, and what would be faster; empty where nobody knows."""
+    reads = target.reading
+    if not reads.read_bytes:
+        return ""
+    said = f"{target.dtype}, a token reads {reads.read_bytes / 1e6:,.0f} MB ({reads.bits:.1f} bits a weight)"
+    if reads.gigabytes and target.tokens_per_second:
+        share = reads.read_bytes * target.tokens_per_second / 1e9 / reads.gigabytes
+        memory = f"memory's {reads.gigabytes:.0f} GB/s"
+        said += f", {share:.0%} of {memory}" if share <= 1 else f", more than {memory}: from caches"
+    smaller = [f"{name} {bits / reads.bits:.0%}" for name, bits in GGUF_BITS.items() if bits < SMALLER * reads.bits]
+    return said + (f"; of that a GGUF in {' and in '.join(smaller)}" if smaller else "")
 
 
 def _count(number: int, what: str) -> str:

@@ -267,6 +267,14 @@ class DraftTotals(Struct, frozen=True):
     speedup: Mean = 0.0  # lately, over plain decoding at its measured cost; 0: not known
 
 
+class Reading(Struct, frozen=True):
+    """What one token's forward reads of the target's weights, and what this machine's memory gives."""
+
+    read_bytes: Count = 0  # 0: not known
+    bits: Mean = 0.0  # of a weight, on average, as it is read
+    gigabytes: Mean = 0.0  # a second, that the target's threads read of memory; 0: not measured
+
+
 class TargetStatus(Struct, frozen=True):
     """The target model, where it computes, and its KV pool."""
 
@@ -283,6 +291,7 @@ class TargetStatus(Struct, frozen=True):
     spare_cpus: Label = ""  # drafters' CPUs that compute as well while all drafters rest; "": none, or of no help
     tokens_per_second: Mean = 0.0  # of one stream without drafts, by measured forwards
     sampling: Sampling = UNCHANGED  # as in Welcome
+    reading: Reading = Reading()
 
 
 class ActorStatus(Struct, frozen=True):

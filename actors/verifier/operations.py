@@ -122,6 +122,7 @@ class Operations:
             spare_cpus=settings.spare_cpus if self.context.price.target.lends else "",
             tokens_per_second=within(1e6 / self.context.price.plain(1), Mean),
             sampling=info.sampling,
+            reading=info.reading,
         )
 
 

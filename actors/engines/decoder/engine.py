@@ -7,6 +7,7 @@ twenty operations on fused matrices, and the matrices are read in half the bytes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,12 +27,14 @@ from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.decoder.torch.padded_batch import PaddedBatch
 from actors.engines.engine import Choice, Picks, Trunk
 from actors.engines.flat_batch import FlatBatch
+from actors.engines.measuring.bandwidth import memory_bandwidth
 from actors.engines.sampling.sampler import LEAST
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.layers import rows_for
 from actors.engines.weights.source import source_of
 from actors.models import ModelInfo
 from protocols.errors import ModelError
+from protocols.messages import Reading
 
 WORKSPACE = 128 << 20  # of rounds on a GPU: cuBLAS's own (32 MB on Hopper), and activations of 256 rows
 TURNS = 2048  # positions of the first rotation table; it doubles as texts grow
@@ -95,7 +98,16 @@ class LlamaEngine:
             if recorder is not None:
                 self.graphs = Graphs(self._body, recorder, self._candidates, self._pads)
                 self.graphs.record_ahead(self._turns)
+        if exact:
+            self.info = replace(info, reading=self._reading(weights.count()))
         weights.spend()
+
+    def _reading(self, count: int) -> Reading:
+        """Of a token, whose forward reads so many weights."""
+        if isinstance(self._body, CompiledBody):
+            size = self._body.read_bytes
+            return Reading(size, 8 * size / count, memory_bandwidth(self._team.size - len(self._spare_cpus)))
+        return Reading(count * self.dtype.itemsize, 8.0 * self.dtype.itemsize)
 
     def _cpu_body(self, weights: DecoderWeights, int8: bool, exact: bool) -> TorchBody | CompiledBody:
         kernels = compiled_kernels()

@@ -31,7 +31,7 @@ def _bytes(size: int) -> NDArray[np.uint8]:
 class Panels:
     """``multiply(x) == x W^T + b`` for float32 x ``(rows, in)``; every row's bits are its own."""
 
-    __slots__ = ("_kept", "_outputs", "_team", "job")
+    __slots__ = ("_kept", "_outputs", "_team", "job", "size")
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Panels:
         if blocks is not None:
             parts = blocks.packed(room)
             self._kept += parts
+            self.size = sum(weights.nbytes for _, weights, _ in parts)  # bytes
             self.job = kernels.block_product(parts, blocks.shape[1])
         else:
             stored = _stored(matrix.weight, kernels, twelve, room)
@@ -63,6 +64,7 @@ class Panels:
             self.job = kernels.product(weights, stored.panels, matrix.weight.shape[1], self._outputs, half)
             starts, escapes = stored.escapes or (None, None)
             self._kept += [weights, starts, escapes]
+            self.size = weights.nbytes + (0 if escapes is None else escapes.nbytes)
             for name, array in {"starts": starts, "escapes": escapes}.items():
                 self.job[name] = 0 if array is None else array.ctypes.data
         self.job["bias"][0] = 0 if bias is None else bias.ctypes.data

@@ -62,6 +62,7 @@ class CompiledBody:
         self._kernels, self._team = kernels, team
         self._rooms = _Rooms()
         self._laid = laid = LaidOut(weights, kernels, team, int8)
+        self.read_bytes = laid.read_bytes
         self.trunk = CompiledTrunk(weights, kernels, team, laid.jobs[-1:].copy())
         self._turns = _Turns()
         places = iter(range(pool.whole.shape[0]))

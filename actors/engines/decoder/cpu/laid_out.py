@@ -40,6 +40,7 @@ class LaidOut:
         self.mixers: list[Record] = []  # of recurrent layers
         self.numbers = 0  # of a text's state in all of them
         self.width = 0  # of what a row puts into one of them
+        self.read_bytes = 0  # by a token
         self._experts: list[tuple[int, int, int]] = []  # apart: rows of router, gate and up, and down
         self.jobs: Record = np.zeros(4 * len(weights.layers) + 1, dtype=kernels.JOB)
         self.layers: Record = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
@@ -74,6 +75,7 @@ class LaidOut:
         """``exact``: weights are not rounded."""
         panels = Panels(matrix, self._kernels, self._team, self._int8 and not exact, self._pages, self._twelve)
         self._kept.append(panels)
+        self.read_bytes += panels.size
         job[0] = panels.job[0]
 
     def _numbers(self, tensor: Tensor | None) -> int:
@@ -150,8 +152,10 @@ class LaidOut:
         """The address of the record of a layer's experts."""
         jobs, router = np.zeros(2 * spec.count, self._kernels.JOB), np.zeros(1, self._kernels.JOB)
         self._product(router, weights.router, exact=True)
+        before = self.read_bytes
         for index, matrix in enumerate(matrix for both in weights.each for matrix in both):
             self._product(jobs[index : index + 1], matrix)
+        self.read_bytes = before + (self.read_bytes - before) * spec.used // spec.count
         self._experts.append((int(router[0]["apart"]), int(jobs[0]["apart"]), int(jobs[1]["apart"])))
         experts = np.zeros(1, self._kernels.EXPERTS)
         groups = ("groups", "used_groups", "best")

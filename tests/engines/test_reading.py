@@ -1,0 +1,36 @@
+"""What the status says of the bytes that a token reads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from actors.engines.decoder.engine import LlamaEngine
+from actors.models import ModelInfo
+from duoactor.status import reading
+from protocols.messages import Reading, TargetStatus
+from tests.engines.tiny import make
+
+
+def test_a_token_reads_every_matrix_once_in_the_bits_in_which_it_lies():
+    model = make("llama")
+    info = ModelInfo("tiny", model.config.vocab_size, 256, frozenset({0}), "digest")
+    weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
+    read = LlamaEngine(model, info, 512).info.reading
+    assert read.read_bytes == pytest.approx(read.bits / 8 * weights)
+    assert weights <= read.read_bytes <= 5 * weights  # a small matrix fills its last panel twice
+
+
+@pytest.mark.parametrize(
+    ("reads", "said"),
+    [
+        (Reading(), ""),
+        (Reading(400_000_000, 32.0, 10.0), "80% of memory's 10 GB/s; of that a GGUF in Q8_0 27% and in Q4_K_M 15%"),
+        (Reading(100_000_000, 4.9, 10.0), "a token reads 100 MB (4.9 bits a weight), 20% of memory's 10 GB/s"),
+        (Reading(800_000_000, 8.5, 10.0), "more than memory's 10 GB/s: from caches; of that a GGUF in Q4_K_M 58%"),
+    ],
+    ids=("unknown", "float32", "4 bits", "caches"),
+)
+def test_the_status_says_what_a_smaller_format_would_read(reads: Reading, said: str):
+    text = reading(TargetStatus("m", "cpu", "float32", 0, 0, tokens_per_second=20.0, reading=reads))
+    assert text.endswith(said) and bool(text) == bool(said)
