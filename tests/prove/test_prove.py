@@ -170,6 +170,21 @@ def test_texts_of_the_same_seed_have_the_same_chain_and_others_another():
     assert longer.texts == 13 and str(longer)[3:] != chain[3:]
 
 
+def test_a_target_that_needs_its_time_for_one_text_is_compared_with_that_one(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("duoactor.prove.proof.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Slow(MadeUpTarget):
+        async def generate(self, prompt: Any, **options: Any) -> Completion:
+            now[0] += 30.0
+            return await super().generate(prompt, **options)
+
+    proof = Proof(Slow(), ProofQuestions(TEXTS, 0, 2048), METHODS, 100.0)  # type: ignore[arg-type]
+    proof.show = lambda text: now.__setitem__(0, now[0] + 1.0)
+    asyncio.run(proof.run())
+    assert proof.evidence.tokens > 0 and 0 < proof.chain.texts < 4
+
+
 def test_a_method_that_the_target_refuses_is_named():
     target = MadeUpTarget()
     target.refuses = "pld"
