@@ -268,6 +268,6 @@ def packed(matrix: Grouped, order: NDArray[np.int64] | None, room: Room) -> tupl
             whole = room(size // len(found.codes) * len(places))
         form, own = found.form, found.codes.shape[1] // found.steps.shape[1]
         codes = np.ascontiguousarray(found.codes)
-        pack_groups(codes, steps, scales, BITS[form], PANEL, GROUP, own, whole[at : at + size])
+        pack_groups(codes, steps, scales, (BITS[form], PANEL, GROUP, own), whole[at : at + size])
         at += size
     return form, whole

@@ -5,6 +5,9 @@ same place of two slots that follow one another.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import llvmlite.ir as ir
 from numba.core import cgutils, types
 
@@ -38,6 +41,15 @@ def write(builder, value, pointer, at=0):
     builder.store(value, builder.bitcast(place, value.type.as_pointer()), align=2)
 
 
+class Scored(NamedTuple):
+    """``together`` queries that are scored together. ``query(n)``: a pointer to what :meth:`Floats.pack` wrote of the
+    n-th; ``target(n)``: to where its products go."""
+
+    together: Any
+    query: Callable[[Any], Any]
+    target: Callable[[Any], Any]
+
+
 class Floats:
     """float32. A query's products with a key are summed up in lanes, whose total is their sum."""
 
@@ -47,11 +59,10 @@ class Floats:
         """16 numbers of a query, or weights, from element ``at`` on."""
         write(builder, vector, start, at)
 
-    def score(self, builder, together, query, keys, width, target, room):
-        """Products of ``together`` queries with each of 16 keys. ``query(n)`` and ``target(n)``: pointers to what
-        :meth:`pack` wrote of the n-th, and to where its products go; ``room``: to 16 * ``width`` numbers."""
-        with cgutils.for_range(builder, together) as loop:
-            write(builder, self._scored(builder, query(loop.index), keys, width), target(loop.index))
+    def score(self, builder, queries, keys, width, room):
+        """Products of queries with each of 16 keys. ``room``: a pointer to 16 * ``width`` numbers."""
+        with cgutils.for_range(builder, queries.together) as loop:
+            write(builder, self._scored(builder, queries.query(loop.index), keys, width), queries.target(loop.index))
 
     def _scored(self, builder, query, keys, width):
         def grow(j, sums):
@@ -81,13 +92,15 @@ class TurnedFloats(Floats):
     """float32 where registers are few, 16 of 8 numbers. Keys are turned, so that a lane is a key: into ``room`` where
     several queries share what that takes, ``TURNED`` at a time."""
 
-    def score(self, builder, together, query, keys, width, target, room):
+    def score(self, builder, queries, keys, width, room):
+        together = queries.together
+
         def of(count, first, columns):
             """Of ``count`` queries from ``first`` on. ``columns(j)``: the keys' columns from ``j`` on."""
             numbers = [builder.add(first, _INT(n)) for n in range(count)]
-            sums = self._products(builder, [query(number) for number in numbers], columns, width)
+            sums = self._products(builder, [queries.query(number) for number in numbers], columns, width)
             for number, products in zip(numbers, sums, strict=True):
-                write(builder, products, target(number))
+                write(builder, products, queries.target(number))
 
         def turned(j):
             return _turned_floats(builder, [read(builder, key, _FOUR, j) for key in keys])
@@ -136,13 +149,13 @@ class TurnedPairs(Floats):
     def pack(self, builder, vector, start, at):
         write(builder, rounded(builder, vector), builder.bitcast(start, _HALF.as_pointer()), at)
 
-    def score(self, builder, together, query, keys, width, target, room):
+    def score(self, builder, queries, keys, width, room):
         def of(count):
-            queries = [query(_INT(n)) for n in range(count)]
-            for n, products in enumerate(self._products(builder, queries, keys, width)):
-                write(builder, products, target(_INT(n)))
+            packed = [queries.query(_INT(n)) for n in range(count)]
+            for n, products in enumerate(self._products(builder, packed, keys, width)):
+                write(builder, products, queries.target(_INT(n)))
 
-        for_each(builder, together, SCORED, of)
+        for_each(builder, queries.together, SCORED, of)
 
     def _products(self, builder, queries, keys, width):
         """Even and odd words have sums of their own: an addition waits for the one before."""

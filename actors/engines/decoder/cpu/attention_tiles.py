@@ -2,18 +2,20 @@
 
 Written as LLVM's code, like :mod:`actors.engines.decoder.cpu.tile`. Keys and values are read where they lie in
 the pool: ``sees`` holds their slots. Up to ``SCORED`` or ``MIXED`` queries that see the same slots share what it takes
-to read them; who shares changes no bit. ``scores``, ``packed``, ``weights`` and ``mixed`` are places in ``room``.
+to read them; who shares changes no bit.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import llvmlite.ir as ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from actors.engines.decoder.cpu.attention_formats import ZERO, form_of, read, write
+from actors.engines.decoder.cpu.attention_formats import ZERO, Scored, form_of, read, write
 from actors.engines.decoder.cpu.pairs import FEATURES
-from actors.engines.decoder.cpu.simd import LANES, LINE, VECTOR, address, asked, for_each, repeated, splatted
+from actors.engines.decoder.cpu.simd import LANES, LINE, VECTOR, Parts, address, asked, for_each, repeated, splatted
 
 # Vectors of a value that so many queries are mixed with at a time, as the registers hold their sums. Those of one query
 # are so many that as many additions are under way.
@@ -38,53 +40,96 @@ def pack(typing, room, start, at, vector, keys):
     return types.void(room, i, i, vector, keys), generate
 
 
+class ArrayPlace(NamedTuple):
+    """``array[at:]``."""
+
+    array: Any
+    at: Any
+
+
+class SeenSlots(NamedTuple):
+    """The slots ``sees[first : first + count]``."""
+
+    sees: Any
+    first: Any
+    count: Any
+
+
+class ScorePlaces(NamedTuple):
+    """Where in ``room`` queries are ``packed``, each right behind the other, and their ``scores``, ``apart`` numbers
+    from one query's to the next. ``turned``: a place of 16 * width numbers."""
+
+    room: Any
+    packed: Any
+    scores: Any
+    apart: Any
+    turned: Any
+
+
+class MixPlaces(NamedTuple):
+    """Where in ``room`` packed ``weights`` are, those of a query ``apart`` numbers from the next one's and those that
+    count from element ``at`` on; and sums, ``mixed``, which are added to if ``resume``."""
+
+    room: Any
+    weights: Any
+    apart: Any
+    at: Any
+    mixed: Any
+    resume: Any
+
+
+class MixedColumns(NamedTuple):
+    """16 * ``vectors`` columns, from ``skipped`` on, of ``width``."""
+
+    width: Any
+    skipped: Any
+    vectors: Any
+
+
 @intrinsic
-def score_keys(typing, together, room, packed, keys, sees, first, width, scores, apart, turned):
-    """Products of so many packed queries, each ``width`` behind the other, with the keys ``sees[first : first + 16]``:
-    at ``scores``, each query's ``apart`` behind the other's. ``turned``: a place of 16 * ``width`` numbers."""
+def score_keys(typing, together, places, keys, slots, width):
+    """Products of so many packed queries with the keys of sixteen slots."""
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args
-        together, room, packed, keys, sees, first, width, scores, apart, turned = arguments
-        slots = address(context, builder, kinds[4], sees, first)
+        together, _, keys, _, width = arguments
+        places, slots = Parts(context, builder, kinds[1], arguments[1]), Parts(context, builder, kinds[3], arguments[3])
+        first = slots.place("sees", slots["first"])
         begins = [
-            address(context, builder, kinds[3], keys, builder.mul(read(builder, slots, _INT, lane), width))
+            address(context, builder, kinds[2], keys, builder.mul(read(builder, first, _INT, lane), width))
             for lane in range(LANES)
         ]
 
         def place(start, apart):
-            return lambda n: address(context, builder, kinds[1], room, builder.add(start, builder.mul(apart, n)))
+            return lambda n: places.place("room", builder.add(start, builder.mul(apart, n)))
 
-        form_of(kinds[3].dtype).score(
-            *(builder, together, place(packed, width), begins, width, place(scores, apart)),
-            address(context, builder, kinds[1], room, turned),
-        )
+        queries = Scored(together, place(places["packed"], width), place(places["scores"], places["apart"]))
+        form_of(kinds[2].dtype).score(builder, queries, begins, width, places.place("room", places["turned"]))
         return context.get_dummy_value()
 
-    i = types.intp
-    return types.void(i, room, i, keys, sees, i, i, i, i, i), generate
+    return types.void(types.intp, places, keys, slots, types.intp), generate
 
 
 @intrinsic
-def mix_values(
-    typing, together, vectors, room, weights, apart, at, values, sees, first, count, width, skipped, mixed, resume
-):
-    """Sums over ``count`` slots, a multiple of ``STEP``, which begin at ``sees[first]``: of 16 * ``vectors`` columns of
-    their values, from ``skipped`` on, each by its weight. Of so many queries, whose packed weights stand ``apart``
-    numbers from each other, those of these slots from element ``at`` on, and whose sums ``width`` from each other at
-    ``mixed``; added to what is there if ``resume``. See :func:`hand_over`."""
+def mix_values(typing, together, places, values, slots, columns):
+    """Sums over slots, a multiple of ``STEP``, of columns of their values, each by its weight, for so many queries. See
+    :func:`hand_over`."""
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args
-        together, vectors, room, weights, apart, at = arguments[:6]
-        values, sees, first, count, width, skipped, mixed, resume = arguments[6:]
-        form, slots = form_of(kinds[6].dtype), address(context, builder, kinds[7], sees, first)
+        places, slots, columns = (Parts(context, builder, kinds[n], arguments[n]) for n in (1, 3, 4))
+        form, first = form_of(kinds[2].dtype), slots.place("sees", slots["first"])
+        width, skipped, at = columns["width"], columns["skipped"], places["at"]
+
+        def starts(start, apart, count):
+            """Pointers to the numbers of so many queries."""
+            return [places.place("room", builder.add(start, builder.mul(apart, _INT(n)))) for n in range(count)]
 
         def of(queries, number):
-            factors = _places(context, builder, kinds[2], room, weights, apart, queries)
-            targets = _places(context, builder, kinds[2], room, builder.add(mixed, skipped), width, queries)
+            factors = starts(places["weights"], places["apart"], queries)
+            targets = starts(builder.add(places["mixed"], skipped), width, queries)
             known = [
-                builder.select(resume, read(builder, target, VECTOR, lane * LANES), ZERO)
+                builder.select(places["resume"], read(builder, target, VECTOR, lane * LANES), ZERO)
                 for target in targets
                 for lane in range(number)
             ]
@@ -93,9 +138,9 @@ def mix_values(
                 grown = list(sums)
                 for step in range(0, STEP, form.slots):
                     place = builder.add(i, _INT(step))
-                    slots_here = [read(builder, slots, _INT, builder.add(place, _INT(n))) for n in range(form.slots)]
+                    slots_here = [read(builder, first, _INT, builder.add(place, _INT(n))) for n in range(form.slots)]
                     begins = [builder.add(builder.mul(slot, width), skipped) for slot in slots_here]
-                    rows = [address(context, builder, kinds[6], values, begin) for begin in begins]
+                    rows = [address(context, builder, kinds[2], arguments[2], begin) for begin in begins]
                     vectors = form.values(builder, rows, number)
                     for query, factor in enumerate(factors):
                         weight = splatted(builder, form.weight(builder, factor, builder.add(at, place)))
@@ -104,40 +149,41 @@ def mix_values(
                             grown[index] = form.multiply(builder, grown[index], weight, vector)
                 return grown
 
-            grown = repeated(builder, STEP, count, known, grow)
+            grown = repeated(builder, STEP, slots["count"], known, grow)
             for index, value in enumerate(grown):
                 write(builder, value, targets[index // number], index % number * LANES)
 
+        vectors = columns["vectors"]
         for_each(
-            *(builder, together, MIXED),
+            *(builder, arguments[0], MIXED),
             lambda queries: for_each(builder, vectors, VECTORS[queries], lambda number: of(queries, number)),
         )
         return context.get_dummy_value()
 
-    i = types.intp
-    return types.void(i, i, room, i, i, i, values, sees, i, i, i, i, i, types.boolean), generate
+    return types.void(types.intp, places, values, slots, columns), generate
 
 
 @intrinsic
-def hand_over(typing, vectors, room, mixed, out, to, values):
-    """One or two vectors of sums, as :func:`mix_values` has left them, to ``out[to:]`` in the order of the columns."""
+def hand_over(typing, vectors, source, target, values):
+    """One or two vectors of sums, as :func:`mix_values` has left them, to ``target`` in the order of the columns."""
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args
-        vectors, room, mixed, out, to, _ = arguments
-        source = address(context, builder, kinds[1], room, mixed)
-        target = address(context, builder, kinds[3], out, to)
+        begins = []
+        for kind, place in zip(kinds[1:3], arguments[1:3], strict=True):
+            parts = Parts(context, builder, kind, place)
+            begins.append(parts.place("array", parts["at"]))
+        source, target = begins
 
         def of(number):
             sums = [read(builder, source, VECTOR, lane * LANES) for lane in range(number)]
-            for lane, vector in enumerate(form_of(kinds[5].dtype).ordered(builder, sums)):
+            for lane, vector in enumerate(form_of(kinds[3].dtype).ordered(builder, sums)):
                 write(builder, vector, target, lane * LANES)
 
-        for_each(builder, vectors, 2, of)
+        for_each(builder, arguments[0], 2, of)
         return context.get_dummy_value()
 
-    i = types.intp
-    return types.void(i, room, i, out, i, values), generate
+    return types.void(types.intp, source, target, values), generate
 
 
 @intrinsic
@@ -162,9 +208,3 @@ def fetch_rows(typing, array, sees, first, width):
 
     i = types.intp
     return types.void(array, sees, i, i), generate
-
-
-def _places(context, builder, kind, array, start, apart, count):
-    """Pointers to ``array[start + n * apart]`` for so many ``n``."""
-    starts = [builder.add(start, builder.mul(apart, _INT(n))) for n in range(count)]
-    return [address(context, builder, kind, array, start) for start in starts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -30,6 +31,23 @@ PLAIN, RMS, CENTRED = 0, 1, 2
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU = 0, 1, 2, 3, 4, 5
 _ALPHA, _LIMIT = np.float32(1.702), np.float32(7)  # gpt-oss's
 _LEAST = np.float32(-87)  # whose negative's exponential float32 still holds
+
+
+class NormTerms(NamedTuple):
+    """``kind``: how it computes; ``bias``: the address of what is added, or 0."""
+
+    kind: Any
+    weight: Any
+    bias: Any
+    eps: Any
+
+
+class Activation(NamedTuple):
+    """Of ``inner`` numbers of a row; ``gated``: the result is multiplied with as many more that stand beside them."""
+
+    kind: Any
+    gated: Any
+    inner: Any
 
 
 @njit(error_model="numpy")
@@ -79,35 +97,36 @@ def _centre(x, start, size, out):
 
 
 @njit(error_model="numpy")
-def _scaled(x, start, size, factor, weight, skipped, out):
-    """``out[start : start + size]``: times a factor and the weights from ``skipped`` on."""
+def _scaled(x, start, size, factor, weights, out):
+    """``out[start : start + size]``: times a factor and weights, of which some are skipped."""
+    weight, skipped = weights
     both, zero = splat(factor), splat(_ZERO)
     for i in range(0, size, LANES):
         store(out, start + i, fma(fma(load(x, start + i), both, zero), load(weight, skipped + i), zero))
 
 
 @njit(error_model="numpy")
-def norm_part(x, start, size, kind, weight, skipped, bias, eps, out):
-    """``x[start : start + size]`` normed as ``kind`` says, into ``out``. ``bias``: an address, or 0."""
-    if kind == PLAIN:
-        _scaled(x, start, size, _ONE, weight, skipped, out)
-    elif kind == RMS:
-        _scaled(x, start, size, _rms_factor(x, start, size, eps), weight, skipped, out)
+def norm_part(x, start, size, terms, skipped, out):
+    """``x[start : start + size]`` normed, into ``out``, with the weights behind those that are skipped."""
+    weights = terms.weight, skipped
+    if terms.kind == PLAIN:
+        _scaled(x, start, size, _ONE, weights, out)
+    elif terms.kind == RMS:
+        _scaled(x, start, size, _rms_factor(x, start, size, terms.eps), weights, out)
     else:
         _centre(x, start, size, out)
-        _scaled(out, start, size, _rms_factor(out, start, size, eps), weight, skipped, out)
-    if bias != 0:
-        more, one = array_at(bias, size, np.float32), splat(_ONE)
+        _scaled(out, start, size, _rms_factor(out, start, size, terms.eps), weights, out)
+    if terms.bias != 0:
+        more, one = array_at(terms.bias, size, np.float32), splat(_ONE)
         for i in range(0, size, LANES):
             store(out, start + i, fma(load(out, start + i), one, load(more, i)))
 
 
 @njit(error_model="numpy")
-def norm(x, kind, weight, bias, eps, out, apart, rows):
-    """Every row of ``x`` normed, into ``out``. ``weight``, ``bias``: see ``norm_part``; 0 stands for no bias."""
-    size = len(weight)
+def norm(x, terms, apart, rows, out):
+    """Every row of ``x`` normed, into ``out``."""
     for start in range(0, rows * apart, apart):
-        norm_part(x, start, size, kind, weight, 0, bias, eps, out)
+        norm_part(x, start, len(terms.weight), terms, 0, out)
 
 
 @njit(error_model="numpy")
@@ -170,21 +189,21 @@ def _clamped(gate, up):
 
 
 @njit(error_model="numpy")
-def activate(both, apart, out, rows, inner, activation, gated):
+def activate(both, apart, out, rows, activation):
     """``activation(gate) * up`` of gate and up side by side, or ``activation(up)``."""
-    zero = splat(_ZERO)
+    zero, inner, kind = splat(_ZERO), activation.inner, activation.kind
     for row in range(rows):
         begin = row * apart
-        if activation == GELU:
+        if kind == GELU:
             _gelu(both, begin, inner)
         for i in range(0, inner, LANES):
             gate = load(both, begin + i)
-            if activation == CLAMPED_SWIGLU:
+            if kind == CLAMPED_SWIGLU:
                 gate = _clamped(gate, load(both, begin + inner + i))
             else:
-                if activation != GELU:
-                    gate = activated(gate, activation)
-                if gated:
+                if kind != GELU:
+                    gate = activated(gate, kind)
+                if activation.gated:
                     gate = fma(gate, load(both, begin + inner + i), zero)
             store(out, row * inner + i, gate)
 
@@ -201,17 +220,17 @@ def gate_heads(x, size, gates, apart, start, rows):
 
 
 @njit(error_model="numpy")
-def norm_heads(qkv, apart, rows, norms, kind, eps, heads, kv_heads, width, whole):
-    """Queries and keys of every row normed where they lie, each head, or ``whole``: all heads of a kind together."""
-    weight = array_at(norms, (heads + kv_heads) * width, np.float32)
-    for row in range(rows):
-        start = row * apart
-        if whole:
-            norm_part(qkv, start, heads * width, kind, weight, 0, 0, eps, qkv)
-            norm_part(qkv, start + heads * width, kv_heads * width, kind, weight, heads * width, 0, eps, qkv)
+def norm_heads(qkv, apart, rows, layer, body):
+    """Queries and keys of every row normed where they lie, each head, or all heads of a kind together."""
+    width, queries, keys = body.width, body.heads * body.width, body.kv_heads * body.width
+    terms = NormTerms(body.norm, array_at(layer.heads, queries + keys, np.float32), 0, body.eps)
+    for start in range(0, rows * apart, apart):
+        if layer.whole:
+            norm_part(qkv, start, queries, terms, 0, qkv)
+            norm_part(qkv, start + queries, keys, terms, queries, qkv)
         else:
-            for place in range(0, (heads + kv_heads) * width, width):
-                norm_part(qkv, start + place, width, kind, weight, place, 0, eps, qkv)
+            for place in range(0, queries + keys, width):
+                norm_part(qkv, start + place, width, terms, place, qkv)
 
 
 @njit(error_model="numpy")
@@ -225,14 +244,15 @@ def turn(qkv, apart, turns, width, positions, heads):
 
 
 @njit(error_model="numpy")
-def keep_heads(qkv, apart, skipped, pool, half, heads, width, size, slots):
-    """Every row's ``heads`` from ``skipped`` on into its slot of a layer's ``pool``: an address of ``size`` slots for
-    each head, in bfloat16 if ``half``."""
+def keep_heads(qkv, skipped, pool, look, slots):
+    """Every row's heads from ``skipped`` on into its slot of a layer's ``pool``, an address. ``look``: the job that
+    attends to them."""
+    apart, heads, width, size = look.columns, look.heads, look.width, look.slots
     whole, bits = array_at(pool, heads * size * width, np.float32), array_at(pool, heads * size * width, np.int16)
     for row in range(len(slots)):
         for head in range(heads):
             start, to = row * apart + skipped + head * width, (head * size + slots[row]) * width
-            if half:
+            if look.half:
                 halved(qkv, start, bits, to, width)
             else:
                 for i in range(0, width, LANES):

@@ -123,13 +123,13 @@ def _code(words, bits, lane, i):
 
 
 @njit(error_model="numpy")
-def embed_blocks(tokens, form, weights, panels, outputs, size, out):
-    """The rows ``tokens`` of a matrix of so many panels at the address ``weights``, of ``size`` numbers each."""
-    f, groups = form - 1, size // GROUP
+def embed_blocks(tokens, job, size, out):
+    """The rows ``tokens`` of a job's matrix, of ``size`` numbers each."""
+    f, groups = job.form - 1, size // GROUP
     for row in range(len(tokens)):
-        panel = min(tokens[row] // PANEL, panels - 1)
-        lane = tokens[row] - min(panel * PANEL, outputs - PANEL)
-        place = weights + panel * panel_bytes(form, groups)
+        panel = min(tokens[row] // PANEL, job.panels - 1)
+        lane = tokens[row] - min(panel * PANEL, job.own - PANEL)
+        place = job.weights + panel * panel_bytes(job.form, groups)
         steps = place
         for g in range(groups):
             if _SCALED[f] and g % SUPER == 0:

@@ -10,6 +10,8 @@ How weights lie in memory is said by :class:`actors.engines.decoder.cpu.block_fo
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import llvmlite.binding
 import llvmlite.ir as ir
 import numpy as np
@@ -22,6 +24,7 @@ from actors.engines.decoder.cpu.pairs import FEATURES
 from actors.engines.decoder.cpu.simd import (
     LANES,
     VECTOR,
+    Parts,
     address,
     asked,
     fma,
@@ -29,9 +32,11 @@ from actors.engines.decoder.cpu.simd import (
     highest,
     larger,
     load,
+    repeated,
     splat,
     total,
 )
+from actors.engines.decoder.cpu.tile import Sums
 
 QUADS = GROUP // 4
 # Of a row's group behind its quads: the bits of the scale; the sum of its bytes, negative, as a whole and of each half;
@@ -233,53 +238,51 @@ def _add_group(builder, group, form, rows, sums):
     return sums
 
 
+class GroupedRows(NamedTuple):
+    """The address of rows ``apart`` words from each other, see :func:`quantize_groups`."""
+
+    address: Any
+    apart: Any
+
+
+class BlockPanel(NamedTuple):
+    """The address of a panel of ``groups`` groups in the form ``FORMS[form - 1]``."""
+
+    address: Any
+    form: Any
+    groups: Any
+
+
 @intrinsic
-def multiply_panel(typing, form, rows, x, apart, weights, groups, out, to, columns):
-    """``out[to + row * columns + o]``: the product of each row with a panel at the address ``weights``, of ``groups``
-    groups in the form ``FORMS[form - 1]``. ``rows``: 1, 2, 4 … ``ROWS``, as the power of two and 1; ``x``: the address
-    of rows ``apart`` words from each other, see :func:`quantize`."""
+def multiply_panel(typing, power, inputs, panel, sums):
+    """The product of ``2 ** (power - 1)`` rows, up to ``ROWS``, with a panel, into ``sums``."""
 
     def generate(context, builder, signature, arguments):
-        form, rows, x, apart, weights, groups, out, to, columns = arguments
-        words = builder.inttoptr(x, _WORD.as_pointer())
-        panel = builder.inttoptr(weights, _POINTER)
+        given = [*zip(signature.args, arguments, strict=True)][1:]
+        inputs, panel, sums = (Parts(context, builder, kind, value) for kind, value in given)
+        words = builder.inttoptr(inputs["address"], _WORD.as_pointer())
+        begin, zero = builder.inttoptr(panel["address"], _POINTER), ir.Constant(FLOATS, [0.0] * WIDTH)
 
-        def multiply(known, count, part):
+        def multiply(form, count, part):
             places = []
             for row in range(count):
-                at = builder.add(to, builder.add(builder.mul(columns, _INT(row)), _INT(WIDTH * part)))
-                place = address(context, builder, signature.args[6], out, at)
-                places.append(builder.bitcast(place, FLOATS.as_pointer()))
-            before = builder.block
-            loop, after = builder.append_basic_block("loop"), builder.append_basic_block("after")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            k, place, row, steps = builder.phi(_INT), builder.phi(_POINTER), builder.phi(words.type), None
-            sums = [builder.phi(FLOATS) for _ in range(count)]
-            body = place
-            if known.scaled:  # the steps lie before every so many groups
-                steps = builder.phi(_POINTER)
-                first = builder.icmp_signed("==", builder.and_(k, _INT(SUPER - 1)), _INT(0))
-                held = builder.select(first, place, steps)
-                body = builder.gep(place, [builder.select(first, _INT(known.steps), _INT(0))])
-            for line in range(0, known.group, 64):
-                if part == 0:
-                    asked(builder, builder.gep(body, [_INT(AHEAD + line)]))
-            rows_here = [builder.gep(row, [builder.mul(apart, _INT(index))]) for index in range(count)]
-            group = _GroupCode(builder, known, body, held if known.scaled else None, part)
-            grown = _add_group(builder, group, known, rows_here, list(sums))
-            following = builder.add(k, _INT(1))
-            moved = builder.gep(body, [_INT(known.group)]), builder.gep(row, [_INT(WORDS_OF_GROUP)])
-            zero = ir.Constant(FLOATS, [0.0] * WIDTH)
-            phis = [(k, _INT(0), following), (place, panel, moved[0]), (row, words, moved[1])]
-            phis += [(phi, zero, more) for phi, more in zip(sums, grown, strict=True)]
-            if known.scaled:
-                phis.append((steps, panel, held))
-            for phi, begin, again in phis:
-                phi.add_incoming(begin, before)
-                phi.add_incoming(again, builder.block)
-            builder.cbranch(builder.icmp_signed("<", following, groups), loop, after)
-            builder.position_at_end(after)
+                at = builder.add(sums["to"], builder.add(builder.mul(sums["columns"], _INT(row)), _INT(WIDTH * part)))
+                places.append(builder.bitcast(sums.place("out", at), FLOATS.as_pointer()))
+
+            def grow(k, state):
+                place, row, steps, *grown = state
+                if form.scaled:  # the steps lie before every so many groups
+                    first = builder.icmp_signed("==", builder.and_(k, _INT(SUPER - 1)), _INT(0))
+                    steps = builder.select(first, place, steps)
+                    place = builder.gep(place, [builder.select(first, _INT(form.steps), _INT(0))])
+                for line in range(0, form.group, 64):
+                    if part == 0:
+                        asked(builder, builder.gep(place, [_INT(AHEAD + line)]))
+                rows = [builder.gep(row, [builder.mul(inputs["apart"], _INT(index))]) for index in range(count)]
+                grown = _add_group(builder, _GroupCode(builder, form, place, steps, part), form, rows, grown)
+                return [builder.gep(place, [_INT(form.group)]), builder.gep(row, [_INT(WORDS_OF_GROUP)]), steps, *grown]
+
+            grown = repeated(builder, 1, panel["groups"], [begin, words, begin, *[zero] * count], grow)[3:]
             for place, value in zip(places, grown, strict=True):
                 builder.store(value, place, align=4)
 
@@ -288,13 +291,12 @@ def multiply_panel(typing, form, rows, x, apart, weights, groups, out, to, colum
                 for part in range(PANEL // WIDTH):
                     multiply(FORMS[number - 1], 1 << (power - 1), part)
 
-            for_each(builder, rows, POWERS, of_rows)
+            for_each(builder, arguments[0], POWERS, of_rows)
 
-        for_each(builder, form, len(FORMS), of_form)
+        for_each(builder, panel["form"], len(FORMS), of_form)
         return context.get_dummy_value()
 
-    i = types.intp
-    return types.void(i, i, i, i, i, i, out, i, i), generate
+    return types.void(types.intp, inputs, panel, sums), generate
 
 
 @intrinsic
@@ -341,11 +343,12 @@ def quantize_groups(x, rows, size, words):
 
 
 @njit(error_model="numpy")
-def multiply_blocks(form, rows, x, apart, weights, groups, out, to, columns):
+def multiply_blocks(rows, inputs, panel, sums):
     """:func:`multiply_panel` for any number of rows."""
     row = 0
     for power in range(POWERS, 0, -1):
         count = 1 << (power - 1)
         while rows - row >= count:
-            multiply_panel(form, power, x + 4 * row * apart, apart, weights, groups, out, to + row * columns, columns)
+            here = GroupedRows(inputs.address + 4 * row * inputs.apart, inputs.apart)
+            multiply_panel(power, here, panel, Sums(sums.out, sums.to + row * sums.columns, sums.columns, False))
             row += count

@@ -131,7 +131,8 @@ class CompiledBody:
             self._tell(tapped=self.trunk.room(len(batch.tokens)))
         told = (
             *self._laid_out(batch, keep),
-            *(np.array(choices, dtype=self._kernels.CHOICE), picks.host, picks.ids, picks.probabilities),
+            np.array(choices, dtype=self._kernels.CHOICE),
+            (picks.host, picks.ids, picks.probabilities),
         )
         if self.streams is not None:
             self._tell(walk=self.streams.lay_out(batch.segments))

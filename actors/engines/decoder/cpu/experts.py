@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.between import activate
+from actors.engines.decoder.cpu.between import Activation, activate
 from actors.engines.decoder.cpu.simd import LANES, fma, load, splat, store
 from actors.engines.decoder.cpu.team import JOB, perform
 
@@ -125,12 +125,12 @@ def _add_row(x, start, more, begin, share, size):
 
 
 @njit(error_model="numpy")
-def mix_experts(experts, rows, hidden, rooms, current, state):
+def mix_experts(experts, hidden, rooms, helpers):
     """``rooms.narrow``: the sums of what each row's experts make of ``rooms.normed``; ``rooms.routed``: the router's
     outputs."""
-    router = array_at(experts.router, 1, JOB)[0]
+    router, rows = array_at(experts.router, 1, JOB)[0], rooms.rows
     jobs = array_at(experts.jobs, 2 * experts.count, JOB)
-    perform(router, rooms.normed, rows, rooms.routed, current, state)
+    perform(router, rooms.normed, rows, rooms.routed, helpers)
     used = experts.used
     chosen, shares = np.empty(rows * used, np.int64), np.empty(rows * used, np.float32)
     _route(rooms.routed, router.apart, rows, experts, chosen, shares)
@@ -148,9 +148,9 @@ def mix_experts(experts, rows, hidden, rooms, current, state):
                 part = load(rooms.normed, place // used * hidden + i)
                 store(rooms.gathered, at * hidden + i, fma(part, factor, splat(_ZERO)))
         up, down = jobs[2 * expert], jobs[2 * expert + 1]
-        perform(up, rooms.gathered, number, rooms.both, current, state)
-        activate(rooms.both, up.apart, rooms.activated, number, experts.inner, experts.activation, True)
-        perform(down, rooms.activated, number, rooms.given, current, state)
+        perform(up, rooms.gathered, number, rooms.both, helpers)
+        activate(rooms.both, up.apart, rooms.activated, number, Activation(experts.activation, True, experts.inner))
+        perform(down, rooms.activated, number, rooms.given, helpers)
         for at in range(number):
             place = places[first + at]
             share = _ONE if experts.inside else shares[place]

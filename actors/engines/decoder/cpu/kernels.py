@@ -17,6 +17,8 @@ from actors.engines.decoder.cpu.between import (
     CENTRED,
     PLAIN,
     RMS,
+    Activation,
+    NormTerms,
     activate,
     add_scaled,
     cap,
@@ -40,7 +42,7 @@ from actors.engines.decoder.cpu.products import ESCAPE
 from actors.engines.decoder.cpu.recurrent import mix_states
 from actors.engines.decoder.cpu.simd import LANES
 from actors.engines.decoder.cpu.state_walk import MIXER, STREAM, WALK, place_streams
-from actors.engines.decoder.cpu.team import JOB, TODO, Team, block_product, perform, product
+from actors.engines.decoder.cpu.team import JOB, TODO, Helpers, Team, block_product, perform, product
 
 __all__ = [
     "BODY",
@@ -114,8 +116,9 @@ LATENT = np.dtype(
 
 
 class Rooms(NamedTuple):
-    """Rows between operations, flat."""
+    """``rows`` rows between operations, flat."""
 
+    rows: Any
     x: Any  # the residual stream
     seen: Any  # what attention gives
     qkv: Any
@@ -131,7 +134,7 @@ class Rooms(NamedTuple):
 LOOKS = 3  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "cd61800940d495ed"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "5ffac2bb557bd8ff"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -198,7 +201,7 @@ def _point(look, parts):
 def _norm(x, layer_norm, body, rows, out):
     """Rows of ``body.hidden`` numbers."""
     weight = array_at(layer_norm.weight, body.hidden, np.float32)
-    norm(x, layer_norm.kind, weight, layer_norm.bias, body.eps, out, body.hidden, rows)
+    norm(x, NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps), body.hidden, rows, out)
 
 
 @njit(error_model="numpy")
@@ -209,7 +212,7 @@ def _join(x, more, apart, layer_norm, body, rows):
         return
     scale_rows(more, apart, body.hidden, rows, body.residual_scale)
     weight = array_at(layer_norm.weight, body.hidden, np.float32)
-    norm(more, layer_norm.kind, weight, layer_norm.bias, body.eps, more, apart, rows)
+    norm(more, NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps), apart, rows, more)
     add_scaled(x, more, apart, np.float32(1), body.hidden, rows)
 
 
@@ -243,6 +246,7 @@ def _cut(body, rows):
         ends[number + 1] = ends[number] + rows * sizes[number]
     room = body.room
     return Rooms(
+        rows,
         _part(room, ends, 0),
         _part(room, ends, 1),
         _part(room, ends, 2),
@@ -257,37 +261,37 @@ def _cut(body, rows):
 
 
 @njit(error_model="numpy")
-def _make_latent(body, layer, down, rooms, rows, current, state):
+def _make_latent(body, layer, down, rooms, helpers):
     """``rooms.qkv`` of latent attention: queries, and a key that is the value, too. Returns how far rows are apart."""
-    latent, width, queries = array_at(layer.latent, 1, LATENT)[0], body.width, body.heads * body.width
+    rows, latent, width, queries = rooms.rows, array_at(layer.latent, 1, LATENT)[0], body.width, body.heads * body.width
     apart = queries + width
     if latent.query == 0:
-        perform(down, rooms.normed, rows, rooms.qkv, current, state)
+        perform(down, rooms.normed, rows, rooms.qkv, helpers)
     else:
         size = latent.query_rank
-        weight = array_at(latent.query_norm, size, np.float32)
-        perform(down, rooms.normed, rows, rooms.both, current, state)
+        terms = NormTerms(RMS, array_at(latent.query_norm, size, np.float32), 0, latent.eps)
+        perform(down, rooms.normed, rows, rooms.both, helpers)
         for row in range(rows):
             start = row * down.apart + width
-            norm_part(rooms.both, start, size, RMS, weight, 0, 0, latent.eps, rooms.both)
+            norm_part(rooms.both, start, size, terms, 0, rooms.both)
             _copy(rooms.both, start, rooms.activated, row * size, size)
             _copy(rooms.both, row * down.apart, rooms.qkv, row * apart + queries, width)
-        perform(array_at(latent.query, 1, JOB)[0], rooms.activated, rows, rooms.seen, current, state)
+        perform(array_at(latent.query, 1, JOB)[0], rooms.activated, rows, rooms.seen, helpers)
         for row in range(rows):
             _copy(rooms.seen, row * queries, rooms.qkv, row * apart, queries)
-    weight = array_at(latent.key_norm, latent.rank, np.float32)
+    terms = NormTerms(RMS, array_at(latent.key_norm, latent.rank, np.float32), 0, latent.eps)
     for end in range(apart, (rows + 1) * apart, apart):
-        norm_part(rooms.qkv, end - latent.rank, latent.rank, RMS, weight, 0, 0, latent.eps, rooms.qkv)
+        norm_part(rooms.qkv, end - latent.rank, latent.rank, terms, 0, rooms.qkv)
     return apart
 
 
 @njit(error_model="numpy")
-def _attend(body, layer, apart, look, rooms, told, current, state):
+def _attend(body, layer, look, rooms, told, helpers):
     """``rooms.seen``, once the rows' keys and values are in their slots. ``told``: positions and slots."""
     positions, slots = told
-    rows, heads, kv_heads, width = len(positions), body.heads, body.kv_heads, body.width
+    apart, rows, heads, kv_heads, width = look.columns, rooms.rows, body.heads, body.kv_heads, body.width
     if layer.heads != 0:
-        norm_heads(rooms.qkv, apart, rows, layer.heads, body.norm, body.eps, heads, kv_heads, width, layer.whole)
+        norm_heads(rooms.qkv, apart, rows, layer, body)
     if layer.turns != 0:
         turns = array_at(layer.query_turns, body.reach * width, np.float32)
         turn(rooms.qkv, apart, turns, width, positions, range(heads))
@@ -295,120 +299,136 @@ def _attend(body, layer, apart, look, rooms, told, current, state):
         turn(rooms.qkv, apart, turns, width, positions, range(heads, heads + kv_heads))
     key = heads * width
     value = key if layer.latent != 0 else key + kv_heads * width
-    keep_heads(rooms.qkv, apart, key, layer.keys, look.half, kv_heads, width, body.pool, slots)
-    keep_heads(rooms.qkv, apart, value, layer.values, look.half, kv_heads, width, body.pool, slots)
-    look.columns = apart
+    keep_heads(rooms.qkv, key, layer.keys, look, slots)
+    keep_heads(rooms.qkv, value, layer.values, look, slots)
     look.keys, look.values, look.sinks = layer.keys, layer.values, layer.sinks
     look.scale, look.cap = layer.scale, layer.cap
-    perform(look, rooms.qkv, rows, rooms.seen, current, state)
+    perform(look, rooms.qkv, rows, rooms.seen, helpers)
     if layer.gates:
         gate_heads(rooms.seen, heads * width, rooms.qkv, apart, value + kv_heads * width, rows)
 
 
 @njit(error_model="numpy")
-def _mlp(layer, up, down, rooms, rows, out, current, state):
-    perform(up, rooms.normed, rows, rooms.both, current, state)
-    activate(rooms.both, up.apart, rooms.activated, rows, layer.inner_size, layer.activation, layer.gated)
-    perform(down, rooms.activated, rows, out, current, state)
+def _mlp(layer, up, down, rooms, out, helpers):
+    perform(up, rooms.normed, rooms.rows, rooms.both, helpers)
+    activation = Activation(layer.activation, layer.gated, layer.inner_size)
+    activate(rooms.both, up.apart, rooms.activated, rooms.rows, activation)
+    perform(down, rooms.activated, rooms.rows, out, helpers)
 
 
 @njit(error_model="numpy")
-def _mixture(body, layer, up, down, rooms, rows, current, state):
+def _mixture(body, layer, up, down, rooms, helpers):
     """What experts give, and the shared one beside them. Returns how far its rows are apart."""
     experts = array_at(layer.experts, 1, EXPERTS)[0]
-    mix_experts(experts, rows, body.hidden, rooms, current, state)
+    mix_experts(experts, body.hidden, rooms, helpers)
     apart = array_at(experts.jobs, 2, JOB)[1].apart
     if layer.inner_size == 0:
         return apart
-    _mlp(layer, up, down, rooms, rows, rooms.given, current, state)
+    _mlp(layer, up, down, rooms, rooms.given, helpers)
     routed = array_at(experts.router, 1, JOB)[0].apart
-    for row in range(rows):
+    for row in range(rooms.rows):
         share = sigmoid(rooms.routed[row * routed + experts.count]) if experts.gated else np.float32(1)
         for i in range(body.hidden):
             rooms.narrow[row * apart + i] += share * rooms.given[row * down.apart + i]
     return apart
 
 
-@njit(
-    types.void(
-        *[_body, types.Array(types.int64, 1, "C"), types.Array(types.boolean, 2, "C"), _choices],
-        *[_table, _ids, _table],
-    ),
-    **_kept,
-)
-def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
-    """From each row's token to ``logits`` of those that are kept.
-
-    ``numbers``: how many rows, kept rows and segments there are, and the widest span; every row's token, position and
-    slot; the kept rows in ascending order; rows, base and span of each segment. ``visible``: which slots of its span
-    each row sees. ``choices``: none, or of each kept row, whose ``ids`` are the likeliest then and have those
-    ``probabilities``, or, where there is no room for any, begin with the token that sampling chooses.
-    """
-    body = model[0]
-    hidden = body.hidden
-    layers, jobs = array_at(body.layers, body.depth + 1, LAYER), array_at(body.jobs, 4 * body.depth + 1, JOB)
-    current, state = array_at(body.current, 1, JOB), array_at(body.state, TODO, np.int64)
-    rows, kept, number, span = numbers[:HEAD]
-    tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
-    keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 3)
-    rooms = _cut(body, rows)
-    x, normed = rooms.x, rooms.normed
-    look = array_at(body.attention, 1, JOB)[0]
+@njit(error_model="numpy")
+def _embed(body, tokens, out):
     if body.half == IN_BLOCKS:
-        table = array_at(body.embedding, 1, JOB)[0]
-        embed_blocks(tokens, table.form, table.weights, table.panels, table.own, hidden, x)
+        embed_blocks(tokens, array_at(body.embedding, 1, JOB)[0], body.hidden, out)
     else:
-        embed(tokens, body.embedding, body.half, hidden, x)
-    scale_rows(x, hidden, hidden, rows, body.embedding_scale)
-    _norm(x, layers[0].inputs, body, rows, normed)
-    look.apart, look.requests = body.heads * body.width, number
-    look.heads, look.slots, look.width, look.room = body.kv_heads, body.pool, body.width, span
-    look.scores, look.own_scores = body.scores, body.own_scores
+        embed(tokens, body.embedding, body.half, body.hidden, out)
+    scale_rows(out, body.hidden, body.hidden, len(tokens), body.embedding_scale)
+
+
+@njit(error_model="numpy")
+def _sights(body, segments, visible, rows, span):
+    """What rows see: of their texts, and of those parts that layers with windows look back at."""
+    number = len(segments)
     size = rows * (span + LOOKS) + number
     looks = array_at(body.looks, 2 * size, np.int64)
     whole, part = _look(looks[:size], rows, span, number), _look(looks[size:], rows, span, number)
     _collect(segments, visible.reshape(-1), whole[0], whole[1], whole[2], whole[4])
     whole[3][:] = 0
-    windows = body.window > 0 and span > body.window
-    if windows:
+    if body.window > 0 and span > body.window:
         _narrow(whole, part, rows, span, number, body)
+        return whole, part
+    return whole, whole
+
+
+@njit(error_model="numpy", inline="always")
+def _run_layer(body, index, looks, rooms, told, helpers):
+    """One layer, from ``rooms.normed`` of its input to that of the next one's."""
+    layers = array_at(body.layers, body.depth + 1, LAYER)
+    jobs = array_at(body.jobs, 4 * body.depth + 1, JOB)[4 * index : 4 * index + 4]
+    layer, look, rows, (whole, part) = layers[index], array_at(body.attention, 1, JOB)[0], rooms.rows, looks
+    qkv, out, up, down = jobs[0], jobs[1], jobs[2], jobs[3]
+    if layer.mixer != 0:
+        mix_states(body, layer, qkv, look, rooms, helpers)
+    else:
+        look.columns = qkv.apart
+        if layer.latent != 0:
+            look.columns = _make_latent(body, layer, qkv, rooms, helpers)
+        else:
+            perform(qkv, rooms.normed, rows, rooms.qkv, helpers)
+        _point(look, part if layer.window > 0 else whole)
+        _attend(body, layer, look, rooms, told, helpers)
+    perform(out, rooms.seen, rows, rooms.narrow, helpers)
+    if layer.parallel and not layer.shares:
+        _norm(rooms.x, layer.inner, body, rows, rooms.normed)
+    _join(rooms.x, rooms.narrow, out.apart, layer.behind, body, rows)
+    if not layer.parallel:
+        _norm(rooms.x, layer.inner, body, rows, rooms.normed)
+    apart = down.apart
+    if layer.experts != 0:
+        apart = _mixture(body, layer, up, down, rooms, helpers)
+    else:
+        _mlp(layer, up, down, rooms, rooms.narrow, helpers)
+    _join(rooms.x, rooms.narrow, apart, layer.last, body, rows)
+    _norm(rooms.x, layers[index + 1].inputs, body, rows, rooms.normed)
+
+
+@njit(
+    types.void(
+        *[_body, types.Array(types.int64, 1, "C"), types.Array(types.boolean, 2, "C"), _choices],
+        types.Tuple((_table, _ids, _table)),
+    ),
+    **_kept,
+)
+def run_layers(model, numbers, visible, choices, made):
+    """From each row's token to what is ``made``: logits of those that are kept, ids and their probabilities.
+
+    ``numbers``: how many rows, kept rows and segments there are, and the widest span; every row's token, position and
+    slot; the kept rows in ascending order; rows, base and span of each segment. ``visible``: which slots of its span
+    each row sees. ``choices``: none, or of each kept row, whose ids are the likeliest then and have those
+    probabilities, or, where there is no room for any, begin with the token that sampling chooses.
+    """
+    body, (logits, ids, probabilities) = model[0], made
+    hidden, jobs = body.hidden, array_at(body.jobs, 4 * body.depth + 1, JOB)
+    helpers = Helpers(array_at(body.current, 1, JOB), array_at(body.state, TODO, np.int64))
+    rows, kept, number, span = numbers[:HEAD]
+    tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
+    keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 3)
+    rooms, look = _cut(body, rows), array_at(body.attention, 1, JOB)[0]
+    _embed(body, tokens, rooms.x)
+    _norm(rooms.x, array_at(body.layers, 1, LAYER)[0].inputs, body, rows, rooms.normed)
+    look.apart, look.requests = body.heads * body.width, number
+    look.heads, look.slots, look.width, look.room = body.kv_heads, body.pool, body.width, span
+    look.scores, look.own_scores = body.scores, body.own_scores
+    looks = _sights(body, segments, visible, rows, span)
     if body.walk != 0:
         place_streams(array_at(body.walk, 1, WALK)[0])
-    for index in range(body.depth):
-        layer, place = layers[index], 4 * index
-        qkv, out, up, down = jobs[place], jobs[place + 1], jobs[place + 2], jobs[place + 3]
+    for index in range(body.depth + 1):
         if body.taps != 0:
-            _tap(body, index, x, rows)
-        if layer.mixer != 0:
-            mix_states(body, layer, qkv, look, rooms, rows, current, state)
-        else:
-            apart = qkv.apart
-            if layer.latent != 0:
-                apart = _make_latent(body, layer, qkv, rooms, rows, current, state)
-            else:
-                perform(qkv, normed, rows, rooms.qkv, current, state)
-            _point(look, part if windows and layer.window > 0 else whole)
-            _attend(body, layer, apart, look, rooms, (positions, slots), current, state)
-        perform(out, rooms.seen, rows, rooms.narrow, current, state)
-        if layer.parallel and not layer.shares:
-            _norm(x, layer.inner, body, rows, normed)
-        _join(x, rooms.narrow, out.apart, layer.behind, body, rows)
-        if not layer.parallel:
-            _norm(x, layer.inner, body, rows, normed)
-        apart = down.apart
-        if layer.experts != 0:
-            apart = _mixture(body, layer, up, down, rooms, rows, current, state)
-        else:
-            _mlp(layer, up, down, rooms, rows, rooms.narrow, current, state)
-        _join(x, rooms.narrow, apart, layer.last, body, rows)
-        _norm(x, layers[index + 1].inputs, body, rows, normed)
-    if body.taps != 0:
-        _tap(body, body.depth, x, rows)
+            _tap(body, index, rooms.x, rows)
+        if index < body.depth:
+            _run_layer(body, index, looks, rooms, (positions, slots), helpers)
     for at in range(kept):
         if keep[at] != at:
-            _copy(normed, keep[at] * hidden, normed, at * hidden, hidden)
+            _copy(rooms.normed, keep[at] * hidden, rooms.normed, at * hidden, hidden)
     flat = logits.reshape(-1)
-    perform(jobs[4 * body.depth], normed, kept, flat, current, state)
+    perform(jobs[4 * body.depth], rooms.normed, kept, flat, helpers)
     if body.logit_cap != 0:
         cap(flat, 0, len(flat), np.float32(1), body.logit_cap)
     if probabilities.shape[1]:

@@ -12,17 +12,21 @@ from actors.engines.decoder.cpu.formats import GROUP
 
 _BYTES, _WORDS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-SOURCES = "cd61800940d495ed"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "5ffac2bb557bd8ff"  # see :mod:`actors.engines.decoder.cpu`
 _compiled = {"error_model": "numpy", "nogil": True, "cache": True}
 
 
 @njit(
-    types.void(types.Array(types.uint8, 2, "C", readonly=True), _BYTES, _BYTES, *[types.int64] * 4, _WORDS), **_compiled
+    types.void(
+        *[types.Array(types.uint8, 2, "C", readonly=True), _BYTES, _BYTES, types.UniTuple(types.int64, 4), _WORDS]
+    ),
+    **_compiled,
 )
-def pack_groups(codes, steps, scales, bits, panel, group, whole, into):
-    """Codes ``(rows, inputs)`` of ``bits`` as panels of ``panel`` rows: of every ``group`` inputs the ``scales``, if
-    there are any, and the codes in words of four inputs; and before every ``whole`` inputs their ``steps``. Both stand
-    in the order of rows and groups, several bytes each."""
+def pack_groups(codes, steps, scales, sizes, into):
+    """Codes ``(rows, inputs)`` as panels: of every group of inputs the ``scales``, if there are any, and the codes in
+    words of four inputs; and before every whole of several groups their ``steps``. Both stand in the order of rows and
+    groups, several bytes each. ``sizes``: bits of a code, rows of a panel, inputs of a group and of a whole."""
+    bits, panel, group, whole = sizes
     rows, inputs = codes.shape
     wholes, groups = inputs // whole, inputs // group
     step, scale = len(steps) // (rows * wholes), len(scales) // (rows * groups)

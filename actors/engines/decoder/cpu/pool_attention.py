@@ -16,6 +16,11 @@ from actors.engines.decoder.cpu.attention_formats import SCORED
 from actors.engines.decoder.cpu.attention_tiles import (
     MIXED,
     VECTORS,
+    ArrayPlace,
+    MixedColumns,
+    MixPlaces,
+    ScorePlaces,
+    SeenSlots,
     fetch_rows,
     hand_over,
     mix_values,
@@ -176,12 +181,12 @@ def _fetch_ahead(array, piece, sight, begin, end, then):
 
 
 @njit(error_model="numpy")
-def _score_slots(count, one, at, piece, keys, sight, scores):
-    """Products of so many queries from ``one`` on with the keys of 16 slots from ``at`` on."""
-    width, room = piece.width, sight.room
-    row, to = piece.first + one // piece.group, one * room + at
-    packed = piece.packed + one * width
-    score_keys(count, scores, packed, keys, sight.sees, row * room + at, width, to, room, piece.turned)
+def _score_slots(queries, at, piece, keys, sight, scores):
+    """Products of ``queries``, the first and how many, with the keys of 16 slots from ``at`` on."""
+    one, count = queries
+    width, room, row = piece.width, sight.room, piece.first + one // piece.group
+    places = ScorePlaces(scores, piece.packed + one * width, one * room + at, room, piece.turned)
+    score_keys(count, places, keys, SeenSlots(sight.sees, row * room + at, LANES), width)
 
 
 @njit(error_model="numpy")
@@ -196,11 +201,11 @@ def _score(piece, keys, values, sight, scores):
             for at in range(block, common, LANES):
                 if one == 0:
                     _fetch_ahead(keys, piece, sight, at, at + LANES, then)
-                _score_slots(count, one, at, piece, keys, sight, scores)
+                _score_slots((one, count), at, piece, keys, sight, scores)
             for alone in range(one, one + count if common < end else one):
                 own = sight.counts[piece.first + alone // piece.group]
                 for at in range(max(block, common), min(end, own), LANES):
-                    _score_slots(1, alone, at, piece, keys, sight, scores)
+                    _score_slots((alone, 1), at, piece, keys, sight, scores)
 
 
 @njit(error_model="numpy")
@@ -217,24 +222,21 @@ def _mix(piece, values, sight, scores, then):
                 to = min(at + step, common)
                 if one == 0:
                     _fetch_ahead(values, piece, sight, at, to, then)
-                _add_values(count, one, (at, to), piece, values, sight, scores)
+                _add_values((one, count), (at, to), piece, values, sight, scores)
             for alone in range(one, one + count if common < end else one):
                 to = min(end, _filled(sight.counts[piece.first + alone // piece.group]))
-                _add_values(1, alone, (max(block, common), to), piece, values, sight, scores)
+                _add_values((alone, 1), (max(block, common), to), piece, values, sight, scores)
 
 
 @njit(error_model="numpy")
-def _add_values(count, one, slots, piece, values, sight, scores):
-    """Slots from the first up to the second of ``slots``, for ``count`` queries from ``one`` on."""
-    begin, end = slots
+def _add_values(queries, slots, piece, values, sight, scores):
+    """Slots from the first up to the second of ``slots``, for ``queries``, the first and how many."""
+    (one, count), (begin, end) = queries, slots
     most, width, room = VECTORS[count], piece.width, sight.room
-    slot = (piece.first + one // piece.group) * room + begin
+    places = MixPlaces(scores, one * room, room, begin, piece.mixed + one * width, begin > 0)
+    seen = SeenSlots(sight.sees, (piece.first + one // piece.group) * room + begin, end - begin)
     for j in range(0, width if begin < end else 0, most * LANES):
-        vectors, to = min(most, (width - j) // LANES), piece.mixed + one * width
-        mix_values(
-            *(count, vectors, scores, one * room, room, begin),
-            *(values, sight.sees, slot, end - begin, width, j, to, begin > 0),
-        )
+        mix_values(count, places, values, seen, MixedColumns(width, j, min(most, (width - j) // LANES)))
 
 
 @njit(error_model="numpy")
@@ -283,5 +285,5 @@ def attend_piece(number, coming, rows, heads, sight, scores):
     for one in range(queries):
         to = (first + one // group) * apart + (head * group + one % group) * width
         for j in range(0, width, 2 * LANES):
-            vectors = min(2, (width - j) // LANES)
-            hand_over(vectors, scores, piece.mixed + one * width + j, rows.out, to + j, values)
+            mixed = ArrayPlace(scores, piece.mixed + one * width + j)
+            hand_over(min(2, (width - j) // LANES), mixed, ArrayPlace(rows.out, to + j), values)

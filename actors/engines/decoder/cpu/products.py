@@ -6,12 +6,14 @@ The sums of ``ROWS`` rows by ``PANEL`` outputs stay in registers.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.formats import GROUP, PANEL, ROWS, TABLE, TWELVE
-from actors.engines.decoder.cpu.tile import multiply_tile
+from actors.engines.decoder.cpu.tile import InputRows, Meanwhile, Sums, TileWeights, multiply_tile
 
 # Inputs whose weights in a panel stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
 DEPTH = 1024
@@ -24,6 +26,16 @@ ROOM = UNPACKED_DEPTH * PANEL // 2  # pairs of bfloat16
 
 # A weight that stands beside its matrix: what the code of 12 bits cannot say
 ESCAPE = np.dtype([("input", np.int32), ("output", np.int32), ("weight", np.float32)])
+
+
+class PanelRange(NamedTuple):
+    """``count`` panels from number ``first`` on. ``share``: inputs in an element of ``weights`` for one of those that
+    are multiplied; of 12 bits, in an element of those."""
+
+    weights: Any
+    share: Any
+    first: Any
+    count: Any
 
 
 @njit(error_model="numpy")
@@ -41,65 +53,66 @@ def _depth(k, size, most, lead, then):
 
 
 @njit(error_model="numpy")
-def multiply_panels(x, rows, size, weights, share, panel, count, out, to, columns, then):
-    """The outputs of ``count`` panels, which begin at ``out[to]``, for all rows of ``size`` elements each. ``share``:
-    inputs in an element of ``weights`` for one of ``x``. ``then``: the address that is read next, or 0: what lies
-    behind these panels."""
-    passes, wide, step = (rows + ROWS - 1) // ROWS, PANEL * weights.itemsize // share, PANEL * weights.itemsize
-    here, lead, k = weights.ctypes.data + panel * size * wide, NEAR // wide, 0
+def _part(inputs, sums, number, passes, k):
+    """The rows of one of several passes, from input ``k`` on, and their sums."""
+    row, following = inputs.count * number // passes, inputs.count * (number + 1) // passes
+    rows = InputRows(inputs.x, row * inputs.size + k, inputs.size, following - row)
+    return rows, Sums(sums.out, row * sums.columns + sums.to, sums.columns, k > 0)
+
+
+@njit(error_model="numpy")
+def multiply_panels(inputs, panels, sums, then):
+    """The outputs of ``panels`` for all rows. ``then``: the address that is read next, or 0: what lies behind."""
+    weights, size, share = panels.weights, inputs.size, panels.share
+    passes, step = (inputs.count + ROWS - 1) // ROWS, PANEL * weights.itemsize
+    wide = step // share
+    here, lead, k = weights.ctypes.data + panels.first * size * wide, NEAR // wide, 0
     while k < size:
         depth = _depth(k, size, DEPTH, lead, then)
+        tile = TileWeights(
+            weights, (panels.first * size + k) * PANEL // share, size * PANEL // share, panels.count, depth
+        )
         for number in range(passes):
-            row, following = rows * number // passes, rows * (number + 1) // passes
             # by the end of the last pass all weights that the next passes read have been asked for
             ahead = _ahead(here, k + depth * (passes - 1 + number) // passes + lead, size, wide, then)
-            multiply_tile(
-                *(following - row, count, x, row * size + k, size, weights, (panel * size + k) * PANEL // share),
-                *(size * PANEL // share, depth, out, row * columns + to, columns, k > 0, ahead, step // passes, None),
-            )
+            rows, into = _part(inputs, sums, number, passes, k)
+            multiply_tile(rows, tile, into, Meanwhile(ahead, step // passes, None))
         k += depth
 
 
 @njit(error_model="numpy")
-def multiply_packed_panels(x, rows, size, share, weights, panel, count, out, to, columns, room, then):
-    """The same with weights of 12 bits, which are unpacked once. ``share``: inputs in an element of ``x``; ``room``:
-    for ``ROOM`` pairs. ``count``: 1 where there are more than ``ROWS`` rows."""
-    passes, wide = (rows + ROWS - 1) // ROWS, share * TWELVE
+def multiply_packed_panels(inputs, panels, sums, room, then):
+    """The same with weights of 12 bits, which are unpacked once, into ``room`` for ``ROOM`` pairs. Of more than
+    ``ROWS`` rows there is one panel."""
+    weights, size, share = panels.weights, inputs.size, panels.share
+    passes, wide = (inputs.count + ROWS - 1) // ROWS, share * TWELVE
     most = (DEPTH if passes == 1 else UNPACKED_DEPTH) // share
-    here, lead, k = weights.ctypes.data + TABLE + panel * size * wide, NEAR // (GROUP * TWELVE) * GROUP // share, 0
+    here, k = weights.ctypes.data + TABLE + panels.first * size * wide, 0
+    lead, step = NEAR // (GROUP * TWELVE) * GROUP // share, GROUP * TWELVE // passes
     while k < size:
         depth = _depth(k, size, most, lead, then)
-        start = TABLE + (panel * size + k) * wide
+        packed = TileWeights(weights, TABLE + (panels.first * size + k) * wide, size * wide, panels.count, depth)
         for number in range(passes):
-            row, following = rows * number // passes, rows * (number + 1) // passes
-            at, there = row * size + k, row * columns + to
             ahead = _ahead(here, k + depth * (passes - 1 + number) // passes + lead, size, wide, then)
+            rows, into = _part(inputs, sums, number, passes, k)
             if passes == 1:
-                multiply_tile(
-                    *(rows, count, x, at, size, weights, start, size * wide, depth, out, there, columns, k > 0),
-                    *(ahead, GROUP * TWELVE, None),
-                )
+                multiply_tile(rows, packed, into, Meanwhile(ahead, step, None))
             elif number == 0:
-                multiply_tile(
-                    *(following - row, 1, x, at, size, weights, start, 0, depth, out, there, columns, k > 0),
-                    *(ahead, GROUP * TWELVE // passes, room),
-                )
+                multiply_tile(rows, packed, into, Meanwhile(ahead, step, room))
             else:
-                multiply_tile(
-                    *(following - row, 1, x, at, size, room, 0, 0, depth, out, there, columns, k > 0),
-                    *(ahead, 2 * TWELVE // passes, None),
-                )
+                unpacked = TileWeights(room, 0, 0, 1, depth)
+                multiply_tile(rows, unpacked, into, Meanwhile(ahead, 2 * TWELVE // passes, None))
         k += depth
 
 
 @njit(error_model="numpy")
-def add_escapes(x, rows, size, half, escapes, first, end, out, columns):
-    """What the weights ``first .. end`` of those beside a matrix add, one after the other. ``x``: the address of rows
-    of ``size`` numbers, in bfloat16 if ``half``."""
-    whole, halves = array_at(x, rows * size, np.float32), array_at(x, rows * size, np.uint16)
+def add_escapes(job, escapes, out):
+    """What these weights beside a job's matrix add, one after the other."""
+    rows, size = job.rows, job.columns
+    whole, halves = array_at(job.x, rows * size, np.float32), array_at(job.x, rows * size, np.uint16)
     for row in range(rows):
-        for index in range(first, end):
+        for index in range(len(escapes)):
             escape = escapes[index]
-            at, to = row * size + escape.input, row * columns + escape.output
-            number = np.uint32(np.uint32(halves[at]) << 16).view(np.float32) if half else whole[at]
+            at, to = row * size + escape.input, row * job.apart + escape.output
+            number = np.uint32(np.uint32(halves[at]) << 16).view(np.float32) if job.half else whole[at]
             out[to] += number * escape.weight

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.between import RMS, SILU, activated, norm_part
+from actors.engines.decoder.cpu.between import RMS, SILU, NormTerms, activated, norm_part
 from actors.engines.decoder.cpu.simd import LANES, fma, load, splat, store, total
 from actors.engines.decoder.cpu.state_walk import CONVOLUTION, DELTA, MIXER, SCAN, STREAM, WALK
 from actors.engines.decoder.cpu.team import perform
@@ -139,27 +139,29 @@ def _gate(mixer, rows, eps, qkv, apart, seen):
     """Outputs through the gates, normed on one side of them."""
     inner, zero, gates = mixer.heads * mixer.values, splat(_ZERO), mixer.channels
     weight = array_at(mixer.norm, inner if mixer.kind == SCAN else mixer.normed, np.float32)
+    terms = NormTerms(RMS, weight, 0, eps)
     for row in range(rows):
         start = row * inner
         if mixer.kind == DELTA:
             for at in range(start, start + inner, mixer.normed):
-                norm_part(seen, at, mixer.normed, RMS, weight, 0, 0, eps, seen)
+                norm_part(seen, at, mixer.normed, terms, 0, seen)
         for i in range(0, inner, LANES):
             gate = activated(load(qkv, row * apart + gates + i), SILU)
             store(seen, start + i, fma(load(seen, start + i), gate, zero))
         if mixer.kind == SCAN:
             for at in range(0, inner, mixer.normed):
-                norm_part(seen, start + at, mixer.normed, RMS, weight, at, 0, eps, seen)
+                norm_part(seen, start + at, mixer.normed, terms, at, seen)
 
 
 @njit(error_model="numpy")
-def mix_states(body, layer, inputs, look, rooms, rows, current, state):
+def mix_states(body, layer, inputs, look, rooms, helpers):
     """``rooms.seen`` of a recurrent layer, of what ``rooms.normed`` gives through ``inputs``. ``look``: a job that all
     layers use in turns."""
     walk, mixer = array_at(body.walk, 1, WALK)[0], array_at(layer.mixer, 1, MIXER)[0]
     channels, every, inner = mixer.channels, walk.rows + walk.pending, mixer.heads * mixer.values
     array_at(body.walk, 1, WALK)[0].mixer = layer.mixer
-    perform(inputs, rooms.normed, rows, rooms.qkv, current, state)
+    rows = rooms.rows
+    perform(inputs, rooms.normed, rows, rooms.qkv, helpers)
     size = walk.total * walk.width
     raw = array_at(walk.raw + 4 * mixer.number * size, size, np.float32)
     before, mixed = array_at(walk.before, walk.total, np.int64), array_at(walk.mixed, every * channels, np.float32)
@@ -177,6 +179,6 @@ def mix_states(body, layer, inputs, look, rooms, rows, current, state):
     look.walk, look.requests = body.walk, walk.count
     apart, heads = look.apart, look.heads
     look.apart, look.heads = inner, mixer.heads
-    perform(look, mixed, rows, rooms.seen, current, state)
+    perform(look, mixed, rows, rooms.seen, helpers)
     look.walk, look.apart, look.heads = 0, apart, heads
     _gate(mixer, rows, body.eps, rooms.qkv, inputs.apart, rooms.seen)

@@ -35,6 +35,24 @@ def address(context, builder, kind, array, at):
     return builder.gep(cgutils.create_struct_proxy(kind)(context, builder, array).data, [at])
 
 
+class Parts:
+    """A named tuple that an intrinsic is given, by the names of its fields."""
+
+    def __init__(self, context, builder, kind, value):
+        self._context, self._builder = context, builder
+        self.kinds = dict(zip(kind.fields, kind.types, strict=True))
+        self._values = dict(zip(kind.fields, cgutils.unpack_tuple(builder, value), strict=True))
+
+    def __getitem__(self, name):
+        """A number as ``intp``, or a truth."""
+        kind, value = self.kinds[name], self._values[name]
+        return value if kind == types.boolean else self._context.cast(self._builder, value, kind, types.intp)
+
+    def place(self, name, at):
+        """A pointer to an element of an array."""
+        return address(self._context, self._builder, self.kinds[name], self._values[name], at)
+
+
 def loaded(context, builder, kind, array, at):
     """``array[at : at + 16]``, see :func:`converted`."""
     return converted(builder, kind.dtype, address(context, builder, kind, array, at))

@@ -83,8 +83,10 @@ def place_streams(walk):
 
 
 @njit(error_model="numpy")
-def _step(mixer, walk, head, tile, row, source, target):
-    """The tile behind a row, of that before it. Returns the row's output."""
+def _step(mixer, walk, place, row, source, target):
+    """The tile behind a row, of that before it; ``place``: its head, and which of that one's. Returns the row's
+    output."""
+    head, tile = place
     keys, channels, kind = mixer.keys, mixer.channels, mixer.kind
     mixed = array_at(walk.mixed + 4 * row * channels, channels, np.float32)
     query = (head % mixer.groups if mixer.tiled else head * mixer.groups // mixer.heads) * keys
@@ -148,9 +150,9 @@ def walk_piece(walk, number, out, apart, room):
                 store(new, i, load(known, i))
         text = array_at(own, size, np.float32)
         for row in range(stream.pending_at, stream.pending_at + stream.pending):
-            _step(mixer, walk, head, tile, row, text, text)
+            _step(mixer, walk, (head, tile), row, text, text)
         for row in range(stream.first, stream.first + stream.rows):
             source = _tile(places[before[row]], own, room, size)
             target = _tile(places[row], own, room, size)
-            made = _step(mixer, walk, head, tile, row, source, target)
+            made = _step(mixer, walk, (head, tile), row, source, target)
             store(out, row * apart + head * mixer.values + tile * LANES, made)

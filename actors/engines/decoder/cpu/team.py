@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cfunc, from_dtype, njit, types
@@ -21,17 +22,19 @@ from actors.engines.decoder.cpu.atomics import add, array_at, call, read, write
 from actors.engines.decoder.cpu.between import halved
 from actors.engines.decoder.cpu.block_forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.block_forms import panel_bytes
-from actors.engines.decoder.cpu.blocks import grouped_words, multiply_blocks, quantize_groups
+from actors.engines.decoder.cpu.blocks import BlockPanel, GroupedRows, grouped_words, multiply_blocks, quantize_groups
 from actors.engines.decoder.cpu.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.decoder.cpu.pool_attention import Heads, QueryRows, Sight, attend_piece
 from actors.engines.decoder.cpu.products import (
     ESCAPE,
     ROOM,
+    PanelRange,
     add_escapes,
     multiply_packed_panels,
     multiply_panels,
 )
 from actors.engines.decoder.cpu.state_walk import WALK, walk_piece
+from actors.engines.decoder.cpu.tile import InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
 
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
@@ -74,7 +77,7 @@ def _apart(numbers: int) -> int:
 ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "cd61800940d495ed"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "5ffac2bb557bd8ff"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -104,34 +107,36 @@ def _attend(job, piece, coming, me, out):
 
 
 @njit(error_model="numpy")
-def _multiply(job, panel, number, me, rooms, out, then):
+def _multiply(job, panel, number, room, out, then):
     """The outputs of ``number`` panels. The last panel of a matrix ends with its last output, so it may have some
-    outputs in common with the one before. ``then``: the address of what is read next, if not what lies behind."""
-    rows, size, apart = job.rows, job.columns, job.apart
-    to = min(panel * PANEL, apart - PANEL)
-    count, pairs = job.panels * size * PANEL, size // 2
-    room = array_at(rooms + 4 * me * ROOM_APART, ROOM, np.uint32)
-    packed = array_at(job.weights, TABLE + job.panels * size * TWELVE, np.uint8)
-    x = array_at(job.x, rows * size, np.float32)
-    paired = array_at(job.x, rows * pairs, np.uint32)
-    if job.half and job.bits == 12:
-        multiply_packed_panels(paired, rows, pairs, 2, packed, panel, number, out, to, apart, room, then)
+    outputs in common with the one before. ``room``: the address of this thread's own; ``then``: of what is read next,
+    if not what lies behind."""
+    rows, size, pairs = job.rows, job.columns, job.columns // 2
+    sums, count = Sums(out, min(panel * PANEL, job.apart - PANEL), job.apart, False), job.panels * size * PANEL
+    numbers = InputRows(array_at(job.x, rows * size, np.float32), 0, size, rows)
+    paired = InputRows(array_at(job.x, rows * pairs, np.uint32), 0, pairs, rows)
+    words = array_at(job.weights, count // 2, np.uint32)
+    if job.bits == 12:
+        packed = array_at(job.weights, TABLE + count // PANEL * TWELVE, np.uint8)
+        unpacked = array_at(room, ROOM, np.uint32)
+        if job.half:
+            multiply_packed_panels(paired, PanelRange(packed, 2, panel, number), sums, unpacked, then)
+        else:
+            multiply_packed_panels(numbers, PanelRange(packed, 1, panel, number), sums, unpacked, then)
     elif job.half:
-        words = array_at(job.weights, count // 2, np.uint32)
-        multiply_panels(paired, rows, pairs, words, 1, panel, number, out, to, apart, then)
-    elif job.bits == 12:
-        multiply_packed_panels(x, rows, size, 1, packed, panel, number, out, to, apart, room, then)
+        multiply_panels(paired, PanelRange(words, 1, panel, number), sums, then)
     elif job.bits == 32:
-        multiply_panels(x, rows, size, array_at(job.weights, count, np.float32), 1, panel, number, out, to, apart, then)
+        whole = array_at(job.weights, count, np.float32)
+        multiply_panels(numbers, PanelRange(whole, 1, panel, number), sums, then)
     elif job.pairs:
-        words = array_at(job.weights, count // 2, np.uint32)
-        multiply_panels(x, rows, size, words, 2, panel, number, out, to, apart, then)
+        multiply_panels(numbers, PanelRange(words, 2, panel, number), sums, then)
     else:
-        multiply_panels(x, rows, size, array_at(job.weights, count, np.uint16), 1, panel, number, out, to, apart, then)
+        halves = array_at(job.weights, count, np.uint16)
+        multiply_panels(numbers, PanelRange(halves, 1, panel, number), sums, then)
     if job.escapes != 0:
         starts = array_at(job.starts, job.panels + 1, np.int64)
         escapes = array_at(job.escapes, starts[job.panels], ESCAPE)
-        add_escapes(job.x, rows, size, job.half, escapes, starts[panel], starts[panel + number], out, apart)
+        add_escapes(job, escapes[starts[panel] : starts[panel + number]], out)
 
 
 @njit(error_model="numpy")
@@ -142,12 +147,12 @@ def _compute_blocks(job, piece):
         piece -= max(1, part.panels // BLOCK_PIECE)
         part = array_at(part.more, 1, JOB)[0]
     whole, groups = piece + 1 < max(1, part.panels // BLOCK_PIECE), job.columns // 32
-    size, words = panel_bytes(part.form, groups), grouped_words(job.columns)
+    size, inputs = panel_bytes(part.form, groups), GroupedRows(job.x, grouped_words(job.columns))
     out = array_at(job.out, job.rows * job.apart, np.float32)
     for panel in range(BLOCK_PIECE * piece, BLOCK_PIECE * (piece + 1) if whole else part.panels):
         to = part.first + min(panel * BLOCK_PANEL, part.own - BLOCK_PANEL)
-        weights = part.weights + panel * size
-        multiply_blocks(part.form, job.rows, job.x, words, weights, groups, out, to, job.apart)
+        weights = BlockPanel(part.weights + panel * size, part.form, groups)
+        multiply_blocks(job.rows, inputs, weights, Sums(out, to, job.apart, False))
 
 
 @njit(error_model="numpy")
@@ -166,11 +171,11 @@ def _compute(job, piece, following, me, state):
     # one thread computes the last two panels, which may have outputs in common
     panel, end = PIECE * piece, job.panels if piece + 1 == _pieces(job) else PIECE * (piece + 1)
     then = _first_weights(job.then, me, 1 + state[AWAKE]) if following < 0 else 0
-    most = BESIDE[min(job.rows, ROWS)]
+    most, room = BESIDE[min(job.rows, ROWS)], state[ROOMS] + 4 * me * ROOM_APART
     while panel < end:
         # the last one alone: what it has in common with the one before is computed again, escapes too
         number = max(1, min(most, min(end, job.panels - 1) - panel))
-        _multiply(job, panel, number, me, state[ROOMS], out, then if panel + number == end else 0)
+        _multiply(job, panel, number, room, out, then if panel + number == end else 0)
         panel += number
 
 
@@ -228,9 +233,17 @@ def help_out(job, state, me):
             _yield()
 
 
+class Helpers(NamedTuple):
+    """What the helping threads see: the job at which they work, and their state."""
+
+    current: Any
+    state: Any
+
+
 @njit(error_model="numpy")
-def perform(job, x, rows, out, current, state):
-    """``job`` for flat ``x`` into flat ``out``, together with the helpers, who see it in ``current``."""
+def perform(job, x, rows, out, helpers):
+    """``job`` for flat ``x`` into flat ``out``, together with the helpers."""
+    current, state = helpers
     current[0] = job
     current[0].rows, current[0].x, current[0].out = rows, x.ctypes.data, out.ctypes.data
     if job.form:
@@ -258,7 +271,7 @@ def perform(job, x, rows, out, current, state):
 @njit(types.void(_job, types.float32[:, ::1], types.float32[:, ::1], _job, _state), **_kept)
 def _run(job, x, out, current, state):
     job[0].columns, job[0].apart = x.shape[1], out.shape[1]
-    perform(job[0], x.reshape(-1), len(x), out.reshape(-1), current, state)
+    perform(job[0], x.reshape(-1), len(x), out.reshape(-1), Helpers(current, state))
 
 
 class Team:
