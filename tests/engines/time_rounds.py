@@ -26,7 +26,9 @@ from actors.models import ModelInfo
 ROUNDS = [(1, rows) for rows in (1, 2, 4, 8, 16, 32, 64)] + [(8, 1), (8, 4), (32, 1), (32, 4)]  # streams, rows of each
 LONG_ROUNDS = [(1, 1), (1, 8), (8, 1), (8, 4)]
 SHORT, LONG = 500, 4000  # tokens of each stream
-TIMED = [(SHORT, ROUNDS), (LONG, LONG_ROUNDS)]
+Measured = list[tuple[int, list[tuple[int, int]]]]
+TIMED: Measured = [(SHORT, ROUNDS), (LONG, LONG_ROUNDS)]
+TRIED: Measured = [(64, [(1, 1), (1, 8), (2, 1)])]  # with small shapes
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def main() -> None:
 
 def rounds(device: torch.device, shape: Shape) -> str:
     """Random weights: the time of a round does not depend on them."""
+    measured = TIMED if shape is FULL else TRIED
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     config = LlamaConfig(
         vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
@@ -66,7 +69,7 @@ def rounds(device: torch.device, shape: Shape) -> str:
     read = (
         sum(p.numel() * p.element_size() for p in model.parameters()) - shape.vocabulary * shape.hidden * dtype.itemsize
     )
-    slots = max(max(streams for streams, _ in asked) * slots_of(context) for context, asked in TIMED)
+    slots = max(max(streams for streams, _ in asked) * slots_of(context) for context, asked in measured)
     engine = LlamaEngine(model, ModelInfo("7B", shape.vocabulary, 8192, frozenset(), "none"), slots)
     bandwidth = measured_bandwidth(device)
     floor = read / bandwidth
@@ -77,7 +80,7 @@ def rounds(device: torch.device, shape: Shape) -> str:
         if layout is not None:
             assert engine.graphs is not None
             engine.graphs = Graphs(engine.graphs.body, CudaRecorder(device), shape.vocabulary, False, layout)
-        lines.append(timed(engine, device, name, floor))
+        lines.append(timed(engine, measured, name, floor))
     return "\n\n".join(lines)
 
 
@@ -92,13 +95,13 @@ def layouts(engine: LlamaEngine) -> list[tuple[str, Layout | None]]:
     return found
 
 
-def timed(engine: LlamaEngine, device: torch.device, name: str, floor: float) -> str:
+def timed(engine: LlamaEngine, measured: Measured, name: str, floor: float) -> str:
     lines = [f"Attention {name}:\n", "| context | streams | rows of each | ms | times one row | share of bandwidth |"]
     lines.append("|---|---|---|---|---|---|")
-    for context, asked in TIMED:
+    for context, asked in measured:
         one = 0.0
         for streams, rows in asked:
-            seconds = median(device, lambda s=streams, r=rows, c=context: decode(engine, s, r, c))
+            seconds = median(engine.device, lambda s=streams, r=rows, c=context: decode(engine, s, r, c))
             one = one or seconds
             figures = f"{seconds * 1e3:.2f} | {seconds / one:.2f} | {floor / seconds:.0%}"
             lines.append(f"| {context} | {streams} | {rows} | {figures} |")
