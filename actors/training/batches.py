@@ -14,6 +14,9 @@ from actors.training.answers import TargetAnswer, TrainingPrompt
 
 TOKENS = 4096  # of a batch, prompts and padding included
 LOGITS = 1 << 26  # most elements of a batch's logits: 256 MB in float32, of which training holds a few copies
+# Lengths and numbers of positions are multiples of it: oneDNN compiles a product of matrices for each size, and keeps it.
+# Without that a training grew by 1 MB with each new number of rows (docs/experiments/heads.md).
+GRAIN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ def groups(
     found: list[list[TargetAnswer]] = []
     longest = 0
     for answer in sorted(answers, key=lambda a: len(prompts[a.job.prompt].tokens) + len(a.tokens)):
-        length = len(prompts[answer.job.prompt].tokens) + len(answer.tokens)
+        length = _whole_grains(len(prompts[answer.job.prompt].tokens) + len(answer.tokens) - 1)
         longest = max(longest, length) if found else length
         if not found or longest * (len(found[-1]) + 1) > most:
             found.append([])
@@ -51,24 +54,35 @@ def groups(
     return found
 
 
-def batch_of(prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], device: torch.device) -> TrainingBatch:
+def _whole_grains(count: int) -> int:
+    return -(-count // GRAIN) * GRAIN
+
+
+def batch_of(
+    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], device: torch.device, whole: bool = False
+) -> TrainingBatch:
+    """Positions beyond a multiple of ``GRAIN`` are left out, the last ones, unless ``whole``."""
     starts = [len(prompts[a.job.prompt].tokens) for a in answers]
     lengths = [start + len(a.tokens) - 1 for start, a in zip(starts, answers, strict=True)]  # the last has no successor
-    tokens = np.zeros((len(answers), max(lengths)), dtype=np.int64)
+    tokens = np.zeros((len(answers), _whole_grains(max(lengths))), dtype=np.int64)
     mask = np.zeros(tokens.shape, dtype=np.bool_)
     for row, (answer, start, length) in enumerate(zip(answers, starts, lengths, strict=True)):
         tokens[row, :start] = prompts[answer.job.prompt].tokens
         tokens[row, start:length] = answer.tokens[:-1]
         mask[row, start - 1 : length] = True
-    kept = tokens.shape[1] - min(starts) + 1
+    least = tokens.shape[1] - min(starts) + 1
+    kept = max(least, min(tokens.shape[1] - 1, _whole_grains(least)))
+    count = int(mask.sum())
+    count = count if whole or count < GRAIN else count // GRAIN * GRAIN
+    mask.flat[np.flatnonzero(mask)[count:]] = False
     temperature = np.concatenate([np.full(len(a.tokens), a.job.temperature, dtype=np.float32) for a in answers])
     parts = (
         tokens,
         mask[:, -kept:],
-        np.concatenate([a.tokens for a in answers]).astype(np.int64),
-        np.concatenate([a.ids for a in answers]).astype(np.int64),
-        np.concatenate([a.logprobs for a in answers]).astype(np.float32),
-        temperature,
+        np.concatenate([a.tokens for a in answers])[:count].astype(np.int64),
+        np.concatenate([a.ids for a in answers])[:count].astype(np.int64),
+        np.concatenate([a.logprobs for a in answers])[:count].astype(np.float32),
+        temperature[:count],
     )
     at, shown, chosen, ids, logprobs, heat = (torch.from_numpy(part).to(device) for part in parts)
     return TrainingBatch(at, kept, shown, chosen, ids, logprobs, heat)

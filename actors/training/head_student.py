@@ -61,14 +61,14 @@ class HeadStudent(nn.Module):
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
-    def forward(self, tokens: Tensor, states: Tensor, kept: int, mask: Tensor) -> Tensor:
-        """Logits ``(STEPS, n, columns)`` at the n positions of the ``mask`` over the ``kept`` last ones."""
+    def forward(self, tokens: Tensor, states: Tensor, kept: int, mask: Tensor, depth: int = STEPS) -> Tensor:
+        """Logits ``(depth, n, columns)`` at the n positions of the ``mask`` over the ``kept`` last ones."""
         embedded, read = self.embedding[tokens[:, 1:]], self.fc(states[:, :-1])
         turns = self.rotary(embedded, torch.arange(1, tokens.shape[1], device=tokens.device)[None])
         found: list[Tensor] = []
         seen: list[tuple[Tensor, Tensor]] = []
-        rows = min(read.shape[1], kept + STEPS - 1)  # others are read in the first step, and have keys there alone
-        for _ in range(STEPS):
+        rows = min(read.shape[1], kept + depth - 1)  # others are read in the first step, and have keys there alone
+        for _ in range(depth):
             made = self._step(embedded, read, turns, seen, rows)
             found.append(made[:, -kept:][mask])
             read, embedded = torch.cat([read[:, -rows:][:, :1], made[:, :-1]], 1), embedded[:, -rows:]
@@ -155,7 +155,7 @@ def new_head(text: Any, embedding: Tensor, ids: NDArray[np.int64]) -> HeadStuden
         hidden_size=text.hidden_size,
         intermediate_size=2 * text.hidden_size,
         num_attention_heads=heads,
-        num_key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
+        num_key_value_heads=heads,  # the token itself is read through its value alone
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
         num_hidden_layers=1,
         rms_norm_eps=getattr(text, "rms_norm_eps", 1e-5),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ COVERED = 8192  # tokens of the output layer; what a small target's head takes l
 TOKENS = 2048  # of a batch
 PROMPTS = 512  # whose states are at hand for texts that begin alike
 RANKS = 8  # of the head's choices that are told apart
-REACHED = (150, 0.22)  # steps, and how often the first token then was right: docs/experiments/heads.md
+REACHED = (250, 0.44)  # steps, and how often the first token then was right: docs/experiments/heads.md
+DEEPER = (0.4, 0.75)  # of the time: before these a round in training has one token, and two; a step of one costs half
 CPU = torch.device("cpu")
 
 
@@ -128,32 +129,41 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class HeadBatch(TrainingBatch):
-    """Its positions stand there ``STEPS`` times: as first token of a round, as second, as third."""
+    """Its positions stand there ``depth`` times: as first token of a round, as second, as third."""
 
     states: Tensor  # (rows, length, states): the target's
+    depth: int
 
     def logits(self, model: nn.Module) -> Tensor:
-        made: Tensor = model(self.tokens, self.states, self.kept, self.mask)
+        made: Tensor = model(self.tokens, self.states, self.kept, self.mask, self.depth)
         return made.flatten(0, 1)
 
 
 def head_batch(
-    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], features: Features, device: torch.device
+    prompts: Sequence[TrainingPrompt],
+    answers: Sequence[TargetAnswer],
+    features: Features,
+    device: torch.device,
+    depth: int = STEPS,
+    whole: bool = False,
 ) -> HeadBatch:
-    plain = batch_of(prompts, answers, device)
+    """``whole``: with all positions."""
+    plain = batch_of(prompts, answers, device, whole)
     texts = [[*prompts[one.job.prompt].tokens, *one.tokens.tolist()] for one in answers]
     rows = [torch.from_numpy(np.array(features.of(text))) for text in texts]
     states = torch.zeros(*plain.tokens.shape, rows[0].shape[1])
     for row, mine in zip(states, rows, strict=True):
         row[: len(mine)] = mine[: len(row)]
-    ids, logprobs, heat = plain.ids.repeat(STEPS, 1), plain.logprobs.repeat(STEPS, 1), plain.temperature.repeat(STEPS)
-    return HeadBatch(plain.tokens, plain.kept, plain.mask, plain.answers, ids, logprobs, heat, states=states.to(device))
+    ids, logprobs, heat = plain.ids.repeat(depth, 1), plain.logprobs.repeat(depth, 1), plain.temperature.repeat(depth)
+    return HeadBatch(
+        plain.tokens, plain.kept, plain.mask, plain.answers, ids, logprobs, heat, states=states.to(device), depth=depth
+    )
 
 
 def _made_up(tokens: int, width: int, device: torch.device) -> HeadBatch:
-    """A text of so many tokens, of which the second half is an answer."""
-    count = tokens // 2
-    ids = torch.arange(TOP, device=device).expand(count * STEPS, -1)
+    """A text of so many tokens, of which the second half is an answer; rounds as deep as in training on average."""
+    count, depth = tokens // 2, 2
+    ids = torch.arange(TOP, device=device).expand(count * depth, -1)
     return HeadBatch(
         torch.zeros(1, tokens, dtype=torch.int64, device=device),
         count,
@@ -161,8 +171,9 @@ def _made_up(tokens: int, width: int, device: torch.device) -> HeadBatch:
         torch.zeros(count, dtype=torch.int64, device=device),
         ids,
         torch.full(ids.shape, -5.0, device=device),
-        torch.ones(count * STEPS, device=device),
+        torch.ones(count * depth, device=device),
         states=torch.randn(1, tokens, 3 * width, device=device),
+        depth=depth,
     )
 
 
@@ -245,18 +256,26 @@ class HeadDistillation(Distillation):
         checkpoint = self.work.checkpoint
         learner = DraftTraining(head, self.device)
         until = trained_seconds(checkpoint) + given.training_s
-        batches = self._batches(given.prompts, answers, len(head.d2t), int(trained_seconds(checkpoint)))
+
+        def depth() -> int:
+            return 1 + sum(learner.seconds >= share * until for share in DEEPER)
+
+        together = groups(given.prompts, answers, len(head.d2t) * STEPS, TOKENS)
+        batches = self._batches(given.prompts, together, random.Random(int(trained_seconds(checkpoint))), depth)
         train(learner, batches, until, checkpoint, self.report, self.timer)
         return learner
 
     def _batches(
-        self, prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], columns: int, seed: int
+        self,
+        prompts: Sequence[TrainingPrompt],
+        together: list[list[TargetAnswer]],
+        order: random.Random,
+        depth: Callable[[], int],
     ) -> Iterator[HeadBatch]:
-        together, order = groups(prompts, answers, columns * STEPS, TOKENS), random.Random(seed)
         while True:
             order.shuffle(together)
             for members in together:
-                yield head_batch(prompts, members, self.features, self.device)
+                yield head_batch(prompts, members, self.features, self.device, depth())
 
     @torch.no_grad()
     def judge(
@@ -268,13 +287,13 @@ class HeadDistillation(Distillation):
         right, asked = [0] * STEPS, [0] * STEPS
         for one in held:
             prompt = given.prompts[one.job.prompt]
-            batch = head_batch(given.prompts, [one], self.features, head.device)
+            batch = head_batch(given.prompts, [one], self.features, head.device, whole=True)
             places = [len(prompt.tokens) + at for at in range(len(one.tokens))]
             heat = one.job.temperature
             noise = gumbel(one.job.seed, places, ids) if heat else torch.zeros(1)
             best = [
                 ids[(step.float().cpu() / (heat or 1.0) + noise).topk(RANKS).indices]
-                for step in head(batch.tokens, batch.states, batch.kept, batch.mask)
+                for step in head(batch.tokens, batch.states, batch.kept, batch.mask, STEPS)
             ]
             tokens = torch.from_numpy(one.tokens.astype(np.int64))
             hits = [found == tokens[:, None] for found in best]

@@ -69,7 +69,7 @@ class OnlineTrainer:
             return sum(len(text.text) for text in texts)
         members = self._random.choice(groups(prompts, answers, self._columns, TOKENS))
         batch = batch_of(prompts, members, CPU)
-        noise = torch.cat([self._noise(prompts[one.job.prompt], one) for one in members])
+        noise = torch.cat([self._noise(prompts[one.job.prompt], one) for one in members])[: len(batch.answers)]
         self._learner.step_on(batch, lambda logits: self._loss(logits, batch, noise), RATE)
         return len(batch.answers)
 

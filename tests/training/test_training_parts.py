@@ -14,6 +14,7 @@ from transformers import LlamaConfig
 
 from actors.engines.weights.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
 from actors.training.answers import TOP, Job, TargetAnswer, TrainingPrompt, jobs
+from actors.training.batches import batch_of, groups
 from actors.training.draft_training import halfway
 from actors.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
 from actors.training.losses import blend, divergences
@@ -122,6 +123,20 @@ def test_answers_come_back_from_disk_and_a_half_written_file_is_not_one(tmp_path
     assert (again.done, again.tokens, again.seconds) == (shards.done, shards.tokens, shards.seconds)
     for one, other in zip(again.answers, shards.answers, strict=True):
         assert np.array_equal(one.tokens, other.tokens) and np.array_equal(one.logprobs, other.logprobs)
+
+
+def test_batches_of_texts_of_all_lengths_have_few_sizes():
+    """What a library compiles for each size made a training grow until it was killed."""
+    random, prompts, answers = np.random.default_rng(0), list[TrainingPrompt](), list[TargetAnswer]()
+    for index in range(400):
+        prompts.append(TrainingPrompt(tuple(range(1, 1 + int(random.integers(2, 200))))))
+        answers.append(answer(Job(index, 0.0, 0), int(random.integers(8, 257))))
+    found = [batch_of(prompts, members, torch.device("cpu")) for members in groups(prompts, answers, 8192)]
+    assert len(found) > 20
+    assert len({(one.tokens.shape, one.kept) for one in found}) < 15
+    assert {len(one.answers) % 64 for one in found} == {0}
+    for one in found:
+        assert len(one.answers) == int(one.mask.sum()) == len(one.ids) == len(one.temperature)
 
 
 def test_each_prompt_is_answered_greedily_once_and_sampled_again_and_again():
