@@ -14,8 +14,8 @@ from actors.training.answers import TargetAnswer, TrainingPrompt
 
 TOKENS = 4096  # of a batch, prompts and padding included
 LOGITS = 1 << 26  # most elements of a batch's logits: 256 MB in float32, of which training holds a few copies
-# Lengths and numbers of positions are multiples of it: oneDNN compiles a product of matrices for each size, and keeps it.
-# Without that a training grew by 1 MB with each new number of rows (docs/experiments/heads.md).
+# Lengths and numbers of positions are multiples of it: oneDNN compiles a product for each size, and keeps it. Without
+# that a training grew by 1 MB with each new number of rows (docs/experiments/heads.md).
 GRAIN = 64
 
 

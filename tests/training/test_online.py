@@ -9,8 +9,7 @@ import torch
 from actors.engines.weights.draft_vocabulary import with_part_head
 from actors.engines.weights.loading import load_model
 from actors.records import LoggedRequest
-from actors.training import learner as training_learner
-from actors.training import online
+from actors.training import draft_training, online
 from actors.training.losses import choice
 from actors.training.online import OnlineTrainer
 from duoactor import config
@@ -45,7 +44,7 @@ def texts(count: int, temperature: float, seed: int) -> list[LoggedRequest]:
 def test_it_learns_what_it_is_shown_and_serves_it_from_its_directory(draft, tmp_path, monkeypatch):
     monkeypatch.setattr(online, "RATE", 3.0)  # it begins at random: there is nothing to keep
     monkeypatch.setattr(online, "halfway", lambda model, start: None)
-    monkeypatch.setattr(training_learner, "WARM_UP", 1)
+    monkeypatch.setattr(draft_training, "WARM_UP", 1)
     trainer = OnlineTrainer(draft, "auto")
     shown, later = [*texts(8, 0.0, 1), *texts(8, 1.0, 2)], [*texts(4, 0.0, 3), *texts(4, 1.0, 4)]
     before = sum(trainer.hits("", text) for text in later)
