@@ -6,7 +6,7 @@
 #   DEVICE=cpu docs/gpu.sh       rehearse with small models, where there is no GPU: its figures mean nothing
 #
 # A step that fails or takes too long is reported, and the next one runs. The exit code is the number of those. A
-# rehearsal gives each step five times as long.
+# rehearsal gives each step five times as long. The first start of a fresh machine compiles the CPU's layers: step prove.
 set -u
 cd "$(dirname "$0")/.."
 out=${1:-build/gpu} device=${DEVICE:-cuda}
@@ -54,7 +54,7 @@ echo "# What a GPU was tried with" > "$report"
         tests/engines/test_noise.py
     step rounds 60 python -m tests.engines.time_rounds --device "$device" $([ "$device" = cpu ] && echo --small)
     duo inflate 50 inflate bundled "$costly" $shape
-    duo prove 60 prove --device "$device" --minutes "$minutes"
+    duo prove 130 prove --device "$device" --minutes "$minutes"
     set -- --target "$costly" --device "$device" --max-tokens "$tokens" --repeats 1 --quiet --limit 1
     duo greedy 75 bench "$@" --methods "$ours" --tasks chat,code,translation --out "$out/greedy"
     duo sampled 35 bench "$@" --methods auto,pld --temperature 1 --tasks chat,code,translation --out "$out/sampled"
