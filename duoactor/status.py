@@ -105,7 +105,8 @@ def reading(target: TargetStatus) -> str:
         share = reads.read_bytes * target.tokens_per_second / 1e9 / reads.gigabytes
         memory = f"memory's {reads.gigabytes:.0f} GB/s"
         said += f", {share:.0%} of {memory}" if share <= 1 else f", more than {memory}: from caches"
-    smaller = [f"{name} {bits / reads.bits:.0%}" for name, bits in GGUF_BITS.items() if bits < SMALLER * reads.bits]
+    others = {name: bits for name, bits in GGUF_BITS.items() if name.removesuffix("_M") not in target.dtype}
+    smaller = [f"{name} {bits / reads.bits:.0%}" for name, bits in others.items() if bits < SMALLER * reads.bits]
     return said + (f"; of that a GGUF in {' and in '.join(smaller)}" if smaller else "")
 
 

@@ -34,3 +34,8 @@ def test_a_token_reads_every_matrix_once_in_the_bits_in_which_it_lies():
 def test_the_status_says_what_a_smaller_format_would_read(reads: Reading, said: str):
     text = reading(TargetStatus("m", "cpu", "float32", 0, 0, tokens_per_second=20.0, reading=reads))
     assert text.endswith(said) and bool(text) == bool(said)
+
+
+def test_a_file_of_the_small_format_is_not_told_to_become_one():
+    reads = Reading(247_000_000, 7.4, 29.0)
+    assert "GGUF" not in reading(TargetStatus("m", "cpu", "Q5_0, Q4_K, Q6_K", 0, 0, reading=reads))
