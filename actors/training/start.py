@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from actors.engines.cache.pool import DIFFERENT
 from actors.engines.generic.recurrence import recurrent_layers
 from actors.engines.weights.draft_vocabulary import FIELD, model_class
 from protocols.errors import ConfigError
@@ -46,7 +47,7 @@ def chosen_layers(have: int, wanted: int) -> list[int]:
 def is_cut(target: Any, shape: DraftShape) -> bool:
     """Whether a draft of ``shape`` is cut from a target of that configuration."""
     text = target.get_text_config()
-    if shape.width != text.hidden_size:
+    if shape.width != text.hidden_size or text.model_type in DIFFERENT:
         return False
     with torch.device("meta"):  # only the model knows what its layers are, and it needs no weights for that
         return not recurrent_layers(AutoModelForCausalLM.from_config(text))

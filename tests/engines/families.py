@@ -18,6 +18,17 @@ YARN = {
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.3,
 }
+WIDE = {  # layers with windows have narrower heads
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "num_hidden_layers": 5,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "sliding_window": 9,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 16,
+    "vocab_size_per_layer_input": COMMON["vocab_size"],
+}
+KEYS_ARE_VALUES = {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
 SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 DELTA = HYBRID | {
@@ -54,6 +65,7 @@ FAMILIES = {  # what their configurations need beside what all share
     "Gemma": HEAD,
     "Gemma2": HEAD | {"sliding_window": 9},
     "Gemma3": HEAD | {"sliding_window": 9},
+    "Gemma4": HEAD | WIDE,
     "Phi": ONE_KIND,
     "Phi3": {},
     "SmolLM3": {},
@@ -105,10 +117,11 @@ REFUSED = {
     "RecurrentGemma": {"lru_width": 64, "attention_window_size": 9},
 }
 VARIANTS = {
+    "Gemma 4 whose keys are values": ("Gemma4", HEAD | WIDE | KEYS_ARE_VALUES | {"num_kv_shared_layers": 0}),
     "Falcon of two groups": ("Falcon", TWO_GROUPS),
     "Falcon of as many groups as heads": ("Falcon", MANY_GROUPS),
 }
-TEXT = ("Gemma3", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # that are parts of models with eyes
+TEXT = ("Gemma3", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # that are parts of models with eyes
 
 
 def model_of(name: str):

@@ -63,8 +63,8 @@ def test_chunks_of_a_prompt_get_the_same_attention_as_rounds(rows, kv_heads):
 def test_requests_of_any_rows_and_spans_in_one_call_get_the_bits_that_each_gets_alone(dtype, heads, kv_heads):
     torch.set_num_threads(1)
     chance = torch.Generator().manual_seed(3)
-    pool = KVPool(KVShape(2, kv_heads, 64), 4096, dtype, "cpu")
-    pool.whole.copy_(torch.randn(pool.whole.shape, generator=chance))
+    pool = KVPool(KVShape.alike(2, kv_heads, 64), 4096, dtype, "cpu")
+    pool.parts[0].copy_(torch.randn(pool.parts[0].shape, generator=chance))
     requests = [
         (0, 130, 1),
         (256, 70, 1),

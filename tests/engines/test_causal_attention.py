@@ -13,8 +13,8 @@ from actors.engines.flat_batch import Segment, causal
 @pytest.mark.parametrize("start, rows", [(0, 1), (0, 80), (128, 100), (250, 3)])
 def test_rows_see_the_text_up_to_themselves(start, rows, heads, kv_heads):
     chance = torch.Generator().manual_seed(start)
-    pool = KVPool(KVShape(2, kv_heads, 16), 600, torch.float32, "cpu")
-    pool.whole.copy_(torch.randn(pool.whole.shape, generator=chance))
+    pool = KVPool(KVShape.alike(2, kv_heads, 16), 600, torch.float32, "cpu")
+    pool.parts[0].copy_(torch.randn(pool.parts[0].shape, generator=chance))
     queries = torch.randn(rows, heads, 16, generator=chance)
     visible = causal(start, start + rows)
     segment = Segment(rows, 100, visible.shape[1], visible, prompt=True)

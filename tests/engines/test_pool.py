@@ -4,7 +4,7 @@ import torch
 from actors.engines.cache.pool import KVPool, KVShape, RegionAllocator
 from protocols.errors import PoolFull
 
-SHAPE = KVShape(layers=2, kv_heads=3, width=4)
+SHAPE = KVShape.alike(layers=2, kv_heads=3, width=4)
 
 
 def filled(slots: int = 12) -> KVPool:
@@ -103,6 +103,6 @@ def test_room_in_pieces_is_not_room_in_a_row():
 def test_a_pools_spare_slots_are_not_counted_and_gathering_is_a_view_by_data():
     pool = KVPool(SHAPE, 10, torch.float32, "cpu", spare=5)
     assert pool.slots == 10 and pool.keys[0].shape == (3, 15, 4)
-    pool.whole.normal_()
+    pool.parts[0].normal_()
     for found, expected in zip(pool.gather(1, torch.arange(2, 7)), pool.view(1, 2, 5), strict=True):
         assert torch.equal(found, expected)

@@ -18,6 +18,7 @@ from actors.engines.cache.memory import zeros
 from protocols.errors import PoolFull
 
 WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # layer types, in transformers' words
+DIFFERENT = {"gemma4_text"}  # families whose layers' heads differ
 MAX_VIEWS = 256  # spans with cached views: more than a round has
 
 # Of one layer: the keys (kv_heads, width, span) in one or more parts, the values in blocks (kv_heads, <= block, width).
@@ -26,11 +27,14 @@ LayerView = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What one slot holds."""
+    """What one slot holds: of each layer how many heads of keys, and their width."""
 
-    layers: int
-    kv_heads: int
-    width: int  # of a head
+    heads: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def alike(cls, layers: int, kv_heads: int, width: int) -> KVShape:
+        """Of layers that are all the same."""
+        return cls(((kv_heads, width),) * layers)
 
     @classmethod
     def of(cls, config: Any) -> KVShape | None:
@@ -39,16 +43,20 @@ class KVShape:
         heads = getattr(text, "num_attention_heads", None)
         layers = len(attention_layers(text))
         if not layers:
-            return cls(0, 1, 1)
+            return cls(())
         if not heads:
             return None
         if rank := getattr(text, "kv_lora_rank", None):  # latent attention: one key and value for all heads
-            return cls(layers, 1, rank + text.qk_rope_head_dim)
-        return cls(layers, _kv_heads(text, heads), getattr(text, "head_dim", None) or text.hidden_size // heads)
+            return cls.alike(layers, 1, rank + text.qk_rope_head_dim)
+        if text.model_type in DIFFERENT:
+            sizes = ("num_key_value_heads", "head_dim")
+            kv_heads, widths = ([of_layer(text, layer, name) for layer in attention_layers(text)] for name in sizes)
+            return cls(tuple(zip(kv_heads, widths, strict=True)))
+        return cls.alike(layers, _kv_heads(text, heads), getattr(text, "head_dim", None) or text.hidden_size // heads)
 
     def slot_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of a slot: keys and values of all layers."""
-        return 2 * self.layers * self.kv_heads * self.width * dtype.itemsize
+        return 2 * sum(kv_heads * width for kv_heads, width in self.heads) * dtype.itemsize
 
 
 def _kv_heads(text: Any, heads: int) -> int:
@@ -61,32 +69,59 @@ def _kv_heads(text: Any, heads: int) -> int:
 def attention_layers(config: Any) -> list[int]:
     """The indices of the layers of a ``transformers`` text configuration that have keys and values."""
     types = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
-    return [layer for layer, kind in enumerate(types) if kind not in WITHOUT_ATTENTION]
+    own = len(types) - (getattr(config, "num_kv_shared_layers", 0) or 0)  # those behind read those of earlier ones
+    return [layer for layer, kind in enumerate(types[:own]) if kind not in WITHOUT_ATTENTION]
+
+
+def of_layer(config: Any, layer: int, name: str) -> int:
+    """A number of a layer's own, where a family's layers are ``DIFFERENT``."""
+    each = config.per_layer_config
+    if isinstance(each, dict):  # as it is written
+        return int(each.get(str(layer), {}).get(name) or getattr(config, name))
+    return int(getattr(each[layer], name))
 
 
 class KVPool:
-    """Two tensors ``(kv_heads, slots, width)`` for each layer, allocated once."""
+    """Two tensors ``(kv_heads, slots, width)`` for each layer, allocated once. Layers with the same heads are one
+    tensor, so that one operation copies a slot of all."""
 
     def __init__(
         self, shape: KVShape, slots: int, dtype: torch.dtype, device: torch.device | str, spare: int = 0
     ) -> None:
         """``spare``: unread slots behind the others, for the padding rows of a round."""
         self.slots = slots
-        # (layers, keys and values, kv_heads, slots, width): one tensor, so that one operation copies a whole slot
-        self.whole = zeros((shape.layers, 2, shape.kv_heads, slots + spare, shape.width), dtype, torch.device(device))
-        self.keys = [self.whole[layer, 0] for layer in range(shape.layers)]
-        self.values = [self.whole[layer, 1] for layer in range(shape.layers)]
+        kinds = list(dict.fromkeys(shape.heads))
+        self._layers = [[layer for layer, own in enumerate(shape.heads) if own == kind] for kind in kinds]
+        # (layers, keys and values, kv_heads, slots, width) of each kind
+        self.parts = [
+            zeros((len(layers), 2, kv_heads, slots + spare, width), dtype, torch.device(device))
+            for layers, (kv_heads, width) in zip(self._layers or [[]], kinds or [(1, 1)], strict=True)
+        ]
+        by_layer = {
+            layer: one
+            for layers, part in zip(self._layers, self.parts, strict=False)
+            for layer, one in zip(layers, part, strict=True)
+        }
+        self._both = [by_layer[layer] for layer in range(len(shape.heads))]
+        self.keys, self.values = [both[0] for both in self._both], [both[1] for both in self._both]
         # the same memory as bytes, for copies of few slots on a CPU: torch's take 110 us after a forward
-        self._host: NDArray[np.uint8] | None = self.whole.view(torch.uint8).numpy() if self.whole.is_cpu else None
+        on_cpu = self.parts[0].is_cpu
+        self._host: list[NDArray[np.uint8]] | None = (
+            [part.view(torch.uint8).numpy() for part in self.parts] if on_cpu else None
+        )
         self.positions = np.zeros(slots + spare, dtype=np.int64)  # of the token in each slot, in its text
         # a stream has the same span for up to 64 tokens, and making its views costs as much as a layer's attention
         self.views = functools.lru_cache(maxsize=MAX_VIEWS)(self._views)
 
     def _views(self, base: int, span: int, block: int) -> list[LayerView]:
         """Each layer's view of the slots ``base .. base + span``, with values in blocks of ``block`` slots."""
-        keys, values = self.whole[:, :, :, base : base + span].unbind(1)
-        blocks = [part.unbind() for part in torch.split(values, block, 2)]
-        return list(zip(zip(keys.transpose(2, 3).unbind(), strict=True), zip(*blocks, strict=True), strict=True))
+        found: dict[int, LayerView] = {}
+        for layers, part in zip(self._layers, self.parts, strict=False):
+            keys, values = part[:, :, :, base : base + span].unbind(1)
+            blocks = [some.unbind() for some in torch.split(values, block, 2)]
+            each = zip(zip(keys.transpose(2, 3).unbind(), strict=True), zip(*blocks, strict=True), strict=True)
+            found |= dict(zip(layers, each, strict=True))
+        return [found[layer] for layer in range(len(self._both))]
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write ``keys`` and ``values`` ``(kv_heads, n, width)`` into the int64 ``slots`` ``(n,)``."""
@@ -100,7 +135,7 @@ class KVPool:
     def gather(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values ``(kv_heads, n, width)`` in the int64 ``slots`` ``(n,)``. Unlike ``view`` it
         can be recorded in a CUDA graph, because the slots are data."""
-        keys, values = self.whole[layer].index_select(2, slots).unbind()
+        keys, values = self._both[layer].index_select(2, slots).unbind()
         return keys, values
 
     def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
@@ -110,25 +145,36 @@ class KVPool:
         if self._host is None:
             self._copy_on_device(source, target)
         elif len(source) == 1:  # the usual case; without lists of indices it takes a third of the time
-            self._host[:, :, :, target[0]] = self._host[:, :, :, source[0]]
+            for part in self._host:
+                part[:, :, :, target[0]] = part[:, :, :, source[0]]
         else:
-            self._host[:, :, :, target] = self._host[:, :, :, source]
+            for part in self._host:
+                part[:, :, :, target] = part[:, :, :, source]
         self.positions[target] = self.positions[source]
 
     def _copy_on_device(self, source: Sequence[int], target: Sequence[int]) -> None:
-        device = self.whole.device
-        read = torch.tensor(source, dtype=torch.int64, device=device)
-        write = torch.tensor(target, dtype=torch.int64, device=device)
-        self.whole.index_copy_(3, write, self.whole.index_select(3, read))
+        read = torch.tensor(source, dtype=torch.int64, device=self.device)
+        write = torch.tensor(target, dtype=torch.int64, device=self.device)
+        for part in self.parts:
+            part.index_copy_(3, write, part.index_select(3, read))
 
     def duplicate(self, source: int, target: int, count: int) -> None:
         """See :class:`actors.engines.engine.Pool`. It needs no temporary copy, as :meth:`copy` does."""
-        self.whole[:, :, :, target : target + count] = self.whole[:, :, :, source : source + count]
+        for part in self.parts:
+            part[:, :, :, target : target + count] = part[:, :, :, source : source + count]
         self.positions[target : target + count] = self.positions[source : source + count]
 
     @property
     def bytes(self) -> int:
-        return self.whole.numel() * self.whole.element_size()
+        return sum(part.numel() * part.element_size() for part in self.parts)
+
+    @property
+    def device(self) -> torch.device:
+        return self.parts[0].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].dtype
 
 
 class RegionAllocator:

@@ -39,6 +39,8 @@ def is_plain(spec: DecoderSpec) -> bool:
         return False
     if (spec.embedding_scale, spec.residual_scale, spec.logit_scale) != (1.0, 1.0, 1.0):
         return False
+    if len({(one.heads, one.kv_heads, one.width) for one in spec.attentions}) > 1 or spec.inputs is not None:
+        return False
     for layer in spec.layers:
         attention, mlp, norms = layer.attention, layer.mlp, layer.norms
         if attention is None or attention.gated:
@@ -48,6 +50,8 @@ def is_plain(spec: DecoderSpec) -> bool:
         if layer.parallel or None in (norms.attention, norms.mlp) or norms.behind_attention or norms.behind_mlp:
             return False
         if attention.latent or attention.window or attention.cap or attention.sinks:
+            return False
+        if attention.shares is not None or attention.value_norm or layer.scale:
             return False
         if attention.unit_norm or attention.whole_norm or (turning is not None and turning.stretch):
             return False
@@ -61,20 +65,17 @@ def is_plain(spec: DecoderSpec) -> bool:
 def compiles(spec: DecoderSpec) -> bool:
     """Whether numba compiles a model's layers here."""
     kernels = compiled_kernels()
-    first = spec.attention
     windows = {(attention.window, attention.chunked) for attention in spec.attentions if attention.window}
-    alike = all(
-        (attention.heads, attention.kv_heads, attention.width) == (first.heads, first.kv_heads, first.width)
-        for attention in spec.attentions
-    )
     convolutions = {mixer.kernel for mixer in spec.recurrent}
-    if kernels is None or len(windows) > 1 or len(convolutions) > 1 or not alike:
+    if kernels is None or len(windows) > 1 or len(convolutions) > 1:
         return False
     latents = [attention.latent for attention in spec.attentions if attention.latent is not None]
     sizes = {latent.rank for latent in latents} | {latent.turned for latent in latents}
+    sizes |= {attention.width for attention in spec.attentions}
+    sizes |= set() if spec.inputs is None else {spec.inputs.width}
     for mixer in spec.recurrent:
         sizes |= {mixer.keys, mixer.values, mixer.normed}
-    return fits(kernels.LANES, spec.hidden, first.width, *spec.inner, *sizes)
+    return fits(kernels.LANES, spec.hidden, *spec.inner, *sizes)
 
 
 def is_compiled(config: Any) -> bool:

@@ -76,7 +76,7 @@ class LlamaEngine:
         if recorder is None and self.device.type == "cuda":
             recorder = CudaRecorder(self.device)
         spare = 0 if recorder is None else MAX_ROWS
-        self.pool = KVPool(weights.shape.kv, slots, self.dtype, self.device, spare)
+        self.pool = KVPool(weights.kv, slots, self.dtype, self.device, spare)
         self._weights = weights
         self.draft_vocabulary = weights.covered
         self._candidates = min(info.vocab_size, weights.shape.vocabulary)

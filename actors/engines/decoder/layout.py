@@ -25,21 +25,16 @@ from actors.engines.weights.source import WeightSource
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """Sizes that all layers share."""
+    """Sizes that all layers share, but for those of compiled ones."""
 
     layers: int
-    attentions: int  # layers with keys and values
     hidden: int
-    heads: int
+    heads: int  # these three of the first layer with attention
     kv_heads: int
     width: int  # of a head
     inner: int  # of the widest MLP
     vocabulary: int  # of the head
     eps: float
-
-    @property
-    def kv(self) -> KVShape:
-        return KVShape(self.attentions, self.kv_heads, self.width)
 
     @property
     def rotated(self) -> int:
@@ -84,6 +79,20 @@ class RecurrentWeights:
 
 
 @dataclass(slots=True)
+class BesideWeights:
+    gate: Matrix
+    out: Matrix
+    norm: Affine
+
+
+@dataclass(slots=True)
+class InputWeights:
+    table: Matrix
+    matrix: Matrix
+    norm: Tensor
+
+
+@dataclass(slots=True)
 class LayerWeights:
     """Norms that a layer has not are None; of an MLP of experts ``up`` and ``down`` are the shared one's, or None.
     ``qkv``: of a recurrent layer the channels of its convolution (queries, keys and values), then the gate, then what
@@ -92,7 +101,7 @@ class LayerWeights:
     spec: described.Layer
     attention_norm: Affine | None
     qkv: Matrix
-    head_norms: Tensor | None  # (heads + kv_heads, width): of queries and keys
+    head_norms: Tensor | None  # (heads that are normed, width): of queries, keys and values
     out: Matrix
     mlp_norm: Affine | None
     up: Matrix | None  # gate and up side by side
@@ -103,6 +112,8 @@ class LayerWeights:
     behind_attention: Affine | None = None
     behind_mlp: Affine | None = None
     sinks: Tensor | None = None
+    beside: BesideWeights | None = None
+    scale: float = 1.0
 
 
 @dataclass(slots=True)
@@ -114,6 +125,12 @@ class DecoderWeights:
     norm: Affine
     head: Matrix
     covered: DraftVocabulary | None = None  # what the head's rows stand for; None: the whole vocabulary
+    inputs: InputWeights | None = None
+
+    @property
+    def kv(self) -> KVShape:
+        own = (attention for attention in self.spec.attentions if attention.shares is None)
+        return KVShape(tuple((attention.kv_heads, attention.width) for attention in own))
 
     def count(self) -> int:
         """Weights that one token's forward reads."""
@@ -156,7 +173,6 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
     first = spec.attention
     shape = DecoderShape(
         len(layers),
-        len(spec.attentions),
         spec.hidden,
         first.heads,
         first.kv_heads,
@@ -167,7 +183,7 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
     )
     norm = take.norm(spec.final_norm)
     assert norm is not None
-    return DecoderWeights(spec, shape, embedding, layers, norm, head, covered)
+    return DecoderWeights(spec, shape, embedding, layers, norm, head, covered, take.inputs(spec.inputs))
 
 
 class _Taken:
@@ -205,7 +221,21 @@ class _Taken:
             self.norm(norms.behind_attention),
             self.norm(norms.behind_mlp),
             sinks,
+            self._beside(layer.beside),
+            1.0 if layer.scale is None else float(self._source.take(layer.scale)),
         )
+
+    def _beside(self, beside: described.Beside | None) -> BesideWeights | None:
+        norm = None if beside is None else self.norm(beside.norm)
+        if beside is None or norm is None:
+            return None
+        return BesideWeights(self.matrix((beside.gate,)), self.matrix((beside.out,)), norm)
+
+    def inputs(self, inputs: described.LayerInputs | None) -> InputWeights | None:
+        if inputs is None:
+            return None
+        norm = self._source.take(inputs.norm).float()
+        return InputWeights(self.matrix((inputs.table,)), self.matrix((inputs.matrix,)), norm)
 
     def _floats(self, name: str | None) -> Tensor | None:
         return None if name is None else self._source.take(name).float()
@@ -282,7 +312,8 @@ class _Taken:
             if order is not None:
                 joined, bias = joined.in_order(order.numpy()), None if bias is None else bias[order]
             return Matrix.of_blocks(joined, bias)
-        weights = [self._source.take(name) for name in names]
+        taken = {name: self._source.take(name) for name in dict.fromkeys(names)}  # keys may be values, too
+        weights = [taken[name] for name in names]
         bias = self._joined_bias(names, [len(weight) for weight in weights])
         kinds = {weight.dtype for weight in weights}
         if len(kinds) > 1:
@@ -308,14 +339,18 @@ class _Taken:
         """One row a head, in the order of its turned dimensions."""
         if attention.unit_norm:
             return torch.ones(attention.heads + attention.kv_heads, attention.width)
-        if attention.query_norm is None or attention.key_norm is None:
+        if attention.query_norm is None:
             return None
         width, order = attention.width, _order(attention)
         parts = []
         for name, heads in ((attention.query_norm, attention.heads), (attention.key_norm, attention.kv_heads)):
+            if name is None:
+                continue
             weight = self._source.take(name).float() + self._spec.norm.offset
             rows = weight.reshape(-1, width).expand(heads, -1) if weight.numel() == width else weight.view(heads, width)
             parts.append(rows[:, order.to(rows.device)])
+        if attention.value_norm:
+            parts.append(torch.ones(attention.kv_heads, width))
         return torch.cat(parts)
 
 
@@ -334,9 +369,10 @@ def _qkv_order(attention: Attention) -> Tensor | None:
     width, order = attention.width, _order(attention)
     if order.tolist() == [*range(width)] and not attention.gated:
         return None
+    kv_heads = attention.kv_heads if attention.shares is None else 0
     apart, queries = (2 if attention.gated else 1) * width, torch.arange(attention.heads)[:, None]
-    keys = torch.arange(attention.kv_heads)[:, None] * width + attention.heads * apart
-    values = torch.arange(attention.kv_heads * width) + attention.heads * apart + attention.kv_heads * width
+    keys = torch.arange(kv_heads)[:, None] * width + attention.heads * apart
+    values = torch.arange(kv_heads * width) + attention.heads * apart + kv_heads * width
     gates = queries * apart + width + torch.arange(width) if attention.gated else values[:0]
     heads = [(queries * apart + order).reshape(-1), (keys + order).reshape(-1)]
     return torch.cat([*heads, values, gates.reshape(-1)])

@@ -84,6 +84,8 @@ class Attention:
     unit_norm: bool = False  # of every head of queries and keys, without weights
     sinks: str | None = None  # (heads,): a score that takes a share and has no value
     latent: Latent | None = None
+    value_norm: bool = False  # of every head, without weights
+    shares: int | None = None  # the layer whose keys and values it reads; it has none then, and ``qkv`` is queries
     gated: bool = False  # behind each head's queries stands a gate, through whose sigmoid its output goes
 
 
@@ -174,6 +176,29 @@ class Norms:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What a layer adds behind its two halves (Gemma 4): of its own ``LayerInputs``, times a gate of the stream."""
+
+    activation: str  # of ACTIVATIONS
+    gate: str  # (width, hidden)
+    out: str  # (hidden, width)
+    norm: str  # of what is added
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """``width`` numbers a token for each layer: a row of a table, and what a matrix makes of its embedding."""
+
+    width: int
+    table: str  # (vocabulary, layers * width)
+    matrix: str  # (layers * width, hidden)
+    norm: str  # of what the matrix gives, each layer's
+    table_scale: float
+    matrix_scale: float
+    scale: float  # of their sum
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """A mixer and an MLP, one behind the other, or with ``parallel`` both of the same input. With ``parallel`` and no
     norm before the MLP it shares the mixer's."""
@@ -182,6 +207,8 @@ class Layer:
     mlp: Mlp | Experts
     norms: Norms
     parallel: bool = False
+    beside: Beside | None = None
+    scale: str | None = None  # (1,): by what the stream is multiplied behind the layer
 
     @property
     def attention(self) -> Attention | None:
@@ -190,7 +217,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A whole model. Heads are alike in all layers."""
+    """A whole model."""
 
     hidden: int
     vocabulary: int
@@ -203,10 +230,11 @@ class DecoderSpec:
     residual_scale: float = 1.0  # of what each half of a layer adds
     logit_scale: float = 1.0
     logit_cap: float = 0.0  # logits become ``cap * tanh(logit / cap)``; 0: they stay
+    inputs: LayerInputs | None = None
 
     @property
     def attention(self) -> Attention:
-        """The first layer's that has one; all share its sizes."""
+        """The first layer's that has one."""
         return self.attentions[0]
 
     @property
@@ -222,6 +250,8 @@ class DecoderSpec:
     def names(self) -> Iterator[str]:
         """Of the weights that every checkpoint has: all but biases, and the head, which may be the embedding."""
         yield from (self.embedding, self.final_norm)
+        if self.inputs is not None:
+            yield from (self.inputs.table, self.inputs.matrix, self.inputs.norm)
         for layer in self.layers:
             mixer, mlp = layer.mixer, layer.mlp
             shared = (*mlp.shared.up, mlp.shared.down) if isinstance(mlp, Experts) and mlp.shared else ()
@@ -234,7 +264,9 @@ class DecoderSpec:
                 if (latent := mixer.latent) is not None:
                     own += (latent.query, latent.down, latent.norm, latent.up, latent.query_down, latent.query_norm)
             norms = (layer.norms.attention, layer.norms.mlp, layer.norms.behind_attention, layer.norms.behind_mlp)
-            yield from (name for name in (mixer.out, *own, *norms) if name is not None)
+            beside = layer.beside
+            last = () if beside is None else (beside.gate, beside.out, beside.norm)
+            yield from (name for name in (mixer.out, *own, *norms, *last, layer.scale) if name is not None)
 
     @property
     def dense(self) -> tuple[Mlp, ...]:

@@ -143,12 +143,13 @@ class Dflash:
         self.heads = int(config["num_attention_heads"])
         kv_heads = int(config.get("num_key_value_heads") or self.heads)
         width = int(config.get("head_dim") or hidden // self.heads)
-        self.shape = KVShape(int(config["num_hidden_layers"]), kv_heads, width)
+        self.head_width = width
+        self.shape = KVShape.alike(int(config["num_hidden_layers"]), kv_heads, width)
         self._eps = float(config.get("rms_norm_eps", 1e-6))
         small = {name: tensor for name, tensor in weights.items() if tensor.ndim == 1}
         self._small = {name: tensor.to(trunk.device, trunk.dtype) for name, tensor in small.items()}
         self._join = trunk.linear(weights["fc.weight"])
-        self._layers = [self._layer(weights, f"layers.{index}") for index in range(self.shape.layers)]
+        self._layers = [self._layer(weights, f"layers.{index}") for index in range(len(self.shape.heads))]
         self._rotary = _rotary(config, trunk.device)
 
     def _layer(self, weights: Weights, name: str) -> _BlockLayer:
@@ -183,7 +184,7 @@ class Dflash:
         if "mask_embedding" in self._small:
             x = torch.where((ids == self.convention.mask_token)[:, None], self._small["mask_embedding"], x)
         turns = self._rotary(x[None], rows.positions[None])
-        width = self.shape.width
+        width = self.head_width
         for place, layer in enumerate(self._layers):
 
             def attend(read: Tensor, place: int = place, layer: _BlockLayer = layer) -> Tensor:
@@ -214,7 +215,7 @@ class Dflash:
 
     def _keyed(self, layer: _BlockLayer, x: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Keys and values ``(kv_heads, rows, width)``."""
-        keys, values = layer.key_value(x).view(len(x), -1, self.shape.width).chunk(2, 1)
+        keys, values = layer.key_value(x).view(len(x), -1, self.head_width).chunk(2, 1)
         return self._turned(keys, layer.key_norm, turns), values.transpose(0, 1)
 
     def _turned(self, x: Tensor, norm: Tensor | None, turns: tuple[Tensor, Tensor]) -> Tensor:
@@ -269,7 +270,7 @@ class BlockEngine:
             for segment, visible in zip(batch.segments, layer, strict=True):
                 mask = torch.from_numpy(np.where(visible, np.float32(0), np.float32(-np.inf)))
                 stretches.append(Stretch(segment.base, segment.span, mask.to(self.device, self.dtype)))
-            looks.append(PoolAttention(self.pool, stretches, self.head.heads, self.head.shape.width**-0.5, exact=False))
+            looks.append(PoolAttention(self.pool, stretches, self.head.heads, self.head.head_width**-0.5, exact=False))
         places = torch.cat([torch.arange(segment.rows) for segment in batch.segments]).to(self.device)
         x = self.head.block(self.pool, ids, BlockRows(slots, positions, places, looks))
         return self.head.logits(x), x

@@ -96,7 +96,7 @@ class Eagle3:
         number = 1
         while f"layers.{number}.self_attn.q_proj.weight" in weights:
             number += 1
-        self.shape = KVShape(number, kv_heads, head_width)
+        self.shape = KVShape.alike(number, kv_heads, head_width)
         small = {name: tensor for name, tensor in weights.items() if "norm" in name or name.endswith("bias")}
         self._weights = {name: tensor.to(trunk.device, trunk.dtype) for name, tensor in small.items()}
         names = [prefix, *(f"layers.{layer}" for layer in range(1, number))]
@@ -187,7 +187,7 @@ class Eagle3:
         return (normed if self.convention.norms_logits else x), (normed if self.convention.recycles_normed else x)
 
     def _attend(self, place: int, layer: _EagleLayer, read: Tensor, look: Look, turns: tuple[Tensor, Tensor]) -> Tensor:
-        width = self.shape.width
+        width = self.shape.heads[0][1]
         qkv = layer.qkv(read)
         if layer.qkv_bias is not None:
             qkv = qkv + layer.qkv_bias

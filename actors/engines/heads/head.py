@@ -27,7 +27,7 @@ class Look:
     def __call__(self, layer: int, queries: Tensor, scale: float) -> Tensor:
         """``(rows, heads * width)`` from queries ``(rows, heads, width)``, with keys and values in the pool."""
         if self._attention is None:
-            device = self.pool.whole.device
+            device = self.pool.device
             masks = [np.where(one.visible, np.float32(0), np.float32(-np.inf)) for one in self._segments]
             stretches = [
                 Stretch(one.base, one.span, torch.from_numpy(mask).to(device, queries.dtype))

@@ -221,15 +221,15 @@ def gate_heads(x, size, gates, apart, start, rows):
 
 @njit(error_model="numpy")
 def norm_heads(qkv, apart, rows, layer, body):
-    """Queries and keys of every row normed where they lie, each head, or all heads of a kind together."""
-    width, queries, keys = body.width, body.heads * body.width, body.kv_heads * body.width
-    terms = NormTerms(body.norm, array_at(layer.heads, queries + keys, np.float32), 0, body.eps)
+    """Heads of every row that are normed, its first ones, where they lie: each, or all of a kind together."""
+    width, queries, keys = layer.width, layer.queries * layer.width, layer.own * layer.width
+    terms = NormTerms(body.norm, array_at(layer.heads, layer.normed * width, np.float32), 0, body.eps)
     for start in range(0, rows * apart, apart):
         if layer.whole:
             norm_part(qkv, start, queries, terms, 0, qkv)
             norm_part(qkv, start + queries, keys, terms, queries, qkv)
         else:
-            for place in range(0, queries + keys, width):
+            for place in range(0, layer.normed * width, width):
                 norm_part(qkv, start + place, width, terms, place, qkv)
 
 

@@ -65,23 +65,27 @@ class CompiledBody:
         self.read_bytes = laid.read_bytes
         self.trunk = CompiledTrunk(weights, kernels, team, laid.jobs[-1:].copy())
         self._turns = _Turns()
-        places = iter(range(pool.whole.shape[0]))
+        own = iter(zip(pool.keys, pool.values, strict=True))
         for index, layer in enumerate(weights.layers):
             mine, attention = laid.layers[index], layer.spec.attention
             if attention is None:
                 continue
-            place = next(places)
-            mine["keys"], mine["values"] = pool.keys[place].data_ptr(), pool.values[place].data_ptr()
+            if attention.shares is None:
+                mine["keys"], mine["values"] = (tensor.data_ptr() for tensor in next(own))
+            else:
+                mine["keys"], mine["values"] = (laid.layers[attention.shares][name] for name in ("keys", "values"))
             if attention.rotation is not None:
                 self._turns.layers.setdefault(attention.rotation, []).append(index)
                 self._turns.attention[attention.rotation] = attention
+        kinds = {(one.heads, one.kv_heads, one.width): one for one in weights.spec.attentions}
+        self._heads = list(kinds.values())
         self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
         self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
-        self._attention["half"] = pool.whole.dtype == torch.bfloat16
+        self._attention["half"] = pool.dtype == torch.bfloat16
         shape, spec = self.shape, weights.spec
         half, table = laid.table(weights.embedding, weights.head.blocks is weights.embedding.blocks)
-        self._tell(depth=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads)
-        self._tell(width=shape.width, eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
+        self._tell(depth=shape.layers, hidden=shape.hidden, inputs=laid.inputs)
+        self._tell(eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
         self._tell(layers=laid.layers.ctypes.data, jobs=laid.jobs.ctypes.data, half=half, embedding=table)
         self._tell(embedding_scale=spec.embedding_scale, residual_scale=spec.residual_scale, logit_cap=spec.logit_cap)
         self._tell(norm=kernels.CENTRED if spec.norm.centred else kernels.RMS, sizes=laid.sizes.ctypes.data)
@@ -166,7 +170,7 @@ class CompiledBody:
 
     def _make_room(self, rows: int, most: int, span: int, segments: int) -> None:
         """``most``: rows of a segment at most."""
-        shape, rooms = self.shape, self._rooms
+        rooms = self._rooms
         if len(rooms.between) < rows * self._numbers:
             rooms.between = np.empty(rows * self._numbers, np.float32)
             self._tell(room=rooms.between.ctypes.data)
@@ -176,8 +180,11 @@ class CompiledBody:
             rooms.looks = np.empty(looks, np.int64)
             self._tell(looks=rooms.looks.ctypes.data)
         tiles = 0 if self.streams is None else (most + 1) * self.streams.tile
-        own = most * shape.heads // shape.kv_heads * (span + 2 * shape.width) + self._kernels.LANES * shape.width
-        own = max(own, tiles)
+        heads = [
+            most * kind.heads // kind.kv_heads * (span + 2 * kind.width) + self._kernels.LANES * kind.width
+            for kind in self._heads
+        ]
+        own = max(*heads, tiles)
         if rooms.scores.shape[1] < own:
             rooms.scores = self._team.buffers(own)
             self._tell(scores=rooms.scores.ctypes.data, own_scores=rooms.scores.shape[1])

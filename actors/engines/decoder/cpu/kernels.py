@@ -7,8 +7,6 @@ imported, once per machine: numba keeps it on disk. It needs sizes that are mult
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 from numba import from_dtype, njit, types
 
@@ -39,6 +37,7 @@ from actors.engines.decoder.cpu.packing import pack_halves
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
 from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
 from actors.engines.decoder.cpu.products import ESCAPE
+from actors.engines.decoder.cpu.records import BODY, INPUTS, LATENT, LAYER, Rooms
 from actors.engines.decoder.cpu.recurrent import mix_states
 from actors.engines.decoder.cpu.simd import LANES
 from actors.engines.decoder.cpu.state_walk import MIXER, STREAM, WALK, place_streams
@@ -53,6 +52,7 @@ __all__ = [
     "GROUP",
     "HAS_BFLOAT16",
     "HAS_TWELVE",
+    "INPUTS",
     "IN_BLOCKS",
     "JOB",
     "LANES",
@@ -75,66 +75,10 @@ __all__ = [
     "run_layers",
 ]
 
-# A norm: the address of its weights, that of what is added, or 0, and how it computes
-NORM = np.dtype([(name, np.int64) for name in ("weight", "bias", "kind")])
-# Of a layer what is not a product. Norms: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
-# behind them, where there are any. By address ``heads``, the norms of queries and keys, ``turns`` and ``query_turns``,
-# cosine and sine of every pair of keys and of queries at each position, ``sinks``, ``experts``, ``latent`` and, in
-# place of attention, ``mixer`` (of types of their names): 0 where there are none. ``inner_size``: of the MLP, or of the
-# shared expert, or 0
-LAYER = np.dtype(
-    [(name, NORM) for name in ("inputs", "inner", "behind", "last")]
-    + [(name, np.int64) for name in ("heads", "whole", "keys", "values", "turns", "query_turns", "window", "sinks")]
-    + [(name, np.int64) for name in ("gates", "mixer")]
-    + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated", "inner_size", "experts", "latent")]
-    + [(name, np.float32) for name in ("scale", "cap")]
-)
-# A model and where it computes. Sizes, of which ``pool`` is slots and ``vocabulary`` the head's rows to choose among;
-# ``window``: of the layers that have one, or 0, from its last multiple on if ``chunked``; ``norm``: how norms of heads
-# compute; ``half``: bfloat16 embeddings. Then by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that
-# has the norm before the head alone), ``jobs`` (q/k/v, out, gate and up, down of each, and the head), the embeddings, a
-# layer's ``attention``, the team's ``current`` job and ``state``; ``room`` for what stands between operations, whose
-# parts have ``sizes`` numbers a row (see ``Rooms``), ``looks`` for what rows see (see ``_look``), of all layers and of
-# those with windows, and ``scores`` of attention, ``own_scores`` for every thread; ``tokens``, int32 ids that the
-# candidates stand for, or 0: each for its own number; ``taps``, int64 of every layer and of what lies behind the last:
-# where among the ``kept`` states of a row in ``tapped`` what enters it is kept, or -1; 0: nothing is; ``walk``: of
-# recurrent layers
-BODY = np.dtype(
-    [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "pool", "vocabulary")]
-    + [(name, np.int64) for name in ("window", "chunked", "norm", "half")]
-    + [(name, np.int64) for name in ("layers", "jobs", "embedding", "reach", "attention")]
-    + [(name, np.int64) for name in ("current", "state", "room", "sizes", "looks", "scores", "own_scores", "tokens")]
-    + [(name, np.int64) for name in ("taps", "tapped", "kept", "walk")]
-    + [(name, np.float32) for name in ("eps", "embedding_scale", "residual_scale", "logit_cap")]
-)
-
-
-# Latent attention: by address the job of queries, or 0, and weights of both norms; ``query_rank``: that job's inputs
-LATENT = np.dtype(
-    [(name, np.int64) for name in ("query", "query_norm", "key_norm", "rank", "query_rank")] + [("eps", np.float32)]
-)
-
-
-class Rooms(NamedTuple):
-    """``rows`` rows between operations, flat."""
-
-    rows: Any
-    x: Any  # the residual stream
-    seen: Any  # what attention gives
-    qkv: Any
-    normed: Any
-    narrow: Any  # what half of a layer adds to the residual stream
-    both: Any  # gate and up
-    activated: Any
-    routed: Any  # the router's outputs, and where there are experts
-    gathered: Any  # ... rows that one takes
-    given: Any  # ... what it gives
-
-
 LOOKS = 3  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "5ffac2bb557bd8ff"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "4cf4ed4d0cfdde50"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -241,8 +185,8 @@ def _part(room, ends, number):
 
 @njit(error_model="numpy")
 def _cut(body, rows):
-    ends, sizes = np.zeros(11, np.int64), array_at(body.sizes, 10, np.int64)
-    for number in range(10):
+    ends, sizes = np.zeros(12, np.int64), array_at(body.sizes, 11, np.int64)
+    for number in range(11):
         ends[number + 1] = ends[number] + rows * sizes[number]
     room = body.room
     return Rooms(
@@ -257,13 +201,15 @@ def _cut(body, rows):
         _part(room, ends, 7),
         _part(room, ends, 8),
         _part(room, ends, 9),
+        _part(room, ends, 10),
     )
 
 
 @njit(error_model="numpy")
 def _make_latent(body, layer, down, rooms, helpers):
     """``rooms.qkv`` of latent attention: queries, and a key that is the value, too. Returns how far rows are apart."""
-    rows, latent, width, queries = rooms.rows, array_at(layer.latent, 1, LATENT)[0], body.width, body.heads * body.width
+    rows, latent, width = rooms.rows, array_at(layer.latent, 1, LATENT)[0], layer.width
+    queries = layer.queries * width
     apart = queries + width
     if latent.query == 0:
         perform(down, rooms.normed, rows, rooms.qkv, helpers)
@@ -289,23 +235,25 @@ def _make_latent(body, layer, down, rooms, helpers):
 def _attend(body, layer, look, rooms, told, helpers):
     """``rooms.seen``, once the rows' keys and values are in their slots. ``told``: positions and slots."""
     positions, slots = told
-    apart, rows, heads, kv_heads, width = look.columns, rooms.rows, body.heads, body.kv_heads, body.width
+    apart, rows, heads, own, width = look.columns, rooms.rows, layer.queries, layer.own, layer.width
+    look.apart, look.heads, look.width = heads * width, layer.kv_heads, width
     if layer.heads != 0:
         norm_heads(rooms.qkv, apart, rows, layer, body)
     if layer.turns != 0:
         turns = array_at(layer.query_turns, body.reach * width, np.float32)
         turn(rooms.qkv, apart, turns, width, positions, range(heads))
         turns = array_at(layer.turns, body.reach * width, np.float32)
-        turn(rooms.qkv, apart, turns, width, positions, range(heads, heads + kv_heads))
+        turn(rooms.qkv, apart, turns, width, positions, range(heads, heads + own))
     key = heads * width
-    value = key if layer.latent != 0 else key + kv_heads * width
-    keep_heads(rooms.qkv, key, layer.keys, look, slots)
-    keep_heads(rooms.qkv, value, layer.values, look, slots)
+    value = key if layer.latent != 0 else key + own * width
+    if own:
+        keep_heads(rooms.qkv, key, layer.keys, look, slots)
+        keep_heads(rooms.qkv, value, layer.values, look, slots)
     look.keys, look.values, look.sinks = layer.keys, layer.values, layer.sinks
     look.scale, look.cap = layer.scale, layer.cap
     perform(look, rooms.qkv, rows, rooms.seen, helpers)
     if layer.gates:
-        gate_heads(rooms.seen, heads * width, rooms.qkv, apart, value + kv_heads * width, rows)
+        gate_heads(rooms.seen, heads * width, rooms.qkv, apart, value + own * width, rows)
 
 
 @njit(error_model="numpy")
@@ -334,12 +282,44 @@ def _mixture(body, layer, up, down, rooms, helpers):
 
 
 @njit(error_model="numpy")
-def _embed(body, tokens, out):
-    if body.half == IN_BLOCKS:
-        embed_blocks(tokens, array_at(body.embedding, 1, JOB)[0], body.hidden, out)
+def _embed(tokens, table, half, size, scale, out):
+    if half == IN_BLOCKS:
+        embed_blocks(tokens, array_at(table, 1, JOB)[0], size, out)
     else:
-        embed(tokens, body.embedding, body.half, body.hidden, out)
-    scale_rows(out, body.hidden, body.hidden, len(tokens), body.embedding_scale)
+        embed(tokens, table, half, size, out)
+    scale_rows(out, size, size, len(tokens), scale)
+
+
+@njit(error_model="numpy")
+def _make_inputs(body, tokens, rooms, helpers):
+    """``rooms.inputs`` of all layers, see ``LayerInputs``."""
+    inputs, rows = array_at(body.inputs, 1, INPUTS)[0], rooms.rows
+    job, width, size = array_at(inputs.job, 1, JOB)[0], inputs.width, body.depth * inputs.width
+    perform(job, rooms.x, rows, rooms.both, helpers)
+    scale_rows(rooms.both, job.apart, size, rows, inputs.matrix_scale)
+    terms = NormTerms(RMS, array_at(inputs.norm, width, np.float32), 0, body.eps)
+    for row in range(rows):
+        for start in range(row * job.apart, row * job.apart + size, width):
+            norm_part(rooms.both, start, width, terms, 0, rooms.both)
+    _embed(tokens, inputs.table, inputs.half, size, inputs.table_scale, rooms.inputs)
+    add_scaled(rooms.inputs, rooms.both, job.apart, np.float32(1), size, rows)
+    scale_rows(rooms.inputs, size, size, rows, inputs.scale)
+
+
+@njit(error_model="numpy")
+def _add_beside(body, index, layer, rooms, helpers):
+    """See ``Beside``."""
+    jobs, width, rows = array_at(layer.beside, 2, JOB), array_at(body.inputs, 1, INPUTS)[0].width, rooms.rows
+    gate, out = jobs[0], jobs[1]
+    perform(gate, rooms.x, rows, rooms.both, helpers)
+    activation = Activation(layer.beside_activation, 0, width)
+    activate(rooms.both, gate.apart, rooms.activated, rows, activation)
+    for row in range(rows):
+        start = (row * body.depth + index) * width
+        for i in range(width):
+            rooms.activated[row * width + i] *= rooms.inputs[start + i]
+    perform(out, rooms.activated, rows, rooms.narrow, helpers)
+    _join(rooms.x, rooms.narrow, out.apart, layer.beside_norm, body, rows)
 
 
 @njit(error_model="numpy")
@@ -386,6 +366,9 @@ def _run_layer(body, index, looks, rooms, told, helpers):
     else:
         _mlp(layer, up, down, rooms, rooms.narrow, helpers)
     _join(rooms.x, rooms.narrow, apart, layer.last, body, rows)
+    if layer.beside != 0:
+        _add_beside(body, index, layer, rooms, helpers)
+    scale_rows(rooms.x, body.hidden, body.hidden, rows, layer.factor)
     _norm(rooms.x, layers[index + 1].inputs, body, rows, rooms.normed)
 
 
@@ -411,10 +394,11 @@ def run_layers(model, numbers, visible, choices, made):
     tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
     keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 3)
     rooms, look = _cut(body, rows), array_at(body.attention, 1, JOB)[0]
-    _embed(body, tokens, rooms.x)
+    _embed(tokens, body.embedding, body.half, hidden, body.embedding_scale, rooms.x)
+    if body.inputs != 0:
+        _make_inputs(body, tokens, rooms, helpers)
     _norm(rooms.x, array_at(body.layers, 1, LAYER)[0].inputs, body, rows, rooms.normed)
-    look.apart, look.requests = body.heads * body.width, number
-    look.heads, look.slots, look.width, look.room = body.kv_heads, body.pool, body.width, span
+    look.requests, look.slots, look.room = number, body.pool, span
     look.scores, look.own_scores = body.scores, body.own_scores
     looks = _sights(body, segments, visible, rows, span)
     if body.walk != 0:

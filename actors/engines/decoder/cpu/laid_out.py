@@ -46,6 +46,7 @@ class LaidOut:
         self.layers: Record = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
         for index, layer in enumerate(weights.layers):
             self._lay_out(layer, self.layers[index], self.jobs[4 * index : 4 * index + 4])
+        self.inputs = self._inputs(weights)
         self._product(self.jobs[-1:], weights.head)
         self._norm(self.layers[-1]["inputs"], weights.norm, weights.spec.logit_scale)
         for index in range(len(self.jobs)):  # behind the head the next forward
@@ -102,6 +103,14 @@ class LaidOut:
                 self._norm(layer[name], Affine(torch.ones(weights.qkv.weight.shape[1])))
                 layer[name]["kind"] = self._kernels.PLAIN
         layer["parallel"], layer["shares"] = parallel, shares
+        layer["factor"] = weights.scale
+        if weights.beside is not None and weights.spec.beside is not None:
+            jobs = np.zeros(2, self._kernels.JOB)
+            self._product(jobs[:1], weights.beside.gate)
+            self._product(jobs[1:], weights.beside.out)
+            layer["beside"] = self.keep(jobs)
+            layer["beside_activation"] = ACTIVATIONS.index(weights.spec.beside.activation)
+            self._norm(layer["beside_norm"], weights.beside.norm)
         if isinstance(mixer, Recurrent):
             assert weights.recurrent is not None
             layer["mixer"] = self._recurrent(mixer, weights.recurrent)
@@ -120,9 +129,25 @@ class LaidOut:
     def _attention(self, spec: Attention, weights: LayerWeights, layer: Any) -> None:
         layer["whole"], layer["gates"] = spec.whole_norm, spec.gated
         layer["window"], layer["cap"], layer["scale"] = spec.window, spec.cap, spec.scale
+        layer["queries"], layer["kv_heads"], layer["width"] = spec.heads, spec.kv_heads, spec.width
+        layer["own"] = spec.kv_heads if spec.shares is None else 0
+        layer["normed"] = 0 if weights.head_norms is None else len(weights.head_norms)
         layer["heads"], layer["sinks"] = self._numbers(weights.head_norms), self._numbers(weights.sinks)
         if weights.latent is not None and spec.latent is not None:
             layer["latent"] = self._latent(spec.latent, weights.latent)
+
+    def _inputs(self, weights: DecoderWeights) -> int:
+        """The address of the record of layers' inputs, or 0."""
+        spec, found = weights.spec.inputs, weights.inputs
+        if spec is None or found is None:
+            return 0
+        inputs, job = np.zeros(1, self._kernels.INPUTS), np.zeros(1, self._kernels.JOB)
+        self._product(job, found.matrix)
+        inputs["job"], inputs["norm"], inputs["width"] = self.keep(job), self._numbers(found.norm), spec.width
+        inputs["half"], inputs["table"] = self.table(found.table, False)
+        for name in ("table_scale", "matrix_scale", "scale"):
+            inputs[name] = getattr(spec, name)
+        return self.keep(inputs)
 
     def _recurrent(self, spec: Recurrent, weights: RecurrentWeights) -> int:
         """The address of the record of a recurrent layer."""
@@ -176,8 +201,11 @@ class LaidOut:
         inner = max(shape.inner, *ranks)
         if latent:
             up, qkv = max(up, qkv), max(qkv, (shape.heads + 1) * shape.width)
+        inputs = 0 if weights.inputs is None else len(weights.inputs.matrix.weight)
+        up, inner = max(up, inputs), max(inner, 0 if weights.spec.inputs is None else weights.spec.inputs.width)
         narrow, gathered = max(out, down, downs), shape.hidden if self._experts else 0
         given = narrow if self._experts else 0
-        seen = max(shape.heads * shape.width, *(spec.inner for spec in weights.spec.recurrent), 0)
-        sizes = [shape.hidden, seen, qkv, shape.hidden, narrow, max(up, ups), inner, routers, gathered, given]
+        heads = max(spec.heads * spec.width for spec in weights.spec.attentions)
+        seen = max(heads, *(spec.inner for spec in weights.spec.recurrent), 0)
+        sizes = [shape.hidden, seen, qkv, shape.hidden, narrow, max(up, ups), inner, routers, gathered, given, inputs]
         return np.array(sizes, np.int64)

@@ -177,8 +177,7 @@ def mix_states(body, layer, inputs, look, rooms, helpers):
         return
     _weigh(mixer, walk, raw, mixed)
     look.walk, look.requests = body.walk, walk.count
-    apart, heads = look.apart, look.heads
     look.apart, look.heads = inner, mixer.heads
     perform(look, mixed, rows, rooms.seen, helpers)
-    look.walk, look.apart, look.heads = 0, apart, heads
+    look.walk = 0
     _gate(mixer, rows, body.eps, rooms.qkv, inputs.apart, rooms.seen)

@@ -64,6 +64,7 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
     "gemma": gemma.describe,
     "gemma2": gemma.describe,
     "gemma3_text": gemma.describe,
+    "gemma4_text": gemma.describe_4,
     "phi": phi.describe_phi,
     "phi3": phi.describe,
     "smollm3": smollm.describe,

@@ -1,15 +1,21 @@
-"""Gemma 1, 2 and 3: norms that multiply by one more than their weights, and a scaled embedding.
+"""Gemma 1 to 4: scaled embeddings, and norms that multiply by one more than their weights but in Gemma 4.
 
 Gemma 2 and 3 have norms behind attention and MLP too, and layers with windows, which Gemma 3 turns by a base of their
-own. Gemma 2 caps scores and logits.
+own. Gemma 2 caps scores and logits. Gemma 4 has wider heads in layers without windows, layers that read keys and
+values of earlier ones, and inputs of each layer's own.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import torch
+
+from actors.engines.cache.pool import of_layer
 from actors.engines.decoder.families.parts import (
     Undescribed,
+    activation,
     attention,
     before,
     decoder,
@@ -18,8 +24,10 @@ from actors.engines.decoder.families.parts import (
     mlp,
     rotation,
     weight,
+    weights,
+    window_of,
 )
-from actors.engines.decoder.spec import DecoderSpec, Layer, Norm, Norms
+from actors.engines.decoder.spec import Attention, Beside, DecoderSpec, Layer, LayerInputs, Norm, Norms, Rotation
 
 
 def describe(config: Any) -> DecoderSpec:
@@ -52,6 +60,81 @@ def describe(config: Any) -> DecoderSpec:
         embedding_scale=config.hidden_size**0.5,
         logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,
     )
+
+
+def describe_4(config: Any) -> DecoderSpec:
+    """Layers differ in their heads; the last ones read keys and values of earlier ones."""
+    if getattr(config, "use_bidirectional_attention", None) == "all":
+        raise Undescribed("its attention is not causal")
+    if config.enable_moe_block:
+        raise Undescribed("experts stand beside an MLP")
+    count, width = config.num_hidden_layers, config.hidden_size_per_layer_input
+    own = count - config.num_kv_shared_layers
+    act = activation(config.hidden_activation)
+
+    def layer(index: int) -> Layer:
+        kind, shares = kind_of(config, index), index >= own
+        wide = config.use_double_wide_mlp and shares
+        gate, out = (weight(index, f"per_layer_{name}") for name in ("input_gate", "projection"))
+        inner = replace(mlp(config, index, config.hidden_activation), inner=config.intermediate_size * (1 + wide))
+        return Layer(
+            _attention_4(config, index, max(i for i in range(own) if kind_of(config, i) == kind) if shares else None),
+            inner,
+            _four_norms(index),
+            beside=Beside(act, gate, out, weight(index, "post_per_layer_input_norm")) if width else None,
+            scale=f"model.layers.{index}.layer_scalar",
+        )
+
+    inputs = LayerInputs(
+        width,
+        table="model.embed_tokens_per_layer.weight",
+        matrix="model.per_layer_model_projection.weight",
+        norm="model.per_layer_projection_norm.weight",
+        table_scale=width**0.5,
+        matrix_scale=config.hidden_size**-0.5,
+        scale=0.5**0.5,
+    )
+    return decoder(
+        config,
+        layer,
+        Norm(config.rms_norm_eps),
+        embedding_scale=config.hidden_size**0.5,
+        logit_cap=config.final_logit_softcapping or 0.0,
+        inputs=inputs if width else None,
+    )
+
+
+def _attention_4(config: Any, index: int, shares: int | None) -> Attention:
+    kind, width = kind_of(config, index), of_layer(config, index, "head_dim")
+    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    if shares is not None:
+        names = names[:1]
+    elif config.attention_k_eq_v and kind == "full_attention":
+        names = ("q_proj", "k_proj", "k_proj")
+    return Attention(
+        config.num_attention_heads,
+        of_layer(config, index, "num_key_value_heads"),
+        width,
+        scale=1.0,
+        qkv=weights(index, *(f"self_attn.{name}" for name in names)),
+        out=weight(index, "self_attn.o_proj"),
+        rotation=_rotation_4(config.rope_parameters[kind], width),
+        window=window_of(config, index),
+        value_norm=shares is None,
+        shares=shares,
+        query_norm=weight(index, "self_attn.q_norm"),
+        key_norm=None if shares is not None else weight(index, "self_attn.k_norm"),
+    )
+
+
+def _rotation_4(own: Any, width: int) -> Rotation:
+    """Pairs behind the share that is turned stay as they are."""
+    name = own.get("rope_type", "default")
+    if name not in ("default", "proportional"):
+        raise Undescribed(f"{name} rotations depend on the length of the text")
+    turned = int(own.get("partial_rotary_factor", 1.0) * width // 2) if name == "proportional" else width // 2
+    frequencies = 1.0 / own["rope_theta"] ** (torch.arange(0, 2 * turned, 2, dtype=torch.float) / width)
+    return Rotation((*frequencies.tolist(), *[0.0] * (width // 2 - turned)))
 
 
 def _four_norms(layer: int) -> Norms:

@@ -97,7 +97,7 @@ def gpu_body(weights: DecoderWeights, pool: KVPool, dtype: torch.dtype, exact: b
         return TorchBody(weights, pool, dtype, False, exact)
 
     def made() -> TritonBody:
-        return TritonBody(weights, pool, dtype, exact, Kernels(linear, between, gpu.gpu_of(pool.whole.device)))
+        return TritonBody(weights, pool, dtype, exact, Kernels(linear, between, gpu.gpu_of(pool.device)))
 
     body = checked(made, error_of, CLOSE)
     if not isinstance(body, str):
@@ -122,7 +122,8 @@ def error_of(body: TritonBody) -> float:
             part.index_select(1, where).transpose(0, 1).repeat_interleave(group, 1)
             for part in (pool.keys[layer], pool.values[layer])
         )
-        return (values + 0.1 * (queries + keys)).reshape(3, -1)
+        seen: Tensor = (values + 0.1 * (queries + keys)).reshape(3, -1)
+        return seen
 
     exact = TorchBody.logits(body, TorchBody.layers(body, ids, turns, where, look)).float()
     found = [body.logits(body.layers(ids, turns, where, look, in_prompt)) for in_prompt in (False, True)]

@@ -64,7 +64,7 @@ class PoolAttention:
         """``scale``: of the scores; ``softcap``: see transformers' Gemma 2. ``exact``: with the bits promised above;
         else with as few operations as possible."""
         self.heads, self.scale, self.softcap = heads, scale, softcap
-        kv_heads = pool.whole.shape[2]
+        kv_heads = pool.parts[0].shape[2]
         least = -(-MIN_ROWS * kv_heads // heads) if exact else 1
         shapes: dict[tuple[int, ...], list[tuple[int, Stretch]]] = {}
         start = 0
@@ -102,7 +102,7 @@ class _StretchGroup:
         self.kept, self.rows = kept, rows
         whole = len(members) * kept == total
         self.places = self.padded = None
-        device = pool.whole.device
+        device = pool.device
         if not whole or rows > kept:
             own = np.array([start for start, _ in members])[:, None]
             self.places = None if whole else torch.from_numpy((own + np.arange(kept)).ravel()).to(device)

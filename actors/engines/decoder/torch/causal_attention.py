@@ -22,7 +22,7 @@ class CausalAttention:
         self._from_the_start = rows == self._length
         self._sees: Tensor | None = None
         if not self._from_the_start:
-            ones = torch.ones(rows, self._length, dtype=torch.bool, device=pool.whole.device)
+            ones = torch.ones(rows, self._length, dtype=torch.bool, device=pool.device)
             self._sees = ones.tril(self._length - rows)
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for 50 to 90 ms whenever a prompt has a new length
 

@@ -34,12 +34,11 @@ class PaddedBatch:
     def attention(self, pool: KVPool, shape: DecoderShape, exact: bool = True) -> PoolAttention | CausalAttention:
         """What the rows see of the pool, as :mod:`actors.engines.decoder.torch.attention` looks at it, or on a GPU
         :mod:`actors.engines.decoder.torch.causal_attention`."""
-        where = pool.whole
-        if where.is_cuda and len(self.segments) == 1 and self.segments[0].prompt:
+        if pool.device.type == "cuda" and len(self.segments) == 1 and self.segments[0].prompt:
             return CausalAttention(pool, self.segments[0], shape.width**-0.5)
         views = [view(segment, SPAN) if exact else View(segment.visible) for segment in self.segments]
         stretches = [
-            Stretch(segment.base, segment.span, torch.from_numpy(mask).to(where.device, where.dtype), look.copies)
+            Stretch(segment.base, segment.span, torch.from_numpy(mask).to(pool.device, pool.dtype), look.copies)
             for segment, look, mask in zip(self.segments, views, self.masks(views), strict=True)
         ]
         return PoolAttention(pool, stretches, shape.heads, shape.width**-0.5, exact=exact)
