@@ -57,6 +57,8 @@ def read_wanted(
         if len(asked.drafters) > 1:
             has = f"{len(asked.drafters)} [[drafter]] of {file}"
             raise ClashError(f"--drafters {drafters} does not fit the {has}: leave it out")
+        if drafters == 0 and "draft" in own:
+            raise ClashError("--draft needs a drafter: leave --drafters 0 out, or name the model by --inline-draft")
         tables = tuple(tables[0] for _ in range(drafters))
     verifier = config.build(VerifierSettings, asked.verifier, config.given(flags, VerifierSettings))
     drafts = ""

@@ -7,13 +7,14 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from msgspec.structs import replace
 from safetensors.torch import save_file
 
 from duoactor.config import choose_draft
 from duoactor.launch.deployment import deploy
-from duoactor.launch.wanted import Wanted, read_wanted
+from duoactor.launch.wanted import ClashError, Wanted, read_wanted
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 
@@ -119,3 +120,8 @@ def test_a_published_draft_in_the_hubs_cache_is_taken_a_head_before_a_smaller_mo
     mine = {"speculators_config": {"verifier": {"name_or_path": "org/big-8B"}}, "speculators_model_type": "eagle3"}
     cached(tmp_path, "a/mine", mine, 10)
     assert choose_draft("org/big-8b")[1].startswith("by a/mine, ")
+
+
+def test_a_draft_without_a_drafter_is_refused_by_a_sentence():
+    with pytest.raises(ClashError, match="--draft needs a drafter: leave --drafters 0 out"):
+        read_wanted("", {"draft": "someone/head"}, drafters=0)
