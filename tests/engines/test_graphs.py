@@ -83,7 +83,7 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
     def look_baked(self, shape, told):
         out = look(self, shape, told)
         of = next(each for each in (engine, usual) if each.graphs.layout is self)
-        host = of.graphs._inbox._host[12 * shape.rows :]
+        host = of.graphs._buffer._host[12 * shape.rows :]
         if what == "base":
             return out._replace(bases=torch.full((1,), int(host[:4].view(np.int32)[0])))
         seen = int(np.unpackbits(host[shape.header :][: shape.span // 8]).sum())
