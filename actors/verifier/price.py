@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
 
-from actors.calibration import USUAL
 from actors.cost import CostModel
 from actors.estimate import Estimate
 from actors.tree.window import Cost
@@ -19,6 +18,7 @@ from actors.verifier.rounds import Round
 
 MEMORY = 48  # rounds
 RATE_MEMORY = 16  # rounds: a price follows its text
+USUAL_AGREEMENT = 0.65  # of a draft that somebody chose, with the target, before anything is measured
 GOOD_AGREEMENT = 0.8  # of a draft that nobody need try where even it would not pay
 LONGEST_DRAFT = 32  # tokens
 
@@ -112,7 +112,7 @@ class Price:
         than the hardware-aware budget, which takes as long as its own verification (arXiv 2503.00784)."""
         best, most, expected = 1, 0.0, 1.0
         for gamma in range(1, LONGEST_DRAFT + 1):
-            expected += USUAL**gamma
+            expected += USUAL_AGREEMENT**gamma
             verify_us, draft_us = self.target(1 + gamma), gamma * step_us
             time_us = max(verify_us, draft_us + wait_us) if parallel else verify_us + draft_us + wait_us
             if expected / time_us > most:
