@@ -137,7 +137,7 @@ class Price:
         if done.streams > 1:  # first what is lasting, then what is left of it
             self._shared[digits].add_time(max(0.0, each_us / self.target.factor.mean - curve))
         self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(done.streams)))
-        if not done.drafts:
+        if not done.drafts or not self._beside.known:
             self._beside.add_time(max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / done.streams)
         if done.plain:
             calibrated = self.target.curve(done.streams) + self._extra(done.streams)

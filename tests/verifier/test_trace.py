@@ -20,7 +20,7 @@ def streamed(method: str, **options):
 
     async def go():
         async with (
-            Cluster(language=ToyLanguage(eos_rate=0.0)) as cluster,
+            Cluster(language=ToyLanguage(eos_rate=0.0), forward_s=0.01) as cluster,
             AsyncClient(ADDRESS, network=cluster.network.host("c")) as client,
         ):
             cluster.start_drafter("d", skill=0.7)
