@@ -179,8 +179,8 @@ def weights_of(family: str) -> layout.DecoderWeights:
 
 def by_triton(engine: LlamaEngine, family: str) -> None:
     """What the engine records is computed as on a GPU; texts are filled in by torch, in a hundredth of the time."""
-    kernels = Kernels(linear, between, GPU)
-    body = TritonBody(weights_of(family), engine.pool, engine.dtype, engine.graphs.body.exact, kernels)
+    launched = Kernels(linear, between, GPU)
+    body = TritonBody(weights_of(family), engine.pool, engine.dtype, engine.graphs.body.exact, launched)
     engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, False, InPlace(body, kernels, GPU))
 
 
