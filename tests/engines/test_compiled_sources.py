@@ -2,7 +2,11 @@
 
 import hashlib
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import actors.engines.decoder.cpu as cpu
 
@@ -18,3 +22,24 @@ def test_every_file_whose_functions_are_kept_on_disk_names_all_sources():
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     found = {name: LINE.findall(text) for name, text in KEPT.items()}
     assert found == {name: [digest] for name in KEPT}, f'write SOURCES = "{digest}" into {", ".join(KEPT)}'
+
+
+LISTEN = """
+from numba.core import event
+
+class Compiled(event.Listener):
+    def on_start(self, event): print(event.data["dispatcher"].py_func.__qualname__)
+    def on_end(self, event): ...
+
+event.register("numba:compile", Compiled())
+from actors.engines.decoder.cpu.compiler import compiled_kernels
+assert compiled_kernels() is not None
+"""
+
+
+def test_what_is_on_disk_is_not_compiled_again():
+    """One helper was, at each start, which then said that it compiled the layers for the first time."""
+    pytest.importorskip("numba")
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", LISTEN], capture_output=True, text=True, check=True)
+    assert done.stdout == ""

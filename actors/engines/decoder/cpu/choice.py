@@ -228,7 +228,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     rank(scores, ids, probabilities)
 
 
-SOURCES = "4cf4ed4d0cfdde50"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "31b08e01e715e806"  # see :mod:`actors.engines.decoder.cpu`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

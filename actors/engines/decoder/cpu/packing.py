@@ -12,7 +12,7 @@ from actors.engines.decoder.cpu.formats import GROUP
 
 _BYTES, _WORDS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-SOURCES = "4cf4ed4d0cfdde50"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "31b08e01e715e806"  # see :mod:`actors.engines.decoder.cpu`
 _compiled = {"error_model": "numpy", "nogil": True, "cache": True}
 
 
@@ -71,7 +71,7 @@ def pack_groups(codes, steps, scales, sizes, into):
             at += 4 * panel * (quads if bits == 8 else quads * bits // 8)
 
 
-@njit(types.boolean(types.uint16, types.int64, types.int64), error_model="numpy")
+@njit(error_model="numpy")  # no signature: it would be compiled at every import
 def _escapes(number, largest, codes):
     """Whether a number of bfloat16 has an exponent that is none of the ``codes - 1`` up to the largest."""
     exponent = number >> 7 & 0xFF
