@@ -39,7 +39,7 @@ FULL = "as many requests wait as this verifier lets wait; try again later"
 LEAVING = "the verifier is shutting down; the stream can resume"
 PACE = 16  # latest ends of requests from which it is predicted when there will be room
 DEFAULT_RETRY_MS, MIN_RETRY_MS, MAX_RETRY_MS = 1000.0, 100.0, 60_000.0
-MAX_ATTEMPTS = 4  # in company once and then alone: a request during which the verifier crashed so often is the cause
+MAX_ATTEMPTS = 5  # twice in company, then alone: a request during which the verifier crashed so often is the cause
 
 
 @dataclass(frozen=True, slots=True)

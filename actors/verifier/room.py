@@ -80,8 +80,8 @@ class Room:
                 self.faults.blame(stream, error)
                 continue
             stream.opened(handle)
-            if stream.suspect:
-                suspects = True
+            suspects |= stream.suspect
+            if message.attempt:
                 self.context.send(stream.client, stream.begun())
             self.leases.lend(stream)
 

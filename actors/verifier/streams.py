@@ -19,6 +19,7 @@ from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
 from protocols.messages import Chunk, Generate, Method, RequestStatus, RoundTrace, Sampling
 
+SUSPECTED = 2  # crashes in a row with a request: one is mostly not its fault, and must not keep all others waiting
 SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a request is no longer suspected of that
 KEPT_CONTEXT = 32  # tokens of context that the memory compares
 
@@ -174,7 +175,7 @@ class Stream:
     @property
     def suspect(self) -> bool:
         """Whether it may have crashed the verifier. Such streams are computed alone, one at a time."""
-        return self.message.attempt > 0 and self.text.written - self.text.generated < SETTLED_TOKENS
+        return self.message.attempt >= SUSPECTED and self.text.written - self.text.generated < SETTLED_TOKENS
 
     @property
     def undecided(self) -> bool:

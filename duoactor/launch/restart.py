@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # after the first death, the second, …
 LONGEST_DELAY_S = 10.0
-HEALTHY_S = 30.0  # ready for this long: earlier deaths are forgotten
+HEALTHY_S = 2.0  # ready for this long: no loop of crashes, and earlier deaths are forgotten
 DEATHS_BEFORE_READY = 5
 # exit codes of an actor that was asked to end: while it served, while it loaded its model, and before that
 ASKED = (0, 128 + signal.SIGTERM, -signal.SIGTERM)

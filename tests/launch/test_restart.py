@@ -18,21 +18,22 @@ def test_the_first_start_again_is_at_once_and_then_the_delay_doubles_to_ten_seco
     assert delays == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
-def test_thirty_healthy_seconds_reset_the_delay():
+def test_an_actor_that_served_is_started_again_at_once_however_often_it_is_killed():
     life = Lifecycle()
     for _ in range(4):
         life.ready(0.0)
         life.exited(1.0, -9)
-    life.ready(101.0)
-    assert life.exited(131.0, -9) == Start(at=131.0)
+    for now in (101.0, 111.0, 121.0):
+        life.ready(now)
+        assert life.exited(now + 2.0, -9) == Start(at=now + 2.0)
 
 
 def test_a_healthy_time_counts_from_readiness_and_not_from_the_start():
     life = Lifecycle()
     for now in (0.0, 100.0):
         life.ready(now + 50.0)
-        action = life.exited(now + 70.0, -9)
-    assert action == Start(at=170.5)
+        action = life.exited(now + 51.0, -9)
+    assert action == Start(at=151.5)
 
 
 def test_five_deaths_before_readiness_are_enough():

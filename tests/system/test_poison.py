@@ -136,18 +136,18 @@ def test_requests_that_fail_one_by_one_do_not_end_a_verifier_that_works():
     assert report.counters["failed_requests"] == 6 and report.target.kv_used == 0
 
 
-def test_a_request_with_which_the_verifier_ended_four_times_is_not_tried_again_and_with_three_it_is():
+def test_a_request_with_which_the_verifier_ended_five_times_is_not_tried_again_and_with_four_it_is():
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:
             caller = await cluster.caller()
-            caller.send(Generate("chance", PROMPT, sampling=SAMPLING, attempt=3))
+            caller.send(Generate("chance", PROMPT, sampling=SAMPLING, attempt=4))
             tried = await caller.collect("chance")
-            caller.send(Generate("r", PROMPT, sampling=SAMPLING, attempt=4))
+            caller.send(Generate("r", PROMPT, sampling=SAMPLING, attempt=5))
             return tried["chance"], await failure(caller, "r")
 
     tried, failed = run(go())
     assert tokens_of(tried) == LANGUAGE.continuation(PROMPT, SAMPLING)
-    assert failed.code is FailureCode.INTERNAL and "ended 4 times" in failed.detail
+    assert failed.code is FailureCode.INTERNAL and "ended 5 times" in failed.detail
 
 
 def test_suspects_are_computed_one_at_a_time_and_alone_until_they_have_got_on():
@@ -158,7 +158,7 @@ def test_suspects_are_computed_one_at_a_time_and_alone_until_they_have_got_on():
             caller = await cluster.caller()
             caller.send(Generate("innocent", (2, 3, 4), sampling=sampling, method="vanilla"))
             for rid in ("first", "second"):
-                caller.send(Generate(rid, PROMPT, sampling=sampling, method="vanilla", attempt=1))
+                caller.send(Generate(rid, PROMPT, sampling=sampling, method="vanilla", attempt=2))
             streams = await caller.collect("innocent", "first", "second")
             return streams, caller.seen, cluster.target.batches
 
@@ -173,6 +173,21 @@ def test_suspects_are_computed_one_at_a_time_and_alone_until_they_have_got_on():
     alone = sum(b == [first] for b in batches)
     assert alone == 15, "the sixteenth token settles it; the first was the prefill's"
     assert sum(b == [second] for b in batches) >= 15 and any(set(b) == {innocent, first} for b in together)
+
+
+def test_streams_whose_verifier_died_once_go_on_together():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            caller = await cluster.caller()
+            for rid in ("first", "second"):
+                caller.send(Generate(rid, PROMPT, sampling=SAMPLING, method="vanilla", attempt=1))
+            return await caller.collect("first", "second"), cluster.target.batches
+
+    streams, batches = run(go())
+    for chunks in streams.values():
+        assert chunks[0].token_ids == (), "each client knows that its request may be the cause, should this end too"
+        assert tokens_of(chunks) == LANGUAGE.continuation(PROMPT, SAMPLING)
+    assert sum(len(batch) == 2 for batch in batches) > SAMPLING.max_tokens // 2
 
 
 def test_no_forward_has_more_rows_than_there_may_be(monkeypatch):

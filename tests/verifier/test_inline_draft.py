@@ -169,7 +169,7 @@ def test_what_may_have_ended_a_verifier_is_not_drafted_for():
     async def story():
         async with cluster(model) as system:
             caller = await system.caller()
-            return await caller.generate(PROMPT, Sampling(max_tokens=10, ignore_eos=True), attempt=1)
+            return await caller.generate(PROMPT, Sampling(max_tokens=10, ignore_eos=True), attempt=2)
 
     assert len(tokens_of(run(story()))) == 10
     assert model.steps == 0

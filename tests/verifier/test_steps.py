@@ -77,7 +77,7 @@ def test_a_stop_token_in_the_middle_ends_the_text_and_the_forwards():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"method": "pld"}, {"method": "sam"}, {"trace": True}, {"attempt": 1}],
+    [{"method": "pld"}, {"method": "sam"}, {"trace": True}, {"attempt": 2}],
     ids=["pld", "sam", "trace", "suspect"],
 )
 def test_a_request_that_has_something_to_decide_behind_each_token_has_a_round_for_each(fields):
