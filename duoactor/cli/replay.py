@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def _model(draft: str, target: str) -> Replayed:
     """Raises ModelError, and ConfigError for a head without its target."""
     from actors.engines.build import build_draft, build_target
+    from actors.engines.heads.assistant import AssistantDraft
     from actors.engines.heads.block import BlockDraft
     from actors.engines.heads.build import build_head
     from actors.engines.heads.draft import HeadReplay
@@ -33,8 +34,8 @@ def _model(draft: str, target: str) -> Replayed:
     path = config.resolve_model(target, "target")
     model, _ = build_target(path, "cpu", "auto", 0, 1)
     head = build_head("" if own else draft, model, path)
-    if isinstance(head, BlockDraft):
-        raise ConfigError(f"{render.model_name(draft)} drafts in blocks, which are not replayed: try `duoactor doctor`")
+    if isinstance(head, (AssistantDraft, BlockDraft)):
+        raise ConfigError(f"{render.model_name(draft)} is of a kind that is not replayed: try `duoactor doctor`")
     return HeadReplay(head, model)
 
 

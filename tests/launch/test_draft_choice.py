@@ -122,6 +122,22 @@ def test_a_published_draft_in_the_hubs_cache_is_taken_a_head_before_a_smaller_mo
     assert choose_draft("org/big-8b")[1].startswith("by a/mine, ")
 
 
+def test_gemma_4s_assistant_is_found_in_the_hubs_cache_and_beside_its_target(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    text, other = {"hidden_size": 64, "vocab_size": 99, "model_type": "gemma4_text"}, {"model_type": "llama"}
+    assistant = {"model_type": "gemma4_assistant", "backbone_hidden_size": 64, "text_config": text | {"hidden_size": 8}}
+    cached(tmp_path, "google/gemma-4-assistant", assistant, 10)
+    cached(tmp_path, "google/gemma-4", {"model_type": "gemma4", "text_config": text}, 1000)
+    cached(tmp_path, "google/gemma-4-wide", {"model_type": "gemma4", "text_config": text | {"hidden_size": 128}}, 1000)
+    cached(tmp_path, "org/llama", text | other, 1000)
+    names = ("google/gemma-4", "google/gemma-4-wide", "org/llama")
+    assert [choose_draft(name)[0] for name in names] == ["auto", "", ""]
+    target = tmp_path / "models" / "gemma-4.1b"
+    (target.parent / "gemma-4.1b-assistant").mkdir(parents=True)
+    (target.parent / "gemma-4.1b-assistant" / "config.json").write_text(json.dumps(assistant))
+    assert choose_draft(str(target))[0] == f"{target}-assistant"
+
+
 def test_a_draft_without_a_drafter_is_refused_by_a_sentence():
     with pytest.raises(ClashError, match="--draft needs a drafter: leave --drafters 0 out"):
         read_wanted("", {"draft": "someone/head"}, drafters=0)

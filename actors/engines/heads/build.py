@@ -9,14 +9,16 @@ from pathlib import Path
 from torch import Tensor
 
 from actors.engines.cache.memory import MAX_REQUESTS, kv_slots
+from actors.engines.cache.pool import KVPool
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.engine import Trunk
+from actors.engines.heads.assistant import Assistant, AssistantDraft
 from actors.engines.heads.block import BlockDraft, BlockEngine, Dflash
 from actors.engines.heads.draft import HeadDraft
 from actors.engines.heads.eagle3 import Eagle3
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.heads.head import Head
-from actors.engines.heads.kinds import BLOCK, EAGLE3, configuration, kind_of, own_layer
+from actors.engines.heads.kinds import EAGLE3, GEMMA4, configuration, kind_of, own_layer
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.target import Target
 from actors.engines.weights.hub import located
@@ -58,13 +60,16 @@ def _own_head(name: str, trunk: Trunk) -> Head:
     return Mtp(load_config(name), weights, trunk, convention)
 
 
-def _published(name: str, target: Target, trunk: Trunk) -> Eagle3 | Dflash:
+def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Eagle3 | Dflash | Assistant:
     config = configuration(located(name))
     kind = kind_of(config)
-    if kind not in (EAGLE3, BLOCK):
-        raise ModelError(f"{name} is a {kind}, which duoactor does not run yet; choose an EAGLE-3 head or --draft none")
     try:
-        weights = _plain(tensors(name))
+        weights = tensors(name)
+        if kind == GEMMA4:
+            pool = target.engine.pool
+            assert isinstance(pool, KVPool)
+            return Assistant(load_config(name), weights, trunk, pool, load_config(target_name))
+        weights = _plain(weights)
         return Eagle3(config, weights, trunk) if kind == EAGLE3 else Dflash(config, weights, trunk)
     except ModelError as error:
         raise ModelError(
@@ -83,12 +88,14 @@ def _plain(weights: Tensors) -> dict[str, Tensor]:
 def build_head(name: str, target: Target, target_name: str) -> HeadDraft:
     """The head in a directory or of a hub id; with an empty name the target's own. Raises ModelError."""
     trunk = target.engine.trunk()
-    head = _published(name, target, trunk) if name else _own_head(target_name, trunk)
+    head = _published(name, target, target_name, trunk) if name else _own_head(target_name, trunk)
     own, info = Path(name or target_name).name, target.info
     info = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
     if isinstance(head, Dflash):
         blocks = BlockEngine(head, trunk, info, _slots(target, head.shape.slot_bytes(trunk.dtype)))
         return BlockDraft(blocks, target.keep_states(head.convention.taps))
+    if isinstance(head, Assistant):
+        return AssistantDraft(head, info, target, target.keep_states([trunk.layers]))
     size = head.shape.slot_bytes(trunk.dtype) + head.width * trunk.dtype.itemsize
     return HeadDraft(HeadEngine(head, trunk, info, _slots(target, size)), target.keep_states(head.taps))
 

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from actors.engines.heads.kinds import BLOCK, EAGLE3, configuration, kind_of
+from actors.engines.heads.kinds import GEMMA4, configuration, kind_of
 from actors.engines.weights.hub import snapshot
 
 LARGEST = 0.4  # of the target's weights: a draft model whose steps take longer does not pay
@@ -41,7 +41,7 @@ def cached_head(target: str) -> str:
     for name, directory in cached_models() if own else ():
         config = configuration(str(directory))
         named = _verifier(config)
-        if kind_of(config) in (EAGLE3, BLOCK) and (named == _last(target) or (not named and _fits(config, own))):
+        if kind_of(config) and (named == _last(target) or (not named and _fits(config, own))):
             found.append((bool(named), SequenceMatcher(None, _last(name), _last(target)).ratio(), name))
     return max(found)[2] if found else ""
 
@@ -93,8 +93,10 @@ def _last(name: str) -> str:
 
 
 def _fits(config: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
-    layer = config.get("transformer_layer_config") or config
-    width = config.get("target_hidden_size") or layer.get("hidden_size")
+    layer = config.get("transformer_layer_config") or config.get("text_config") or config
+    width = config.get("backbone_hidden_size") or config.get("target_hidden_size") or layer.get("hidden_size")
+    if kind_of(config) == GEMMA4 and not str(own.get("model_type")).startswith("gemma4"):
+        return False
     layers = config.get("num_target_layers") or own.get("num_hidden_layers")
     return (width, layer.get("vocab_size"), layers) == (
         own.get("hidden_size"),

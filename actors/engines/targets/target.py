@@ -113,6 +113,11 @@ class Target:
         self.states = States(self.engine)
         return self.states
 
+    def first_slot(self, handle: int) -> int:
+        """Where the request's text begins in the pool; regions that moved are copied."""
+        self._kv.settle()
+        return self._requests[handle].base
+
     def open(
         self,
         prompt: Sequence[int],

@@ -59,6 +59,7 @@ class CompiledTrunk:
         return Trunk(
             *(shape.hidden, shape.layers, shape.vocabulary, cpu, torch.float32),
             *(embed, self._normed, self._logits, self._linear),
+            neighbours=True,
         )
 
     def _normed(self, x: Tensor) -> Tensor:

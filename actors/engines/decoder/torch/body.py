@@ -116,6 +116,7 @@ class TorchBody:
             *(shape.hidden, shape.layers, shape.vocabulary, self.device, self.dtype),
             *(lambda ids: self.embedding[ids], lambda x: self._rms(x, self.norm)),
             *(lambda x: self.head.multiply(x).float(), linear),
+            neighbours=True,
         )
 
     def tapped(self) -> Tensor:
