@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +33,38 @@ class SkipWhatNeedsTorch:
 
 if importlib.util.find_spec("torch") is None:
     sys.meta_path.insert(0, SkipWhatNeedsTorch())
+
+
+ROOT = Path(__file__).parents[1]
+# With several workers: first what needs no compiled layers, which are compiled meanwhile; then what takes long; what is
+# not named here, in small parts, comes last.
+WITHOUT_LAYERS = ("verifier", "simulation", "contracts", "serve", "client", "fuzz", "launch", "learner", "drafter")
+ORDER = (*WITHOUT_LAYERS, "protocols", "test_documentation.py", "system", "training", "examples")
+COMPILE = "from actors.engines.decoder.cpu.compiler import compiled_kernels; compiled_kernels()"
+
+
+class Compiler:
+    """Compiles the layers once for all workers, beside their first tests."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", COMPILE], cwd=ROOT)
+
+    def pytest_sessionfinish(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # by the number of tests, which says little of their time
+    workers = config.getoption("dist", "no") != "no" and "PYTEST_XDIST_WORKER" not in os.environ
+    if workers and importlib.util.find_spec("numba") is not None:
+        config.pluginmanager.register(Compiler())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        return ORDER.index(folder) if folder in ORDER else len(ORDER)
+
+    items.sort(key=place)

@@ -1,17 +1,10 @@
 """The compiled layers' attention against softmax written out, and every row's bits whatever is beside it."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from actors.engines.decoder.cpu.formats import WIDE
 from actors.engines.decoder.cpu.pool_attention import shared_slots
 from actors.engines.decoder.cpu.simd import LANES
-from actors.engines.decoder.cpu.team import JOB, Team
 
 SLOTS, LENGTHS = 400, 144
 
@@ -30,6 +23,8 @@ class Attention:
 
     def computed(self, helpers: int = 0, only: slice = slice(None)) -> np.ndarray:
         """Of the requests ``only``."""
+        from actors.engines.decoder.cpu.team import JOB, Team  # compiles
+
         lists = [row for request in self.slots[only] for row in request]
         before = sum(len(request) for request in self.slots[: only.start or 0])
         queries, room = self.queries[before:][: len(lists)], LENGTHS
@@ -132,12 +127,3 @@ def test_rows_of_a_request_share_slots_up_to_the_first_that_differs():
     counts, shares = np.array([3, 3, 4, 4]), np.zeros(4, np.int64)
     shared_slots(slots.reshape(-1), 4, counts, 0, 4, shares)
     assert shares.tolist() == [2, 3, 0, 4]
-
-
-@pytest.mark.skipif(WIDE == 1, reason="that is what this processor uses anyway")
-def test_all_of_it_holds_on_a_processor_without_avx_512():
-    """In a process that sees fewer registers: numba keeps its code by the processor that it sees."""
-    less = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
-    run, root = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__], Path(__file__).parents[2]
-    tested = subprocess.run(run, env={**os.environ, **less}, cwd=root, capture_output=True, text=True)
-    assert tested.returncode == 0, tested.stdout

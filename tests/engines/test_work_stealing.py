@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("numba")
 
 from actors.engines.decoder.cpu import work_stealing
-from actors.engines.decoder.cpu.team import PAGE, Team
 from actors.engines.decoder.cpu.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
 
 TODO = 8
@@ -218,6 +217,8 @@ def test_in_whatever_order_threads_look_and_write_every_piece_of_every_job_is_ta
 
 
 def test_no_two_threads_have_buffers_in_one_page_or_in_neighbours():
+    from actors.engines.decoder.cpu.team import PAGE, Team  # compiles
+
     team = Team(2)
     buffers = team.buffers(PAGE + 1)
     begins = [buffer.ctypes.data // 4 for buffer in buffers]

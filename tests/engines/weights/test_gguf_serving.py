@@ -13,7 +13,6 @@ import torch
 from actors.datastore import Datastore
 from actors.engines.build import build_draft, build_target
 from actors.engines.decoder.cpu.body import CompiledBody
-from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.flat_batch import FlatBatch, Segment
 from actors.engines.text.tokenize_corpus import build_for_model
 from actors.engines.text.tokenizer import tokenizer_digest
@@ -23,7 +22,7 @@ from actors.engines.weights.loading import load_tokenizer
 from duoactor.config import resolve_model
 from tests.engines.weights.test_gguf_models import CASES, tiny, written
 
-pytestmark = pytest.mark.skipif(compiled_kernels() is None, reason="numba is not installed")
+pytest.importorskip("numba")
 TOKENS = ["<unk>", "<s>", "</s>", *(chr(97 + i // 26) + chr(97 + i % 26) for i in range(93))]
 
 

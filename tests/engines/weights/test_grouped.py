@@ -15,16 +15,14 @@ from actors.engines.weights.grouped import CODES, Blocks, FileBlocks
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import Panels
 
-kernels = compiled_kernels()
-pytestmark = pytest.mark.skipif(kernels is None, reason="numba is not installed")
+pytest.importorskip("numba")
 HALVES = {"Q6_K": (208,), "Q3_K": (108,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
 INPUTS = 512
 
 
 @pytest.fixture(scope="module")
 def team() -> Any:
-    assert kernels is not None
-    made = kernels.Team(1)
+    made = compiled_kernels().Team(1)
     made.make_room(64 * INPUTS)
     return made
 
@@ -51,7 +49,7 @@ def rounded(x: np.ndarray) -> np.ndarray:
 def test_a_product_is_that_of_the_values_and_inputs_rounded_by_groups(name: str, team: Any) -> None:
     matrix = stored(name, 100)
     x = np.random.default_rng(1).standard_normal((9, INPUTS), dtype=np.float32)
-    panels = Panels(Matrix.of_blocks(Blocks([(FileBlocks(matrix), None)])), kernels, team)
+    panels = Panels(Matrix.of_blocks(Blocks([(FileBlocks(matrix), None)])), compiled_kernels(), team)
     found = panels.multiply(x)
     expected = rounded(x).astype(np.float64) @ matrix.values().T.astype(np.float64)
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
@@ -61,7 +59,7 @@ def test_a_product_is_that_of_the_values_and_inputs_rounded_by_groups(name: str,
 def test_a_rows_bits_are_its_own(team: Any) -> None:
     x = np.random.default_rng(2).standard_normal((33, INPUTS), dtype=np.float32)
     for name in CODES:
-        panels = Panels(Matrix.of_blocks(Blocks([(FileBlocks(stored(name, 64)), None)])), kernels, team)
+        panels = Panels(Matrix.of_blocks(Blocks([(FileBlocks(stored(name, 64)), None)])), compiled_kernels(), team)
         whole = panels.multiply(x)
         for rows in (1, 2, 3, 5, 8, 13):
             np.testing.assert_array_equal(panels.multiply(x[7 : 7 + rows]), whole[7 : 7 + rows])
@@ -73,7 +71,7 @@ def test_parts_in_several_formats_are_one_product(team: Any) -> None:
     bias = torch.randn(293)
     blocks = Blocks([(FileBlocks(part), None if at else order) for at, part in enumerate(parts)])
     x = np.random.default_rng(7).standard_normal((3, INPUTS), dtype=np.float32)
-    found = Panels(Matrix.of_blocks(blocks, bias), kernels, team).multiply(x)
+    found = Panels(Matrix.of_blocks(blocks, bias), compiled_kernels(), team).multiply(x)
     weights = np.concatenate([parts[0].values()[order], parts[1].values(), parts[2].values()])
     np.testing.assert_array_equal(blocks.values(), weights)
     expected = rounded(x).astype(np.float64) @ weights.T.astype(np.float64) + bias.numpy()
@@ -84,7 +82,7 @@ def test_inputs_of_zeros_and_of_one_large_number_are_exact(team: Any) -> None:
     matrix = stored("Q4_0", 32)
     x = np.zeros((2, INPUTS), np.float32)
     x[1, 77] = 1000.0
-    found = Panels(Matrix.of_blocks(Blocks([(FileBlocks(matrix), None)])), kernels, team).multiply(x)
+    found = Panels(Matrix.of_blocks(Blocks([(FileBlocks(matrix), None)])), compiled_kernels(), team).multiply(x)
     assert not found[0].any()
     np.testing.assert_allclose(found[1], 1000 * matrix.values()[:, 77], rtol=1e-6)
 

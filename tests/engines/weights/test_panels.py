@@ -2,23 +2,35 @@
 
 import gc
 import os
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from actors.engines.decoder.cpu.compiler import compiled_kernels
-from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, WIDE
-from actors.engines.decoder.cpu.team import Team
+from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.weights.grouped import Rounded
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import PanelLinear, Panels, quickest_linear
 
 
+def team_of(*helpers):
+    from actors.engines.decoder.cpu import team  # compiles
+
+    return team.Team(*helpers)
+
+
+def products():
+    """All that panels need of the kernels; the rest takes as long again to compile."""
+    from actors.engines.decoder.cpu import packing, team
+
+    made = {"PANEL": PANEL, "GROUP": GROUP, "HAS_TWELVE": HAS_TWELVE, "ESCAPE": team.ESCAPE}
+    made |= {"pack_halves": packing.pack_halves, "product": team.product, "block_product": team.block_product}
+    return SimpleNamespace(**made)
+
+
 @pytest.fixture(params=[0, 2], ids=["alone", "two helpers"])
 def team(request):
-    return Team(request.param)
+    return team_of(request.param)
 
 
 @pytest.mark.parametrize("halves", [torch.float16, torch.bfloat16, None])
@@ -32,7 +44,7 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, input
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     if halves is not None:
         weight = weight.to(halves).float()
-    panels = Panels(Matrix(weight, shift if bias else None), compiled_kernels(), team, twelve=packed)
+    panels = Panels(Matrix(weight, shift if bias else None), products(), team, twelve=packed)
     twelve = packed and halves == torch.bfloat16 and HAS_TWELVE and inputs % GROUP == 0
     assert panels.job["bits"] == (12 if twelve else 32 if halves is None else 16)
     assert panels.job["pairs"] == (halves == torch.bfloat16 and not twelve)
@@ -51,7 +63,7 @@ def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(packed, kind
 
     def panels(outputs, inputs):
         weight = torch.randn(outputs, inputs, generator=chance).to(kind)
-        return Panels(Matrix(weight), compiled_kernels(), team, twelve=packed)
+        return Panels(Matrix(weight), products(), team, twelve=packed)
 
     x = torch.randn(19, 1200, generator=chance).numpy()
     for outputs in (72, 500):
@@ -63,9 +75,9 @@ def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(packed, kind
 
 def test_products_in_a_row_by_more_threads_than_cores_are_all_computed_whole():
     """Whoever is through takes from the others, and some are put aside in the middle."""
-    chance, alone, several = torch.Generator().manual_seed(0), Team(0), Team(3)
+    chance, alone, several = torch.Generator().manual_seed(0), team_of(0), team_of(3)
     matrices = [Matrix(torch.randn(outputs, 64, generator=chance)) for outputs in (48, 96, 500, 1100)]
-    pairs = [[Panels(one, compiled_kernels(), team) for team in (alone, several)] for one in matrices]
+    pairs = [[Panels(one, products(), team) for team in (alone, several)] for one in matrices]
     x = torch.randn(9, 64, generator=chance).numpy()
     for number in range(600):
         expected, found = (panels.multiply(x[: 1 + number % 9]) for panels in pairs[number % len(pairs)])
@@ -77,7 +89,7 @@ def test_panels_of_bfloat16_multiply_inputs_rounded_to_it_and_every_row_has_its_
     chance = torch.Generator().manual_seed(0)
     weight, x = torch.randn(outputs, inputs, generator=chance).bfloat16(), torch.randn(19, inputs, generator=chance)
     team.make_room(x.numel())
-    panels = Panels(Matrix(weight), compiled_kernels(), team)
+    panels = Panels(Matrix(weight), products(), team)
     whole = panels.multiply(x.numpy())
     expected = x.bfloat16().float() @ weight.float().t()
     torch.testing.assert_close(torch.from_numpy(whole), expected, atol=1e-3, rtol=1e-4)
@@ -93,7 +105,7 @@ def test_panels_of_8_bits_are_off_by_half_a_step_of_weights_and_inputs_at_most(o
     weight[0] = 0.0
     weight[1] *= 1e-3
     team.make_room(19 * inputs)
-    panels = Panels(Matrix(weight, shift), compiled_kernels(), team, int8=True)
+    panels = Panels(Matrix(weight, shift), products(), team, int8=True)
     x = torch.randn(19, inputs, generator=chance)
     whole = panels.multiply(x.numpy())
     off = (torch.from_numpy(whole) - x @ weight.t() - shift).abs()
@@ -118,7 +130,7 @@ def test_a_layer_of_transformers_is_read_in_panels_by_one_thread():
 
 
 def test_helpers_end_with_their_team():
-    team = Team(2)
+    team = team_of(2)
     threads = team.threads
     del team
     gc.collect()
@@ -126,10 +138,10 @@ def test_helpers_end_with_their_team():
 
 
 def test_a_team_gives_the_bits_of_one_thread_however_the_pieces_fall():
-    kernels = compiled_kernels()
+    kernels = products()
     chance = torch.Generator().manual_seed(1)
     matrix = Matrix(torch.randn(64 * 9, 64, generator=chance).half().float())
-    alone, together = Panels(matrix, kernels, Team(0)), Panels(matrix, kernels, Team(3))
+    alone, together = Panels(matrix, kernels, team_of(0)), Panels(matrix, kernels, team_of(3))
     for rows in range(1, 10):
         x = torch.randn(rows, 64, generator=chance).numpy()
         expected = alone.multiply(x)
@@ -141,9 +153,9 @@ def test_a_team_gives_the_bits_of_one_thread_however_the_pieces_fall():
 def test_a_helper_on_a_spare_cpu_changes_no_bit_and_pins_itself_alone():
     own = os.sched_getaffinity(0)
     cpu = min(own)
-    team = Team(0, [cpu])
+    team = team_of(0, [cpu])
     chance = torch.Generator().manual_seed(1)
-    panels = Panels(Matrix(torch.randn(4800, 480, generator=chance)), compiled_kernels(), team)
+    panels = Panels(Matrix(torch.randn(4800, 480, generator=chance)), products(), team)
     x = torch.randn(8, 480, generator=chance).numpy()
     expected = panels.multiply(x)
     for used in (True, False):
@@ -154,30 +166,3 @@ def test_a_helper_on_a_spare_cpu_changes_no_bit_and_pins_itself_alone():
     while (pinned := os.sched_getaffinity(team.threads[0].native_id)) == own != {cpu}:
         os.sched_yield()  # until the thread has got so far
     assert (pinned, os.sched_getaffinity(0)) == ({cpu}, own)
-
-
-@pytest.mark.skipif(WIDE == 1, reason="that is what this processor uses anyway")
-def test_tiles_for_a_processor_without_avx_512_give_the_same_products():
-    """In a process that sees fewer registers: numba keeps its code by the processor that it sees."""
-    less = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
-    program = """if True:
-        import numpy as np, torch
-        from actors.engines.decoder.cpu.compiler import compiled_kernels
-        from actors.engines.weights.panels import Panels
-        from actors.engines.decoder.cpu.formats import PANEL
-        from actors.engines.weights.layers import Matrix
-
-        kernels, chance = compiled_kernels(), torch.Generator().manual_seed(0)
-        assert PANEL == 16
-        for inputs, outputs, kind in ((64, 40, torch.float32), (1100, 192, torch.float32), (64, 40, torch.bfloat16)):
-            weight, x = torch.randn(outputs, inputs, generator=chance), torch.randn(19, inputs, generator=chance)
-            weight, x, team = weight.to(kind), x.to(kind).float(), kernels.Team(1)
-            team.make_room(x.numel())
-            panels = Panels(Matrix(weight), kernels, team)
-            assert panels.job["bits"] > 12
-            whole = panels.multiply(x.numpy())
-            torch.testing.assert_close(torch.from_numpy(whole), x @ weight.float().t(), atol=1e-4, rtol=1e-4)
-            for rows in range(1, 19):
-                assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
-    """
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, **less}, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
@@ -21,7 +21,7 @@ from actors.engines.weights.stored import StoredModel
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
-compiled = pytest.mark.skipif(compiled_kernels() is None, reason="numba is not installed")
+compiled = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 
 SIZES = {
     "vocab_size": 96,
