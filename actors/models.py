@@ -268,6 +268,14 @@ class DraftModel(Protocol):
     def close(self, handle: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What each token of a tokenizer stands for."""
+
+    tokens: list[bytes]  # by id; of an id without a token none, of a special token its name
+    special: list[int]  # ids of special tokens, which no text contains
+
+
 class Codec(Protocol):
     """The target's tokenizer."""
 
@@ -299,9 +307,12 @@ class Codec(Protocol):
         """Special tokens, chat template and class, as a ``tokenizer_config.json`` has them."""
         ...
 
-    def serialized(self) -> str:
-        """The tokenizer as a ``tokenizer.json``. Raises RequestError ("unsupported") if it is not one of Hugging Face's
-        fast tokenizers."""
+    def vocabulary(self) -> Vocabulary:
+        """Raises RequestError ("unsupported") if the tokenizer is not one of Hugging Face's fast ones over bytes."""
+        ...
+
+    def encode_inside(self, text: str) -> list[int]:
+        """The ids of a text that stands behind another one: without special tokens and without a space in front."""
         ...
 
 

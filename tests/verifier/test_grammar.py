@@ -1,34 +1,32 @@
 """Masks, pruned drafts and forced tokens of one request's grammar."""
 
+import json
 import random
 import sys
 import types
 
 import numpy as np
 import pytest
+from llguidance import LLTokenizer
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
+from actors.engines.text.tokenizer import TokenizerCodec
 from actors.models import ModelInfo
 from actors.tree.tree import FORCED, TokenTree
 from actors.tree.window import best_nodes, in_tree_order
 from actors.verifier.sources.grammar import MAX_RULES, Grammars
 from protocols.errors import RequestError
 from protocols.messages import StructuredOutputs
-from tests.world.structured import PAIR, WANTED, codec
+from tests.world.structured import WANTED, codec
 
 EOS = 1
 INFO = ModelInfo("pair", 8192, 512, frozenset({EOS}), "digest")
 
 
-class Serialized:
-    """All of a codec that a grammar asks for."""
-
-    def serialized(self) -> str:
-        return (PAIR / "target" / "tokenizer.json").read_text(encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
 def grammars():
-    return Grammars(Serialized(), INFO)
+    return Grammars(codec(), INFO)
 
 
 def encode(text: str) -> list[int]:
@@ -222,7 +220,7 @@ def test_a_long_chain_does_not_end_the_process(grammars, wanted):
 
 
 def test_a_grammar_that_explodes_later_on_says_so():
-    grammar = Grammars(Serialized(), INFO).grammar(StructuredOutputs(regex="(a?){3000}a{3000}"))
+    grammar = Grammars(codec(), INFO).grammar(StructuredOutputs(regex="(a?){3000}a{3000}"))
     with pytest.raises(RequestError, match="cannot be followed behind 1 tokens: lexer error: too many expressions"):
         grammar.commit(encode("a"))
 
@@ -236,9 +234,58 @@ def test_a_resumed_output_must_have_followed_the_grammar(grammars):
 def test_without_llguidance_or_an_end_token_the_request_says_what_is_missing(monkeypatch):
     wanted = StructuredOutputs(regex="a")
     with pytest.raises(RequestError, match="end-of-sequence token") as refused:
-        Grammars(Serialized(), ModelInfo("pair", 8192, 512, frozenset(), "digest")).grammar(wanted)
+        Grammars(codec(), ModelInfo("pair", 8192, 512, frozenset(), "digest")).grammar(wanted)
     assert refused.value.code == "unsupported"
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(RequestError, match=r"pip install 'duoactor\[structured\]'") as refused:
-        Grammars(Serialized(), INFO).grammar(wanted)
+        Grammars(codec(), INFO).grammar(wanted)
     assert refused.value.code == "unsupported"
+
+
+ALONE = {"single_word": False, "lstrip": False, "rstrip": False}
+PREFIXED = {
+    "version": "1.0",
+    "added_tokens": [{"id": 0, "content": "<end>", "special": True, "normalized": False, **ALONE}],
+    "normalizer": {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "Prepend", "prepend": "\u2581"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        ],
+    },
+    "decoder": {
+        "type": "Sequence",
+        "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ],
+    },
+}
+
+
+def prefixed() -> TokenizerCodec:
+    """A tokenizer as Llama 2's: bytes by name, and a space in front of every text."""
+    octets = [f"<0x{byte:02X}>" for byte in range(256)]
+    names = ["<end>", *octets, "\u2581", *map(chr, range(33, 127)), "\u2581a", "ab", '{"']
+    vocabulary = {name: at for at, name in enumerate(names)}
+    merges = [["\u2581", "a"], ["a", "b"], ["{", '"']]
+    model = {"type": "BPE", "vocab": vocabulary, "byte_fallback": True, "merges": merges}
+    backend = Tokenizer.from_str(json.dumps(PREFIXED | {"model": model}))
+    return TokenizerCodec(PreTrainedTokenizerFast(tokenizer_object=backend))
+
+
+@pytest.mark.parametrize("kind", ["letters", "prefixed"])
+def test_the_index_is_that_of_the_tokenizers_own_file(kind):
+    """llguidance reads a tokenizer.json as well, which takes seconds for a large vocabulary."""
+    used = codec() if kind == "letters" else prefixed()
+    chance = random.Random(kind)
+    file = LLTokenizer(used.tokenizer.backend_tokenizer.to_str())
+    index = Grammars(used, ModelInfo(kind, file.vocab_size, 512, frozenset({0}), "digest"))._index()
+    ids = range(file.vocab_size)
+    assert [index.decode_bytes([i]) for i in ids] == [file.decode_bytes([i]) for i in ids]
+    assert [index.is_special_token(i) for i in ids] == [file.is_special_token(i) for i in ids]
+    for _ in range(300):
+        text = "".join(chance.choice('ab {}"\n9\u00e9\u65e5') for _ in range(chance.randrange(1, 12)))
+        assert index.tokenize_str(text) == file.tokenize_str(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from actors.cost import Curve
-from actors.models import RENDERING, Constraint, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
+from actors.models import RENDERING, Constraint, Expansion, Leaf, ModelInfo, Outcome, Vocabulary, Window, common_prefix
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
 from protocols.messages import ChatTurn, Rendering, Sampling, TokenLogprobs
@@ -448,16 +447,8 @@ class ToyCodec:
     def config(self) -> dict[str, Any]:
         return {"tokenizer_class": "Toy", "eos_token": chr(63 + EOS)}
 
-    def serialized(self) -> str:
-        letters = {chr(63 + i): i for i in range(VOCAB)}
-        bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-        end = {"id": EOS, "content": chr(63 + EOS), "special": True, "single_word": False, "lstrip": False}
-        return json.dumps(
-            {
-                "version": "1.0",
-                "added_tokens": [{**end, "rstrip": False, "normalized": False}],
-                "pre_tokenizer": bytewise,
-                "decoder": bytewise,
-                "model": {"type": "BPE", "vocab": letters, "merges": []},
-            }
-        )
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary([chr(63 + i).encode() for i in range(VOCAB)], [EOS])
+
+    def encode_inside(self, text: str) -> list[int]:
+        return [ord(letter) - 63 for letter in text]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,10 +53,8 @@ class Plain:
     def encode(self, text: str) -> list[int]:
         first, *rest = text.split(self._mark)
         ids = self._ids(first)
-        before = self._ids(BEFORE)
         for piece in rest:
-            found = self._ids(BEFORE + piece)  # behind another character: some tokenizers put a space in front
-            ids += found[len(before) :] if found[: len(before)] == before else self._ids(piece)
+            ids += encode_behind(self._ids, piece)
         return ids
 
     def _ids(self, text: str) -> list[int]:
@@ -65,6 +64,31 @@ class Plain:
 def _special_names(tokenizer: Any) -> list[str]:
     names = {str(token) for token in (getattr(tokenizer, "added_tokens_decoder", None) or {}).values()}
     return [name for name in names | set(tokenizer.all_special_tokens) if len(name) > 1 and not name.isspace()]
+
+
+def encode_behind(encode: Callable[[str], list[int]], text: str) -> list[int]:
+    """The ids of a text behind another character: some tokenizers put a space in front of the first."""
+    before = encode(BEFORE)
+    found = encode(BEFORE + text)
+    return found[len(before) :] if found[: len(before)] == before else encode(text)
+
+
+def octets_by(decoder: Any) -> Callable[[str], bytes] | None:
+    """What gives the bytes of a token by its name, for a decoder of Hugging Face's library; None: it is not over bytes.
+
+    As llguidance does: GPT-2's letters, or characters with a mark for spaces and names for single bytes."""
+    described = json.loads(decoder.__getstate__()) if decoder is not None else {}
+    parts = described.get("decoders", [described])
+    kinds = [part.get("type") for part in parts]
+    if "ByteLevel" in kinds:
+        return octets_of
+    if "ByteFallback" not in kinds:
+        return None
+    marks = [
+        part["pattern"].get("String") for part in parts if part.get("type") == "Replace" and part["content"] == " "
+    ]
+    mark = marks[0] if marks and marks[0] else " "
+    return lambda name: octets_of(name) if name.startswith("<0x") else name.replace(mark, " ").encode()
 
 
 def octets_of(token: str) -> bytes:

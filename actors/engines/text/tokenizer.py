@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,10 @@ import msgspec
 
 from actors.engines.text.chat_template import RENDERING, ChatTemplate
 from actors.engines.text.kept_tokenizer import plainly
-from actors.engines.text.plain import Plain, octets_of
+from actors.engines.text.plain import Plain, encode_behind, octets_by, octets_of
+from actors.models import Vocabulary
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, Rendering, Thinking, TokenizerParts
+from protocols.messages import ChatTurn, FailureCode, Rendering, Thinking, TokenizerParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,32 @@ class TokenizerCodec:
             },
         }
 
-    def serialized(self) -> str:
+    def vocabulary(self) -> Vocabulary:
+        backend, octets = self._over_bytes
+        added = backend.get_added_tokens_decoder()
+        by_name = backend.get_vocab(with_added_tokens=False)
+        tokens = [b""] * (1 + max((*by_name.values(), *added), default=-1))
+        for name, ident in by_name.items():
+            tokens[ident] = octets(name)
+        for ident, token in added.items():
+            tokens[ident] = token.content.encode()
+        return Vocabulary(tokens, sorted(ident for ident, token in added.items() if token.special))
+
+    def encode_inside(self, text: str) -> list[int]:
+        backend, octets = self._over_bytes
+        found = backend.encode(text, add_special_tokens=False)
+        if b"".join(map(octets, found.tokens)) == text.encode():
+            return list(found.ids)
+        return encode_behind(lambda given: list(backend.encode(given, add_special_tokens=False).ids), text)
+
+    @functools.cached_property
+    def _over_bytes(self) -> tuple[Any, Callable[[str], bytes]]:
+        """The tokenizer of Hugging Face's library, and what gives the bytes of a token's name."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
             detail = "structured_outputs need a target with a fast tokenizer (a tokenizer.json), which this one has not"
-            raise RequestError("unsupported", detail)
-        text: str = backend.to_str()
-        return text
+            raise RequestError(FailureCode.UNSUPPORTED, detail)
+        if (octets := octets_by(backend.decoder)) is None:
+            detail = "structured_outputs need a tokenizer with a token for each byte, which this one has not"
+            raise RequestError(FailureCode.UNSUPPORTED, detail)
+        return backend, octets
