@@ -117,14 +117,13 @@ def head_of(settings: VerifierSettings, target: Target, thread: Executor | None)
     """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none. Raises
     ModelError for one of another target. ``thread``: the one that computes it; None: any."""
     from actors.draft_timing import measure_draft
-    from actors.engines.heads.build import build_head
+    from actors.engines.heads.build import build_head, found_at
     from actors.engines.heads.cached import cached_head
     from actors.engines.heads.kinds import configuration, kind_of, own_layer
-    from actors.engines.weights.hub import located
     from actors.verifier.sources.head import HeadSource, OnThread
 
     name = settings.inline_draft
-    if name in ("", AUTO_DRAFT) and own_layer(located(settings.target)) is not None:
+    if name in ("", AUTO_DRAFT) and own_layer(found_at(settings.target)) is not None:
         model = build_head("", target, settings.target)
         log.info("drafts with the target's own layer for more tokens, which its checkpoint holds")
     elif name == AUTO_DRAFT and (found := cached_head(settings.target)):

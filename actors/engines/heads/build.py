@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from actors.engines.cache.memory import MAX_REQUESTS, kv_slots
@@ -21,6 +22,8 @@ from actors.engines.heads.head import Head
 from actors.engines.heads.kinds import EAGLE3, GEMMA4, configuration, kind_of, own_layer
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.target import Target
+from actors.engines.weights.gguf_loading import open_gguf
+from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.loading import load_config
 from actors.engines.weights.quantised import dequantised, method_of
@@ -41,8 +44,6 @@ def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dic
         with safe_open(path, "pt") as file:
             found |= {key: file.get_tensor(key) for key in file.keys() if wanted(key)}  # noqa: SIM118
     if not any(directory.glob("*.safetensors")):
-        import torch
-
         for path in sorted(directory.glob("*.bin")):
             whole = torch.load(path, map_location="cpu", weights_only=True)
             found |= {key: tensor for key, tensor in whole.items() if wanted(key)}
@@ -50,14 +51,27 @@ def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dic
 
 
 def _own_head(name: str, trunk: Trunk) -> Head:
-    convention = own_layer(located(name))
+    place = found_at(name)
+    convention = own_layer(place)
     assert convention is not None, "see `own_layer`"
+    if is_gguf(name):
+        file = open_gguf(name)
+        weights = {key: torch.from_numpy(file.values(key)) for key in file.next_names()}
+        last = f"model.layers.{trunk.layers}.{convention.last_norm}"
+        if last not in weights:  # llama.cpp takes the target's then
+            weights[last] = torch.from_numpy(file.values("model.norm.weight"))
+        return Mtp(load_config(name), weights, trunk, convention)
     prefix = convention.prefix.format(layers=trunk.layers)
     weights = tensors(name, lambda key: key.startswith(prefix))
-    quantisation = configuration(located(name)).get("quantization_config") or {}
+    quantisation = configuration(place).get("quantization_config") or {}
     if method_of(quantisation):
         weights = dict(dequantised(weights, quantisation))
     return Mtp(load_config(name), weights, trunk, convention)
+
+
+def found_at(name: str) -> str:
+    """The directory or the GGUF file of a model."""
+    return str(find_gguf(name)) if is_gguf(name) else located(name)
 
 
 def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Eagle3 | Dflash | Assistant:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.engines.weights.faults import tensor_names
+from protocols.errors import ModelError
 
 EAGLE3, GEMMA4, BLOCK = "EAGLE-3 head", "Gemma 4 assistant", "block drafter"
 
@@ -59,14 +60,26 @@ def convention_in(names: Collection[str], layers: int) -> MtpConvention | None:
     return None
 
 
-def own_layer(directory: str) -> MtpConvention | None:
-    """That of a target in a directory; None also for what is no directory of a checkpoint."""
-    if not Path(directory).is_dir():
+def own_layer(place: str) -> MtpConvention | None:
+    """That of a target in a directory or a GGUF file; None also for what is no checkpoint."""
+    if place.endswith(".gguf") and Path(place).is_file():
+        return _in_file(place)
+    if not Path(place).is_dir():
         return None
-    config = configuration(directory)
+    config = configuration(place)
     text = config.get("text_config") or config
     layers = text.get("num_hidden_layers")
-    return convention_in(tensor_names(directory), int(layers)) if layers else None
+    return convention_in(tensor_names(place), int(layers)) if layers else None
+
+
+def _in_file(place: str) -> MtpConvention | None:
+    from actors.engines.weights.gguf_models import GGUFCheckpoint
+
+    try:
+        checkpoint = GGUFCheckpoint(place)
+        return convention_in(checkpoint.next_names(), checkpoint.config["num_hidden_layers"])
+    except ModelError:  # whoever loads it says why it cannot be read
+        return None
 
 
 def kind_of(config: Mapping[str, Any]) -> str:

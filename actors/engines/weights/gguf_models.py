@@ -19,6 +19,9 @@ from protocols.errors import ModelError
 
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 RECURRENT = "linear_attn."
+# Of a layer for more tokens (MTP), which lies behind the others: DeepSeek's names to the file's
+NEXT = {"eh_proj": "nextn.eh_proj", "shared_head.norm": "nextn.shared_head_norm"}
+NEXT |= {name: f"nextn.{name}" for name in ("enorm", "hnorm")}
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.*)")
 # Of the one mixture of frequencies that Llama 3 checkpoints have: wave lengths below 1/4 of its context stay.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -45,13 +48,21 @@ class GGUFCheckpoint:
         for ours, name in OUTSIDE.items():
             yield from (f"{ours}.{kind}" for kind in ("weight", "bias") if f"{name}.{kind}" in theirs)
         for layer in range(self.config["num_hidden_layers"]):
-            for ours, name in self._known.names.items():
-                for kind in ("weight", "bias"):
-                    if f"blk.{layer}.{name}.{kind}" in theirs:
-                        yield f"model.layers.{layer}.{ours}.{kind}"
-            for ours, (parts, _) in self._known.made.items():
-                if f"blk.{layer}.{parts[0]}" in theirs:
-                    yield f"model.layers.{layer}.{ours}"
+            yield from self._names_of(layer)
+
+    def next_names(self) -> list[str]:
+        """Of the first layer for more tokens; empty: there is none."""
+        return [*self._names_of(self.config["num_hidden_layers"])]
+
+    def _names_of(self, layer: int) -> Iterator[str]:
+        theirs = self.file.tensors
+        for ours, name in (self._known.names | NEXT).items():
+            for kind in ("weight", "bias"):
+                if f"blk.{layer}.{name}.{kind}" in theirs:
+                    yield f"model.layers.{layer}.{ours}.{kind}"
+        for ours, (parts, _) in self._known.made.items():
+            if f"blk.{layer}.{parts[0]}" in theirs:
+                yield f"model.layers.{layer}.{ours}"
 
     def matrix(self, name: str) -> tuple[Stored, NDArray[np.int64] | None] | None:
         """A weight in the blocks of the file and the order of its rows; None: it has to be computed."""
@@ -125,7 +136,7 @@ class GGUFCheckpoint:
         match = LAYER.fullmatch(part)
         if match is None:
             return self.file.tensors.get(f"{OUTSIDE.get(part, part)}.{kind}")
-        theirs = self._known.names.get(match[2])
+        theirs = (self._known.names | NEXT).get(match[2])
         return None if theirs is None else self.file.tensors.get(f"blk.{match[1]}.{theirs}.{kind}")
 
     def _order(self, name: str, found: Stored) -> NDArray[np.int64] | None:

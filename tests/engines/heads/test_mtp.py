@@ -1,5 +1,7 @@
 """Layers for more tokens that came with the target propose what transformers' own forward does."""
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -11,12 +13,15 @@ from actors.engines.heads.build import build_head
 from actors.engines.heads.kinds import CONVENTIONS, DEEPSEEK, MIMO, QWEN, convention_in, own_layer
 from actors.engines.heads.mtp import Mtp
 from actors.models import Leaf
+from duoactor.config import choose_draft
 from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.heads.published import Pair, generic
 from tests.engines.heads.test_eagle3 import assert_proposes
 from tests.engines.mirrored_texts import some_prompt
-from tests.engines.tiny import COMMON, make_model
+from tests.engines.tiny import COMMON, VOCAB, make_model
+from tests.engines.weights.test_gguf_models import CASES as CASES_OF_FILES
+from tests.engines.weights.test_gguf_models import _split, tiny, written
 
 GREEDY = Sampling(max_tokens=64)
 QWEN_CONFIG = {
@@ -210,6 +215,50 @@ def test_the_layer_is_found_in_the_checkpoint_itself(kind, tmp_path):
     pair = OwnLayer(kind, convention)
     pair.model = model
     assert_proposes(top, expected(pair, layer, text, []))
+
+
+def with_next_layer(weights, layers, more):
+    """What llama.cpp's converter adds to a file for a layer for more tokens."""
+    outside = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head.norm": "shared_head_norm"}
+
+    def write(w, config):
+        more(w, config)
+        w.add_block_count(layers + 1)
+        w.add_nextn_predict_layers(1)
+        architecture = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == w.arch)
+        names = gguf.get_tensor_name_map(architecture, layers + 1)
+        for name, tensor in weights.items():
+            own = name.removeprefix(f"model.layers.{layers}.").rpartition(".")[0]
+            values = tensor.numpy() + (tensor.ndim == 1)
+            if own in outside:
+                w.add_tensor(f"blk.{layers}.nextn.{outside[own]}.weight", values)
+            else:
+                for theirs, part in _split(names, w.arch, name, values):
+                    w.add_tensor(theirs, np.ascontiguousarray(part))
+
+    return write
+
+
+@pytest.mark.parametrize("case", ["qwen35", "qwen35moe"])
+def test_the_layer_is_found_in_a_gguf_file(case, tmp_path):
+    architecture, changes, more = CASES_OF_FILES[case]
+    sizes = changes | {"vocab_size": VOCAB}
+    model = tiny(architecture, sizes)
+    layer = one_layer(model)
+    write = with_next_layer(published(layer, DEEPSEEK, layers=4), 4, more)
+    assert own_layer(str(written(tmp_path / "plain.gguf", architecture, model, more))) is None
+    file = str(written(tmp_path / "tiny.gguf", architecture, model, write))
+    assert own_layer(file) is DEEPSEEK
+    assert choose_draft(file)[1].startswith("by the target's own layer for more tokens")
+    target = generic(tiny(architecture, sizes))
+    draft = build_head("", target, file)
+    pair = OwnLayer("qwen3_5", DEEPSEEK)
+    pair.target, pair.model, pair.draft = target, model, draft
+    _, mirror, text = pair.begin(some_prompt(30), GREEDY)
+    [top] = draft.expand([Leaf(mirror, text[-1], (), is_root=True)])
+    [below] = draft.expand([Leaf(mirror, top.tokens[1], ())])
+    assert_proposes(top, expected(pair, layer, text, []))
+    assert_proposes(below, expected(pair, layer, text, [top.tokens[1]]))
 
 
 def test_a_layer_that_does_not_fit_is_refused():
