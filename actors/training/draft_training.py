@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from actors.training.batches import TrainingBatch
 from actors.training.losses import LEFT_OUT, blend, divergences
 from actors.training.muon import Muon
 from actors.training.plan import Progress, Report
+from protocols.errors import ConfigError
 
 MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less
 OTHERS = 1.5e-3  # AdamW's, on embeddings, norms and biases
@@ -110,12 +111,14 @@ class DraftTraining:
         half.replace(path)
 
     def load(self, path: Path) -> None:
-        state = torch.load(path, map_location=self.device, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.averaged.load_state_dict(state["averaged"])
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.steps, self.seconds, self.acceptance = state["figures"]
+        """Raises ConfigError for a checkpoint of other weights."""
+        with _refusing(path):
+            state = torch.load(path, map_location=self.device, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.averaged.load_state_dict(state["averaged"])
+            for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+            self.steps, self.seconds, self.acceptance = state["figures"]
 
 
 def train(
@@ -161,11 +164,24 @@ def halfway(model: nn.Module, start: Mapping[str, torch.Tensor]) -> None:
 
 
 def trained_seconds(path: Path) -> float:
-    """How long the training took of which that is a checkpoint; 0 if there is none."""
+    """How long the training took of which that is a checkpoint; 0 if there is none. Raises ConfigError."""
     if not path.is_file():
         return 0.0
-    _, seconds, _ = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["figures"]
+    with _refusing(path):
+        _, seconds, _ = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["figures"]
     return float(seconds)
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """A checkpoint that does not fit, or is damaged, is refused; torch has many errors for that."""
+    try:
+        yield
+    except Exception:
+        raise ConfigError(
+            f"{path} is no checkpoint of this training, or one of another version of duoactor; leave --resume out and "
+            "name another --out"
+        ) from None
 
 
 def _ends(model: nn.Module) -> list[nn.Module]:

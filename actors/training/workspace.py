@@ -51,7 +51,13 @@ class Workspace:
     def _check_same(self) -> None:
         if not self._plan.is_file():
             raise ConfigError(f"{self.out} holds no training to resume; leave --resume out")
-        if msgspec.json.decode(self._plan.read_bytes(), type=TrainingPlan) != self._asked:
+        try:
+            before = msgspec.json.decode(self._plan.read_bytes(), type=TrainingPlan)
+        except msgspec.MsgspecError:
+            raise ConfigError(
+                f"{self._plan} is of another version of duoactor, or damaged; leave --resume out and name another --out"
+            ) from None
+        if before != self._asked:
             raise ConfigError(
                 f"the training in {self.out} had another target, shape, start or prompts; give the same again"
             )

@@ -18,6 +18,7 @@ from actors.training.head_student import first_head, save_head
 from actors.training.heads import Features, Watched, head_batch, taps_of
 from actors.training.plan import EXPECTED, Progress, Text, TrainingPlan
 from duoactor.cli import main
+from protocols.errors import ConfigError
 from protocols.messages import Sampling
 from tests.engines.mirrored_texts import some_prompt
 from tests.engines.tiny import VOCAB, info, make
@@ -120,6 +121,25 @@ def test_a_head_is_distilled_resumed_and_served(tmp_path, capsys):
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
     draft = build_head(str(tmp_path / "head"), served(make("llama")), target)
     assert draft.info.vocab_size == VOCAB
+
+
+def test_a_checkpoint_of_another_head_or_version_is_refused_with_a_sentence(tmp_path):
+    target = target_of("llama", tmp_path / "target")
+    texts = tuple(Text("words", f"w{i} w{2 * i} w{3 * i}") for i in range(3, 15))
+    plan = TrainingPlan(target=target, out=str(tmp_path / "head"), texts=texts, kind="head", minutes=0.02, device="cpu")
+    distill(plan, ignore)
+    resumed = TrainingPlan(**{**_fields(plan), "resume": True})
+    checkpoint = tmp_path / "head" / "training" / "state.pt"
+    state = torch.load(checkpoint)
+    state["model"]["fc.weight"] = torch.zeros(3, 3)
+    torch.save(state, checkpoint)
+    for damage in (lambda: None, lambda: checkpoint.write_bytes(b"garbage")):
+        damage()
+        with pytest.raises(ConfigError, match=r"state\.pt is no checkpoint of this training.*name another --out"):
+            distill(resumed, ignore)
+    (checkpoint.parent / "plan.json").write_text('{"target": 3}')
+    with pytest.raises(ConfigError, match="of another version of duoactor, or damaged"):
+        distill(resumed, ignore)
 
 
 def _fields(plan):
