@@ -1,9 +1,11 @@
 """Every process is killed at random, verifier included, and no text changes: by hand, ``python -m tests.system.chaos``.
 
 Starts ``duoactor up`` with two drafters. Each question is answered once in peace; then streams ask them all over again
-while one process after the other dies by SIGKILL. Every text is compared, to its last token. With ``--url`` any OpenAI
-server takes the place of ours: its texts are compared, by character, with those of its own first run, and ``--kill`` is
-a command that kills something of it. Prints one JSON document; the exit code is 1 if a text differed or was lost.
+while one process after the other dies by SIGKILL. One that came back is spared for as long as it was away: a machine
+that takes long to start a process is hit more rarely. Every text is compared, to its last token, and pauses are told by
+what was away meanwhile. With ``--url`` any OpenAI server takes the place of ours: its texts are compared, by character,
+with those of its own first run, and ``--kill`` is a command that kills something of it. Prints one JSON document; the
+exit code is 1 if a text differed or was lost.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -20,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,9 +32,11 @@ from typing import Protocol
 from duoactor import AsyncClient, DuoactorError
 from duoactor.bench.suites import by_turns, load_suite
 
-WAIT_S = 180.0  # for a verifier to come back on a busy machine
+WAIT_S = 600.0  # for a verifier, which compiles its layers at a machine's first start
 METHODS = ("auto", "tree", "duodecoding", "pearl", "sps", "pld", "sam", "lookahead", "vanilla")
 PAUSES = (50, 99)  # percentiles
+RANKS = ("verifier", "drafter", "controller")  # of several that are away, what a pause is put down to
+LOOK_S = 0.2  # between two looks at which processes serve
 
 
 @dataclass(frozen=True)
@@ -51,20 +56,39 @@ class Served(Protocol):
 
 
 @dataclass
+class Death:
+    """Times are seconds of the monotonic clock."""
+
+    what: str
+    at: float
+    back: float = math.inf  # when its successor was seen to serve
+
+
+@dataclass
 class Wreckage:
     compared: int = 0  # answers
     pieces: int = 0  # tokens, or characters
     differ: list[str] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)  # answers that ended with an error, by its sentence
-    killed: Counter[str] = field(default_factory=Counter)
-    pauses: list[float] = field(default_factory=list)  # s, between two chunks of an answer
+    deaths: list[Death] = field(default_factory=list)
+    pauses: list[tuple[float, float]] = field(default_factory=list)  # begin and end: from a chunk, or the question, on
 
     @property
     def good(self) -> bool:
         return self.compared > 0 and not self.differ and not self.lost
 
+    def away_in(self, begin: float, end: float) -> str:
+        """What was killed or away in that time."""
+        away = {death.what for death in self.deaths if death.at <= end and death.back >= begin}
+        return next((what for what in (*RANKS, *sorted(away)) if what in away), "nothing")
+
     def document(self, seconds: float) -> dict[str, object]:
-        cuts = statistics.quantiles(self.pauses, n=1000) if len(self.pauses) > 1 else [0.0] * 999
+        pauses, away = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+        for begin, end in self.pauses:
+            pauses[self.away_in(begin, end)].append(end - begin)
+        for death in self.deaths:
+            if death.back < math.inf:
+                away[death.what].append(death.back - death.at)
         return {
             "good": self.good,
             "seconds": round(seconds),
@@ -73,15 +97,25 @@ class Wreckage:
             "answers_that_differ": len(self.differ),
             "first_differences": self.differ[:10],
             "answers_lost": dict(self.lost),
-            "killed": dict(self.killed.most_common()),
-            "pause_ms": {str(part): round(1000 * cuts[10 * part - 1], 1) for part in PAUSES},
-            "longest_pause_s": round(max(self.pauses, default=0.0), 1),
+            "killed": dict(Counter(death.what for death in self.deaths).most_common()),
+            "away_s": {what: spread(times) for what, times in away.items()},
+            "pause_s": {"any": spread([end - begin for begin, end in self.pauses])},
+            "pause_s_while_away": {what: spread(times) for what, times in pauses.items()},
         }
 
 
+def spread(times: Sequence[float]) -> dict[str, float]:
+    """How many, percentiles, and the longest."""
+    cuts = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else [*times, 0.0] * 99
+    found = {str(part): round(cuts[part - 1], 3) for part in PAUSES}
+    return {"count": len(times), **found, "longest": round(max(times, default=0.0), 3)}
+
+
+Kill = Callable[[], Awaitable[Death | None]]  # ends one process, if there is one to end
+
+
 class Chaos:
-    def __init__(self, served: Served, kill: Callable[[], Awaitable[str]], every: float, seed: int) -> None:
-        """``kill`` ends one process and returns what it was; empty: nothing."""
+    def __init__(self, served: Served, kill: Kill, every: float, seed: int) -> None:
         self.served, self.kill, self.every = served, kill, every
         self.chance = random.Random(seed)
         self.found = Wreckage()
@@ -103,8 +137,8 @@ class Chaos:
     async def _kill(self, until: float) -> None:
         while time.monotonic() < until:  # the answers under way then may end
             await asyncio.sleep(self.chance.uniform(0.5, 1.5) * self.every)
-            if what := await self.kill():
-                self.found.killed[what] += 1
+            if death := await self.kill():
+                self.found.deaths.append(death)
 
     async def _stream(self, asks: Sequence[Ask], until: float) -> None:
         while time.monotonic() < until:
@@ -115,11 +149,11 @@ class Chaos:
                 self.found.lost[f"{type(error).__name__}: {error}"[:200]] += 1
 
     async def _answer(self, ask: Ask, method: str) -> None:
-        expected, at, heard = self.expected[ask], 0, time.monotonic()
+        expected, at, began = self.expected[ask], 0, time.monotonic()
         async for pieces in self.served.pieces(ask, method):
             now = time.monotonic()
-            self.found.pauses.append(now - heard)
-            heard = now
+            self.found.pauses.append((began, now))
+            began = now
             if list(pieces) != expected[at : at + len(pieces)]:
                 self.found.differ.append(f"{method}, temperature {ask.temperature}: {ask.text[:40]!r} behind {at}")
                 return
@@ -181,34 +215,70 @@ class Theirs:
                 raise OSError(f"{type(error).__name__}: {error}") from None
 
 
-def killer(client: AsyncClient, chance: random.Random) -> Callable[[], Awaitable[str]]:
-    """Kills one of the processes that serve, each as likely as any other. One that is still loading is spared: it
-    takes longer to load than to be hit again, so nothing would ever serve."""
+class Killer:
+    """Kills one of the processes that serve, each as likely as any other. One that is still loading is spared, and
+    while the verifier is, nothing else serves."""
 
-    async def kill() -> str:
-        try:
-            async with asyncio.timeout(1.0):
-                status = await client.status()
-        except (TimeoutError, DuoactorError):
-            return ""
-        serving = [(drafter.pid, "drafter") for drafter in status.drafters] + [(status.verifier.pid, "verifier")]
-        serving += [(status.controller.pid, "controller")] if status.controller else []
-        pid, role = chance.choice(serving)
+    def __init__(self, client: AsyncClient, chance: random.Random) -> None:
+        self.client, self.chance = client, chance
+        self._serving: dict[str, tuple[str, int]] = {}  # by actor id: what it is, process id
+        self._deaths: dict[str, tuple[Death, int]] = {}  # the latest of each actor, and the process that died
+
+    async def kill(self) -> Death | None:
+        now = time.monotonic()
+        grown = [name for name in self._serving if self._may_be_hit(name, now)]
+        if not grown:
+            return None
+        name = self.chance.choice(grown)
+        what, pid = self._serving.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        return role
+        if what == "verifier":
+            self._serving.clear()
+        death = Death(what, now)
+        self._deaths[name] = death, pid
+        return death
 
-    return kill
+    def _may_be_hit(self, name: str, now: float) -> bool:
+        if name not in self._deaths:
+            return True
+        death, _ = self._deaths[name]
+        return now - death.back >= death.back - death.at
+
+    async def watch(self) -> None:
+        """Look again and again at which processes serve; it does not return."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(1.0):
+                    status = await self.client.status()
+            except (TimeoutError, DuoactorError):
+                continue
+            found = [(drafter.actor_id, "drafter", drafter.pid) for drafter in status.drafters]
+            found.append(("verifier", "verifier", status.verifier.pid))
+            if status.controller is not None:
+                found.append(("controller", "controller", status.controller.pid))
+            self._serving = {name: (what, pid) for name, what, pid in found if self._lives(name, pid, began)}
+
+    def _lives(self, name: str, pid: int, now: float) -> bool:
+        """Whether a process that the verifier told of is not the one that was killed."""
+        if name not in self._deaths:
+            return True
+        death, dead = self._deaths[name]
+        if pid != dead:
+            death.back = min(death.back, now)
+        return pid != dead
 
 
-def commanded(line: str) -> Callable[[], Awaitable[str]]:
+def commanded(line: str) -> Kill:
     """Runs a shell command that kills something."""
 
-    async def kill() -> str:
+    async def kill() -> Death | None:
         if not line:
-            return ""
-        process = await asyncio.create_subprocess_shell(line)
-        return line if await process.wait() == 0 else ""
+            return None
+        process, now = await asyncio.create_subprocess_shell(line), time.monotonic()
+        return Death(line, now, now) if await process.wait() == 0 else None
 
     return kill
 
@@ -218,7 +288,7 @@ def started(line: list[str]) -> subprocess.Popen[bytes]:
 
 
 @asynccontextmanager
-async def ours(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Callable[[], Awaitable[str]]]]:
+async def ours(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Kill]]:
     with tempfile.TemporaryDirectory(prefix="chaos-", dir="/tmp") as directory:
         address = f"ipc://{directory}/v.ipc"
         line = [sys.executable, "-m", "duoactor", "up", "--quiet", "--bind", address, "--drafters", "2"]
@@ -227,7 +297,10 @@ async def ours(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Calla
         process = started(line)
         try:
             async with AsyncClient(address, timeout=WAIT_S, reconnect_timeout=WAIT_S) as client:
-                yield Ours(client), killer(client, random.Random(options.seed))
+                killer = Killer(client, random.Random(options.seed))
+                watching = asyncio.create_task(killer.watch())
+                yield Ours(client), killer.kill
+                watching.cancel()
             process.send_signal(signal.SIGINT)
             await asyncio.to_thread(process.wait, 30)
         finally:
@@ -236,7 +309,7 @@ async def ours(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Calla
 
 
 @asynccontextmanager
-async def theirs(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Callable[[], Awaitable[str]]]]:
+async def theirs(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Kill]]:
     yield Theirs(options.url, options.model), commanded(options.kill)
 
 
