@@ -111,9 +111,9 @@ for section in "$@"; do
         costly_draft 152m --layers 12 --hidden 960
         {
             printf '```\n'
-            second_machine bundled --delays 0.2 --losses 0.001 --seconds 0
-            second_machine "$results/draft-48m" --delays 0.2 --losses 0.001 --seconds 0
-            second_machine "$results/draft-152m" --delays 0.2,5 --losses 0,0.001 --seconds "${STRETCH:-30}"
+            second_machine bundled --delays 0.2 --losses 0.001 --answers 0
+            second_machine "$results/draft-48m" --delays 0.2 --losses 0.001 --answers 0
+            second_machine "$results/draft-152m" --delays 0.2,5 --losses 0,0.001 --answers "${ANSWERS:-4}"
             printf '```\n'
         } | tee "$results/second-machine.txt"
         put second-machine docs/two-devices.md < "$results/second-machine.txt"

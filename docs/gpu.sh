@@ -4,64 +4,95 @@
 #
 #   docs/gpu.sh [DIRECTORY]      report.md and each step's output go to DIRECTORY (build/gpu)
 #   DEVICE=cpu docs/gpu.sh       rehearse with small models, where there is no GPU: its figures mean nothing
+#   MINUTES=5 docs/gpu.sh        another limit for all together (10; a rehearsal has 30, for machines that others use)
+#   STEPS='tests map' docs/gpu.sh    these steps alone
 #
-# A step that fails or takes too long is reported, and the next one runs. The exit code is the number of those. A
-# rehearsal gives each step five times as long. The first start of a fresh machine compiles the CPU's layers: step prove.
+# A step that fails or takes too long is reported, and the next one runs; one for which no time is left is not begun. The
+# report begins with what became of each, and its seconds. The exit code is the number of steps that were not done.
 set -u
 cd "$(dirname "$0")/.."
-out=${1:-build/gpu} device=${DEVICE:-cuda}
+out=${1:-build/gpu} device=${DEVICE:-cuda} wanted=${STEPS:-}
 rm -rf "$out"
 mkdir -p "$out"
-report=$out/report.md
-failed=0
+missed=0
+start=$(date +%s)
+
+told() { # NAME WHAT SECONDS: a row of the report's table
+    printf '| %s | %s | %s |\n' "$1" "$2" "$3" >> "$out/table.txt"
+    echo "$1: $2, $3 s"
+}
 
 step() { # NAME SECONDS COMMAND…
-    name=$1 most=$(($2 * slack))
+    name=$1 most=$(($2 * slack)) left=$((start + 60 * minutes - $(date +%s)))
     shift 2
+    case " ${wanted:-$name} " in *" $name "*) ;; *) return 0 ;; esac
+    if [ "$left" -lt 15 ]; then
+        told "$name" "**not begun**: no time was left" 0
+        missed=$((missed + 1))
+        return 0
+    fi
+    [ "$most" -lt "$left" ] || most=$left
     began=$(date +%s)
-    echo "$name …"
     timeout -k 10 "$most" "$@" > "$out/$name.txt" 2>&1
     code=$?
     took=$(($(date +%s) - began))
-    if [ $code = 0 ]; then said=done; else said="**failed** with $code" failed=$((failed + 1)); fi
+    case $code in
+    0) told "$name" "done" $took ;;
+    124 | 137) told "$name" "**not done** within $most s" $took ;;
+    *) told "$name" "**failed** with $code" $took ;;
+    esac
+    [ $code = 0 ] || missed=$((missed + 1))
     {
-        printf '\n## %s\n\n`%s`: %s after %s s\n\n```\n' "$name" "$*" "$said" "$took"
+        printf '\n## %s\n\n`%s`\n\n```\n' "$name" "$*"
         tail -n 40 "$out/$name.txt" | tr '\r' '\n' | tail -n 40
         printf '```\n'
-    } >> "$report"
-    echo "  $said after $took s"
+    } >> "$out/steps.txt"
 }
 
-duo() { # NAME SECONDS COMMAND OPTIONS…
+bench() { # NAME SECONDS OPTIONS…
     name=$1 most=$2
     shift 2
-    step "$name" "$most" python -m duoactor "$@"
+    step "$name" "$most" python -m duoactor bench --max-tokens "$tokens" --repeats 1 --quiet --limit 1 \
+        --out "$out/$name" "$@"
 }
+
+end() {
+    took=$(($(date +%s) - start))
+    {
+        printf '# What a GPU was tried with\n\n%s steps were not done; %s s together.\n\n' "$missed" "$took"
+        printf '| step | | s |\n|---|---|---|\n'
+        cat "$out/table.txt" "$out/steps.txt" 2> /dev/null
+    } > "$out/report.md"
+    echo "$missed steps were not done, $took s together; read $out/report.md"
+    trap - EXIT
+    exit "$missed"
+}
+trap end EXIT
+trap 'exit 130' INT TERM
 
 if [ "$device" = cpu ]; then
-    shape='--layers 8 --hidden 384' costly="$out/small" streams=1,2 many=1,2 tokens=8 minutes=0.1 slack=5
+    shape='--layers 8 --hidden 384' costly="$out/small" streams=1 many=1,2 tokens=8 prove=0.1 slack=5
+    minutes=${MINUTES:-30} tasks=chat few=chat rounds=--small
 else
     shape='--layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16'
-    costly="$out/7b" streams=1,8,32 many=1,4,16,32 tokens=96 minutes=0.7 slack=1
+    costly="$out/7b" streams=1,8,32 many=1,4,16,32 tokens=96 prove=0.7 slack=1
+    minutes=${MINUTES:-10} tasks=chat,code,translation few=chat,code rounds=
 fi
 ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
-echo "# What a GPU was tried with" > "$report"
 
-# shellcheck disable=SC2086  # shape is several words
+# shellcheck disable=SC2086  # shape and rounds are words, or none
 {
     step machine 15 sh -c "nvidia-smi; python -c 'import torch; print(torch.__version__, torch.cuda.is_available())'"
-    step tests 75 python -m pytest -q -rs -p no:cacheprovider -m cuda tests/engines/test_graphs_cuda.py \
+    # a fresh machine's first start compiles the draft's layers for its CPU, which every step below needs
+    step compile 75 python -c 'import actors.engines.decoder.cpu.compiler as compiler; print(compiler.compiled_kernels())'
+    step inflate 50 python -m duoactor inflate bundled "$costly" $shape
+    step tests 60 python -m pytest -q -rs -p no:cacheprovider -m cuda tests/engines/test_graphs_cuda.py \
         tests/engines/test_noise.py
-    step rounds 60 python -m tests.engines.time_rounds --device "$device" $([ "$device" = cpu ] && echo --small)
-    duo inflate 50 inflate bundled "$costly" $shape
-    duo prove 130 prove --device "$device" --minutes "$minutes"
-    set -- --target "$costly" --device "$device" --max-tokens "$tokens" --repeats 1 --quiet --limit 1
-    duo greedy 75 bench "$@" --methods "$ours" --tasks chat,code,translation --out "$out/greedy"
-    duo sampled 35 bench "$@" --methods auto,pld --temperature 1 --tasks chat,code,translation --out "$out/sampled"
-    duo streams 50 bench "$@" --streams "$many" --out "$out/streams"
-    duo map 110 bench "$@" --map --streams "$streams" --tasks chat,code --out "$out/map"
-    set -- --target bundled --max-tokens "$tokens" --repeats 1 --quiet --limit 1
-    duo reverse 45 bench "$@" --device cpu --draft-device "$device" --methods tree,auto --tasks chat,code --out "$out/reverse"
+    step prove 90 python -m duoactor prove --device "$device" --minutes "$prove"
+    step rounds 45 python -m tests.engines.time_rounds --device "$device" $rounds
+    bench greedy 75 --target "$costly" --device "$device" --methods "$ours" --tasks "$tasks"
+    bench streams 50 --target "$costly" --device "$device" --streams "$many"
+    bench reverse 45 --target bundled --device cpu --draft-device "$device" --methods tree,auto --tasks "$few"
+    bench sampled 35 --target "$costly" --device "$device" --methods auto,pld --temperature 1 --tasks "$tasks"
+    bench map 110 --target "$costly" --device "$device" --map --streams "$streams" --tasks "$few"
 }
-echo "$failed steps failed; read $report"
-exit $failed

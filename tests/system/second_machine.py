@@ -2,8 +2,8 @@
 
 Two verifiers share one CPU and take turns. Both draft with ``auto``: inline, from the text and from memory. One has
 also a drafter (CURVE keys, tcp) on another CPU. Its relay delays every byte each way and models the loss of TCP
-segments. Each prompt is asked of both; their texts must be equal. At the end one stream runs without a break, and the
-drafter is killed with SIGKILL and started again in every second stretch.
+segments. Each prompt is asked of both; their texts must be equal. At the end the same answers are streamed eight times
+over, and in four of them the drafter is killed with SIGKILL and started again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from protocols.messages import RequestStats
 from tests.world.processes import command, free_port, run
 
 TASKS = "chat,code,translation,math_reasoning"
+ANSWER = 400  # tokens of an answer that is streamed while the drafter may be killed
 WARM_UP = 2  # answers, until drafts are measured and the controller has spoken
 
 
@@ -40,9 +41,8 @@ class Stretch:
     seconds: float = 0.0
     longest: float = 0.0  # s between two chunks of an answer
 
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s, longest pause {1000 * self.longest:.0f} ms"
 
 
 class Hosts:
@@ -141,40 +141,48 @@ async def distance(alone: AsyncClient, served: AsyncClient, tokens: int, prompts
     )
 
 
-async def stretch(client: AsyncClient, prompts: Sequence[str], seconds: float) -> Stretch:
+async def stretch(
+    client: AsyncClient, prompts: Sequence[str], answers: int, midway: Callable[[], None] | None = None
+) -> Stretch:
+    """So many answers without a break, the same ones every time; ``midway`` is called within one of them."""
     found, began = Stretch(), time.monotonic()
-    while found.seconds < seconds:
-        heard, stream = None, client.stream(
-            prompts[found.tokens % len(prompts)], max_tokens=400, ignore_eos=True, cache_salt=uuid.uuid4().hex
-        )  # fmt: skip
+    for number in range(answers):
+        heard = None
+        stream = client.stream(
+            prompts[number % len(prompts)], max_tokens=ANSWER, ignore_eos=True, cache_salt=uuid.uuid4().hex
+        )
         async for chunk in stream:
             now = time.monotonic()
-            if heard is not None:
-                found.longest = max(found.longest, now - heard)
-            heard, found.seconds = now, now - began
+            found.longest = max(found.longest, now - (heard or now))
+            heard = now
             found.tokens += len(chunk.token_ids)
-            if found.seconds >= seconds:
-                break
-        await stream.aclose()
+            if midway is not None and found.tokens > answers * ANSWER / 3:
+                midway()
+                midway = None
+    found.seconds = time.monotonic() - began
     return found
 
 
-async def killed(hosts: Hosts, served: AsyncClient, prompts: Sequence[str], seconds: float, delay: float) -> None:
+async def killed(hosts: Hosts, served: AsyncClient, prompts: Sequence[str], answers: int, delay: float) -> None:
+    """What a kill costs: the same answers in peace and with a kill, in the order A B B A, twice."""
     async with hosts.drafting(served, delay, 0.0) as children:
-        await stretch(served, prompts, min(10.0, seconds))
-        for number in range(4):
-            running = asyncio.create_task(stretch(served, prompts, seconds))
-            if number % 2:
-                await asyncio.sleep(seconds / 3)
-                children[-1].kill()
-                await asyncio.to_thread(children.pop().wait)
-                children.append(hosts.drafter(hosts.relay))
-            found = await running
-            what = "drafter killed" if number % 2 else "in peace"
+
+        def kill() -> None:
+            children[-1].kill()
+            children.pop().wait()
+            children.append(hosts.drafter(hosts.relay))
+
+        await stretch(served, prompts, len(prompts))
+        costs = []
+        for order in (False, True) * 2:
+            found = {hit: await stretch(served, prompts, answers, kill if hit else None) for hit in (order, not order)}
+            costs.append(found[True].seconds - found[False].seconds)
             print(
-                f"{seconds:.0f} s {what}: {found.rate:.1f} tokens/s, longest pause {1000 * found.longest:.0f} ms",
+                f"{found[True].tokens} tokens: in peace {found[False]}; with the drafter killed {found[True]}",
                 flush=True,
             )
+        each = " ".join(f"{100 * cost / 60:+.1f}" for cost in costs)
+        print(f"a kill costs {100 * statistics.median(costs) / 60:.1f}% of a minute ({each})", flush=True)
 
 
 async def measure(hosts: Hosts, options: argparse.Namespace) -> None:
@@ -189,8 +197,8 @@ async def measure(hosts: Hosts, options: argparse.Namespace) -> None:
                     said = await distance(alone, served, options.tokens, prompts)
                 c = served.welcome.forward_us[0][1] / step_us
                 print(f"{delay:5.1f} {lost:.3f}: {said}; c = {c:.0f}", flush=True)
-        if options.seconds:
-            await killed(hosts, served, prompts, options.seconds, numbers(options.delays)[0])
+        if options.answers:
+            await killed(hosts, served, prompts, options.answers, numbers(options.delays)[0])
 
 
 def numbers(text: str) -> list[float]:
@@ -206,7 +214,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--limit", type=int, default=1, help="prompts of each task")
     parser.add_argument("--tasks", default=TASKS)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a stretch; 0: the drafter is not killed")
+    parser.add_argument("--answers", type=int, default=4, help="in a row, with and without a kill; 0: none is killed")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     for model in ("target", "draft"):
