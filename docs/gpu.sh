@@ -71,7 +71,7 @@ trap end EXIT
 trap 'exit 130' INT TERM
 
 if [ "$device" = cpu ]; then
-    shape='--layers 8 --hidden 384' costly="$out/small" streams=1 many=1,2 tokens=8 prove=0.1 slack=5
+    shape='--layers 8 --hidden 384' costly="$out/small" streams=1 many=1,2 tokens=8 prove=0.5 slack=5
     minutes=${MINUTES:-30} tasks=chat few=chat rounds=--small
 else
     shape='--layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16'

@@ -81,8 +81,6 @@ class Room:
                 continue
             stream.opened(handle)
             suspects |= stream.suspect
-            if message.attempt:
-                self.context.send(stream.client, stream.begun())
             self.leases.lend(stream)
 
     def hold(self, streams: Sequence[Stream]) -> list[Stream]:

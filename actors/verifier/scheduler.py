@@ -65,6 +65,12 @@ class Scheduler:
         """Expire streams, give back the room of ended ones, admit others, and choose the next forward.
 
         None: there is nothing to compute at present; some streams may be waiting for drafts."""
+        batch = self._next()
+        if batch is not None and batch.piece is not None and (chunk := batch.piece.begun()) is not None:
+            self.context.send(batch.piece.client, chunk)
+        return batch
+
+    def _next(self) -> Batch | None:
         self.admission.expire()
         self.room.free()
         self.room.let_in()
@@ -91,7 +97,7 @@ class Scheduler:
         self._prefilling_since = None
         held = self.room.hold(kinds[kind][:1] if kind == "alone" else kinds[kind])
         if not held:  # all were preempted
-            return self.plan()
+            return self._next()
         prompt = prompts[0] if beside and kind == "decode" and prompts[0].status is Stage.PREFILL else None
         return self._round(held, prompt) or self._instead(prompts)
 

@@ -108,6 +108,7 @@ class Delivery:
     cached_tokens: int = 0  # of the prompt: not computed again, because an earlier one began with them
     unsent: list[tuple[Committed, RoundTrace | None]] = field(default_factory=list)
     sent_at: float = -math.inf  # seconds: when its latest chunk was made
+    begun: bool = False  # whether the client of a request that saw a crash knows that its prompt is being computed
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -193,8 +194,12 @@ class Stream:
         state = Stage.DECODE if self.status is Stage.FINISHING else self.status
         return RequestStatus(self.rid, self.method, state, self.text.written, self.loan.name)
 
-    def begun(self) -> Chunk:
-        """An empty chunk, which says that work on the request has begun."""
+    def begun(self) -> Chunk | None:
+        """An empty chunk, once, which says that a forward has part of a request that saw a crash: from now on it may be
+        the cause of another. None: the client need not know."""
+        if self.delivery.begun or not self.message.attempt:
+            return None
+        self.delivery.begun = True
         return Chunk(self.rid, self.delivery.offset, (), (), ())
 
     @property

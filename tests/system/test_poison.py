@@ -190,6 +190,21 @@ def test_streams_whose_verifier_died_once_go_on_together():
     assert sum(len(batch) == 2 for batch in batches) > SAMPLING.max_tokens // 2
 
 
+def test_a_request_whose_prompt_only_waits_is_not_taken_for_a_cause():
+    """Its client counts an end of the verifier from the empty chunk on; the prompts before it may take long."""
+
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            caller = await cluster.caller()
+            for rid, length in (("long", 400), ("next", 3)):
+                caller.send(Generate(rid, tuple(range(2, 5)) * length, sampling=SAMPLING, method="vanilla", attempt=1))
+            await caller.collect("long", "next")
+            return [(m.rid, len(m.token_ids)) for m in caller.seen if isinstance(m, Chunk)]
+
+    seen = run(go())
+    assert seen.index(("next", 0)) > seen.index(("long", 1)) > seen.index(("long", 0))
+
+
 def test_no_forward_has_more_rows_than_there_may_be(monkeypatch):
     monkeypatch.setattr(scheduler, "MAX_ROWS", 6)
     rows = []
