@@ -45,6 +45,7 @@ MARK = re.compile(r"<!-- not run: (.+?) -->\s*\Z")
 # Hosts and models that are elsewhere are here; what takes minutes is made short.
 STAND_INS: Mapping[str, str] = {
     r" --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0\.6B": "",
+    r" --target HuggingFaceTB/SmolLM2-135M-Instruct": "",
     r"gpu-box|0\.0\.0\.0": "127.0.0.1",
     r"duoactor demo\b": "duoactor demo --max-tokens 8 --repeats 1 --no-reference",
     r"(measure_gateway\.py) 1 16 64": r"\1 1",

@@ -121,5 +121,7 @@ def generate(
             render.print_json(answer.document())
         else:
             show(chunks, answer, color)
+            if not (as_chat or answer.text):
+                click.echo("duoactor: the model ended the text at once; --chat treats PROMPT as a question", err=True)
             render.print_summary(answer.stats)
     return 0

@@ -49,6 +49,8 @@ class LaunchReport:
                 self._waiting[name] = f"stopping {name}"
             case "line" if event.text.startswith("ready"):
                 self._waiting.pop(name, None)  # itself; the verifier, which it waits for, is shown
+            case "line" if name in self._waiting and not self._lines:
+                self._waiting[name] = event.text  # such as that it compiles, the first time only
             case "ready" | "left" | "lost" | "restart" | "ended":
                 self._waiting.pop(name, None)
         match event.kind:

@@ -14,6 +14,8 @@ from duoactor.status import cores_and_rates
 from protocols.address import default_address
 from protocols.messages import StatusReport
 
+TOYS = "toys, to see the speed; --target HuggingFaceTB/SmolLM2-135M-Instruct is a small one that answers questions"
+
 
 def actor_list(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]]) -> list[dict[str, Any]]:
     """The actors as the ``--json`` documents of ``up`` and ``demo`` list them."""
@@ -61,7 +63,8 @@ def print_up(
     for actor in listed:
         shown = actor["endpoint"] if actor["role"] == GATEWAY else actor["model"]
         print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {shown}".rstrip())
-    said = [("drafts", deployment.drafts)] if deployment.drafts else []
+    said = [("models", TOYS)] if render.model_name(deployment.verifier.target).startswith("bundled ") else []
+    said += [("drafts", deployment.drafts)] if deployment.drafts else []
     if status is not None:
         said += cores_and_rates(status.target)
     print("\n" * bool(said), end="")

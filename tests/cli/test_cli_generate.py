@@ -18,6 +18,14 @@ def test_generate_streams_plain_text(client: FakeClient, capsys: pytest.CaptureF
     assert client.asked[0]["prompt"] == "Say hello"
 
 
+def test_a_text_that_ends_at_once_is_explained(client: FakeClient, capsys: pytest.CaptureFixture[str]):
+    client.texts = ()
+    assert run(client, "generate", "What is the capital of France?") == 0
+    assert "--chat treats PROMPT as a question" in capsys.readouterr().err
+    assert run(client, "generate", "--chat", "What is the capital of France?") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_generate_in_json_is_one_document(client: FakeClient, capsys: pytest.CaptureFixture[str]):
     assert run(client, "generate", "Say hello", "--json") == 0
     out, err = capsys.readouterr()

@@ -118,13 +118,18 @@ def test_up_shows_an_actors_own_sentence_and_ends(tmp_path: Path):
 def test_the_summary_says_how_to_connect(tmp_path: Path):
     process = start(tmp_path, "up")
     assert process.stdout
-    lines = [process.stdout.readline() for _ in range(12)]
+    lines = [process.stdout.readline() for _ in range(13)]
     process.terminate()
     process.communicate(timeout=60)
     assert f"duoactor is up at ipc://{tmp_path}/v.sock\n" in lines
     assert f'Try:   duoactor generate --connect ipc://{tmp_path}/v.sock "def factorial(n):"\n' in lines
     shown = "".join(lines)
-    for words in ("1 thread for the target, on CPU 0; CPU 1 too", "100 tokens/s without drafts", "bundled draft model"):
+    for words in (
+        "1 thread for the target, on CPU 0; CPU 1 too",
+        "100 tokens/s",
+        "bundled draft model",
+        "toys",
+    ):
         assert words in shown
 
 

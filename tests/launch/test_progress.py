@@ -33,6 +33,18 @@ def test_a_terminal_shows_what_is_waited_for_and_for_how_long(
     assert capsys.readouterr().err.endswith("\x1b[2mloading target (3 s) …\x1b[0m")
 
 
+def test_where_lines_are_not_shown_the_last_one_says_what_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    report = LaunchReport(lines=False)
+    report(Event("starting", TARGET))
+    report(Event("line", TARGET, "compiling the layers for this processor, the first time only"))
+    assert "compiling the layers for this processor, the first time only …" in capsys.readouterr().err
+    report(Event("line", TARGET, "ready at ipc:///x"))
+    assert "compiling" not in capsys.readouterr().err
+
+
 def test_a_line_that_is_longer_than_the_terminal_is_cut_so_that_it_can_be_replaced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

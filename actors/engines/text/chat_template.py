@@ -165,7 +165,7 @@ class ChatTemplate:
         """
         functions = _functions(tools)
         if not self.text:
-            detail = "the target model has no chat template; send a plain prompt, not messages"
+            detail = "the target model has no chat template; send a plain prompt, or name one by --tokenizer DIRECTORY"
             raise RequestError("unsupported", detail)
         if rendering.continue_final and (not turns or turns[-1].role != "assistant" or turns[-1].tool_calls):
             detail = "only a last message of the assistant's, without tool calls, can be continued"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from actors.engines.weights.gguf import PART
-from actors.engines.weights.hub import files_of, snapshot, with_progress
+from actors.engines.weights.hub import bar, files_of, snapshot
 from protocols.errors import ModelError
 
 log = logging.getLogger("duoactor")
@@ -43,11 +43,11 @@ def _from_hub(repo: str, kind: str) -> Path:
             raise unknown
         return local / choose(repo, kind, [str(path.relative_to(local)) for path in local.rglob(f"*{SUFFIX}")])
     chosen = choose(repo, kind, files)
-    with_progress()
     if (found := snapshot(repo)) is None or not (found / chosen).exists():
         log.info("downloading %s of %s from the hub", chosen, repo)
     try:
-        first, *_ = [Path(hf_hub_download(repo, part)) for part in _parts(chosen, files)]
+        with bar(f"{repo}:{kind}") as shown:
+            first, *_ = [Path(hf_hub_download(repo, part, tqdm_class=shown)) for part in _parts(chosen, files)]
         return first
     except Exception as error:
         raise ModelError(f"{chosen} of {repo} cannot be downloaded: {str(error).splitlines()[0]}") from None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from protocols.errors import ModelError
 
@@ -48,11 +52,12 @@ def located(name: str) -> str:
         quantised = ", ".join(file for file in files if file.endswith(".gguf"))
         there = f"GGUF files: name one, as in {name}:Q4_K_M; it has {quantised}" if quantised else "no weights"
         raise ModelError(f"repository {name} has {there}")
-    with_progress()
     if cached is None:
         log.info("downloading %s from the hub", name)
+    wanted = [*FILES, f"*{kind}"]
     try:
-        return snapshot_download(name, allow_patterns=[*FILES, f"*{kind}"], ignore_patterns=list(UNUSED))
+        with bar(name) as shown:
+            return snapshot_download(name, allow_patterns=wanted, ignore_patterns=list(UNUSED), tqdm_class=shown)
     except Exception as error:
         first = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise ModelError(f"model {name} cannot be downloaded: {first[0]}") from None
@@ -91,9 +96,32 @@ def files_of(repo: str, unknown: ModelError) -> list[str] | None:
         return None
 
 
-def with_progress() -> None:
-    """Downloads show their progress on a terminal, and are quiet in a pipe."""
-    from huggingface_hub.utils.tqdm import disable_progress_bars
+@contextmanager
+def bar(name: str) -> Iterator[type[Any]]:
+    """A class of the hub's kind of progress bars: one line that replaces itself says how much of a model is here.
 
-    if not sys.stderr.isatty():
+    In a pipe it shows nothing, unless that is a supervisor's.
+    """
+    from huggingface_hub.utils.tqdm import disable_progress_bars, tqdm
+
+    terminal = sys.stderr.isatty()
+    if not terminal and os.environ.get("TQDM_POSITION") != "-1":  # which a supervisor sets: it shows our progress
         disable_progress_bars()
+    begin = "\r\x1b[K" if terminal else "\r"
+
+    class Bar(tqdm):
+        """The hub's library draws several: of files, of bytes received, and of bytes on disk, which alone is shown."""
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            if msg is None and self.unit == "B" and self.total and not self.desc.startswith("Downloading bytes"):
+                text = f"downloading {name}: {self.n / 1e6:,.0f} of {self.total / 1e6:,.0f} MB"
+                print(begin, text, sep="", end="", file=sys.stderr, flush=True)
+
+        def close(self) -> None:
+            self.disable = True
+
+    try:
+        yield Bar
+    finally:
+        if terminal:
+            print(begin, end="", file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 COMMIT = "c0ffee" + 34 * "0"
 CONFIG = b'{"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}'
-REPOS: Mapping[str, Mapping[str, bytes]] = {
+REPOS: Mapping[str, dict[str, bytes]] = {
     "user/model": {
         "config.json": CONFIG,
         "tokenizer.json": b"{}",
@@ -86,10 +86,11 @@ def hub() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-def run(hub: ThreadingHTTPServer, home: Path, *command: str) -> tuple[str, str]:
+def run(hub: ThreadingHTTPServer, home: Path, *command: str, **variables: str) -> tuple[str, str]:
     """(stdout, stderr) of a command of duoactor."""
     environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home), "NO_PROXY": "*"}
+    environment |= variables
     done = subprocess.run(
         [sys.executable, "-m", "duoactor", *command], cwd=ROOT, env=environment, capture_output=True, text=True
     )
@@ -113,6 +114,15 @@ def test_a_model_and_a_quantisation_are_pulled_and_listed(hub: ThreadingHTTPServ
     hub.server_close()
     assert json.loads(run(hub, tmp_path, "pull", "user/model", "--json")[0])["path"] == str(model)
     assert json.loads(run(hub, tmp_path, "pull", "user/model-GGUF:Q4_K_M", "--json")[0])["path"] == str(file)
+
+
+@pytest.mark.parametrize("model", ["user/model", "user/model-GGUF:Q4_K_M"])
+def test_a_download_below_a_supervisor_says_how_much_is_here(hub, tmp_path, monkeypatch, model: str) -> None:
+    monkeypatch.setitem(REPOS["user/model"], "model.safetensors", bytes(3_000_000))
+    monkeypatch.setitem(REPOS["user/model-GGUF"], "model-Q4_K_M.gguf", bytes(3_000_000))
+    _, progress = run(hub, tmp_path, "pull", model, "--json", TQDM_POSITION="-1")
+    shown = progress.split("\n")  # carriage returns, in text mode
+    assert f"downloading {model}: 0 of 3 MB" in shown and "Fetching" not in progress
 
 
 @pytest.mark.parametrize(
