@@ -29,6 +29,7 @@ from actors.engines.weights.loading import load_config
 from actors.engines.weights.quantised import dequantised, method_of
 from protocols.errors import ModelError
 
+MOST_STAGES = 8  # layers for more tokens that take turns
 MEMORY_SHARE = 0.25  # of what is free beside the target's pool
 
 Tensors = Mapping[str, Tensor]
@@ -61,8 +62,8 @@ def _own_head(name: str, trunk: Trunk) -> Head:
         if last not in weights:  # llama.cpp takes the target's then
             weights[last] = torch.from_numpy(file.values("model.norm.weight"))
         return Mtp(load_config(name), weights, trunk, convention)
-    prefix = convention.prefix.format(layers=trunk.layers)
-    weights = tensors(name, lambda key: key.startswith(prefix))
+    prefixes = tuple(convention.prefix_of(stage, trunk.layers) for stage in range(MOST_STAGES))
+    weights = tensors(name, lambda key: key.startswith(prefixes))
     quantisation = configuration(place).get("quantization_config") or {}
     if method_of(quantisation):
         weights = dict(dequantised(weights, quantisation))
@@ -110,7 +111,7 @@ def build_head(name: str, target: Target, target_name: str) -> HeadDraft:
         return BlockDraft(blocks, target.keep_states(head.convention.taps))
     if isinstance(head, Assistant):
         return AssistantDraft(head, info, target, target.keep_states([trunk.layers]))
-    size = head.shape.slot_bytes(trunk.dtype) + head.width * trunk.dtype.itemsize
+    size = head.shape.slot_bytes(trunk.dtype) + head.stages * head.width * trunk.dtype.itemsize
     return HeadDraft(HeadEngine(head, trunk, info, _slots(target, size)), target.keep_states(head.taps))
 
 

@@ -105,20 +105,20 @@ class HeadDraft(Draft):
         while m.computed < goal:
             start, end = m.computed, min(m.computed + CHUNK, goal)
             m.add_text(batch := FlatBatch(), start, end)
-            self._follows(batch.slots, [slot - 1 for slot in batch.slots])
+            self._follows(batch.slots)
             self.engine.forward(batch, [end - start - 1] if end == m.length else [])
             m.computed = end
 
-    def _follows(self, slots: Sequence[int], before: Sequence[int]) -> None:
-        """The rows in these slots read the states in those."""
-        self.engine.before[slots] = before
+    def _follows(self, slots: Sequence[int], before: Sequence[int] = (), depths: Sequence[int] = (0,)) -> None:
+        """The rows in these slots read the states in those ``before``, or in the text one slot before."""
+        self.engine.before[slots] = before or [slot - 1 for slot in slots]
+        self.engine.depths[slots] = depths
 
     def _add_root(self, batch: LeafBatch, handle: int, index: int) -> None:
         self._feed(self._mirrors[handle])
         first = len(batch.slots)
         super()._add_root(batch, handle, index)
-        mine = batch.slots[first:]
-        self._follows(mine, [slot - 1 for slot in mine])
+        self._follows(batch.slots[first:])
 
     def _add_nodes(self, batch: LeafBatch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
         first = len(batch.slots)
@@ -126,7 +126,7 @@ class HeadDraft(Draft):
         m = self._mirrors[handle]
         paths = [leaves[index].path for index in members]
         above = [m.base + path[-1] if path else m.home + m.length - 1 for path in paths]
-        self._follows(batch.slots[first:], above)
+        self._follows(batch.slots[first:], above, [1 + len(path) for path in paths])
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
         """See :class:`actors.models.DraftModel`. What the head computed with states of its own is given up."""
@@ -136,10 +136,10 @@ class HeadDraft(Draft):
     def _read(self, m: Mirror, start: int, end: int, select: Sequence[int]) -> Tensor:
         """Every row reads the target's states, and leaves them to the next."""
         m.add_text(batch := FlatBatch(), start, end)
-        self._follows(batch.slots, [slot - 1 for slot in batch.slots])
-        states = self.engine.states[batch.slots]
+        self._follows(batch.slots)
+        states = self.engine.states[0][batch.slots]
         logits = self.engine.forward(batch, select)
-        self.engine.states[batch.slots] = states
+        self.engine.states[0][batch.slots] = states
         return logits
 
 

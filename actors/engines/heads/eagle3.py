@@ -80,6 +80,8 @@ class _EagleLayer:
 class Eagle3:
     """See :class:`actors.engines.heads.head.Head`."""
 
+    stages = 1
+
     def __init__(
         self, config: Config, weights: Weights, trunk: Trunk, convention: EagleConvention | None = None
     ) -> None:
@@ -170,7 +172,7 @@ class Eagle3:
             tapped = torch.cat([rms(x, norm, self._eps) for x, norm in zip(parts, norms, strict=True)], 1)
         return tapped if self._join is None else self._join(tapped)
 
-    def step(self, ids: Tensor, states: Tensor, look: Look) -> tuple[Tensor, Tensor]:
+    def step(self, ids: Tensor, states: Tensor, look: Look, stage: int = 0) -> tuple[Tensor, Tensor]:
         embedded = self._trunk.embed(ids) if self._embedding is None else self._embedding[ids]
         cos, sin = self._rotary(embedded[None], look.positions[None])
         x = states

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.engine import Trunk
-from actors.engines.flat_batch import FlatBatch
+from actors.engines.flat_batch import FlatBatch, Segment
 from actors.engines.heads.head import Head, Look
 from actors.models import ModelInfo
 
@@ -27,8 +28,10 @@ class HeadEngine:
         self.device, self.dtype = trunk.device, trunk.dtype
         self.draft_vocabulary = head.covered
         self.pool = KVPool(head.shape, slots, trunk.dtype, trunk.device)
-        self.states = torch.zeros(slots, head.width, dtype=trunk.dtype, device=trunk.device)
+        # by stage and slot: what the row behind it reads
+        self.states = torch.zeros(head.stages, slots, head.width, dtype=trunk.dtype, device=trunk.device)
         self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # by slot: whose state its row reads
+        self.depths: NDArray[np.int64] = np.zeros(slots, np.int64)  # by slot: 0 in the text, 1 below the root ...
 
     def use_spare_cpus(self, used: bool) -> None:
         raise NotImplementedError("it has none")
@@ -46,20 +49,41 @@ class HeadEngine:
     @torch.inference_mode()
     def feed(self, slot: int, tapped: Tensor) -> None:
         """What the target's layers gave of the tokens in the slots from ``slot`` on."""
-        self.states[slot : slot + len(tapped)] = self.head.feature(tapped.to(self.device, self.dtype))
+        self.states[0, slot : slot + len(tapped)] = self.head.feature(tapped.to(self.device, self.dtype))
 
     @torch.inference_mode()
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
         """The logits of the rows ``select``, whose states the rows behind them may read; those of others stay the
         target's."""
         slots, places, ids = self._sent(batch.slots), self._sent(batch.positions), self._sent(batch.tokens)
-        states = self.states[self._sent(self.before[batch.slots].tolist())]
-        normed, after = self.head.step(ids, states, Look(self.pool, batch.segments, slots, places))
-        if select is not None:
-            rows = self._sent(select)
-            slots, normed, after = slots[rows], normed[rows], after[rows]
-        self.states[slots] = after
-        return self.head.logits(normed) if len(slots) else normed
+        before, last = self._sent(self.before[batch.slots].tolist()), self.head.stages - 1
+        self.pool.positions[batch.slots] = batch.positions
+        made: list[Tensor] = []
+        for stage in range(last + 1):
+            look = Look(self.pool, self._seen(batch.segments, stage), slots, places)
+            normed, after = self.head.step(ids, self.states[stage][before], look, stage)
+            made.append(normed)
+            if stage < last:  # the next stage reads it, also in this forward
+                self.states[stage + 1][slots] = after
+        rows = again = self._sent(range(len(slots)) if select is None else select)
+        normed = made[0][rows]
+        if last:
+            depths = self._sent(self.depths[batch.slots].tolist())[rows].clamp(max=last)
+            normed, again = torch.stack(made)[depths, rows], rows[depths == last]
+        self.states[last][slots[again]] = after[again]  # the last stage goes on by itself
+        return self.head.logits(normed) if len(rows) else normed
+
+    def _seen(self, segments: Sequence[Segment], stage: int) -> Sequence[Segment]:
+        """A stage has no rows of the text's first tokens: those before them gave no states."""
+        if not stage:
+            return segments
+        found = []
+        for one in segments:
+            visible = one.visible & (self.pool.positions[one.base : one.base + one.span] > stage)
+            blind = ~visible.any(1)
+            visible[blind] = one.visible[blind]  # such rows are computed beside the others, and nobody sees them
+            found.append(replace(one, visible=visible))
+        return found
 
     def pick(self, *forward: object) -> None:
         """See :class:`actors.engines.engine.Engine`: it cannot choose tokens."""

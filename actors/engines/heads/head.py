@@ -47,13 +47,14 @@ class Head(Protocol):
     taps: tuple[int, ...]  # layers of the target whose states it reads, see ``Engine.tap``
     width: int  # of the states that its rows read
     shape: KVShape
+    stages: int  # layers that take turns: the first for a round's first token, the second for the next ...
     covered: DraftVocabulary | None  # tokens that its logits stand for; None: all
 
     def feature(self, tapped: Tensor) -> Tensor:
         """States ``(rows, width)`` out of what the target's layers gave."""
         ...
 
-    def step(self, ids: Tensor, states: Tensor, look: Look) -> tuple[Tensor, Tensor]:
+    def step(self, ids: Tensor, states: Tensor, look: Look, stage: int) -> tuple[Tensor, Tensor]:
         """What logits are made of, and the states that the next rows read."""
         ...
 

@@ -20,7 +20,7 @@ class MtpConvention:
     """How a family names the parts of a layer for more tokens (MTP), and what it feeds. A wrong one shows in the
     acceptance rate only."""
 
-    prefix: str  # of all; ``{layers}``: the target's number of layers
+    prefix: str  # of all; ``{stage}``: the layer's number, ``{layer}``: the same behind the target's
     block: str  # what the layer's own names begin with, behind the prefix
     token_norm: str
     state_norm: str
@@ -30,19 +30,23 @@ class MtpConvention:
     reads_normed: bool = True  # the target's states behind its last norm, or before
     recycles_normed: bool = True  # so for its own
 
+    def prefix_of(self, stage: int, layers: int) -> str:
+        """``layers``: of the target."""
+        return self.prefix.format(stage=stage, layer=layers + stage)
+
 
 # Qwen3-Next, 3.5 to 3.8: behind the norm on both sides. Measured by LightLLM (#1402, Qwen3.5-0.8B, three steps): 2.74
 # tokens a round for 1.80 with the states before it; llama.cpp #24025 likewise.
 QWEN = MtpConvention(
-    "mtp.", "layers.0.", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "fc.weight", "norm.weight"
+    "mtp.", "layers.{stage}.", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "fc.weight", "norm.weight"
 )
 # DeepSeek V3, GLM 4.5 to 4.7: the checkpoints' own code hands on normed states (ROCm/ATOM #1742, vLLM #46075).
 DEEPSEEK = MtpConvention(
-    "model.layers.{layers}.", "", "enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"
+    "model.layers.{layer}.", "", "enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"
 )
 # MiMo: the state first, and before the norm (exllamav3 #238).
 MIMO = MtpConvention(
-    "model.mtp_layers.0.",
+    "model.mtp_layers.{stage}.",
     *("", "token_layernorm.weight", "hidden_layernorm.weight", "input_proj.weight", "final_layernorm.weight"),
     token_first=False,
     reads_normed=False,
@@ -55,7 +59,7 @@ def convention_in(names: Collection[str], layers: int) -> MtpConvention | None:
     """The convention by which a checkpoint with tensors of these names has a layer for more tokens; None: it has none.
     ``layers``: of the target."""
     for one in CONVENTIONS:
-        if one.prefix.format(layers=layers) + one.join in names:
+        if one.prefix_of(0, layers) + one.join in names:
             return one
     return None
 

@@ -1,7 +1,7 @@
 """Multi-token prediction layers that came with the target: weights of its own checkpoint, a layer of its own kind.
 
-One layer drafts as many tokens as are asked for: it reads what it made of the token before. The layer's code is
-transformers' own, whatever family it is, over slots.
+One layer drafts as many tokens as are asked for: it reads what it made of the token before. Of several each drafts one
+token of a round, and the last those behind. The layers' code is transformers' own, whatever family it is, over slots.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from actors.engines.cache.pool import KVShape
-from actors.engines.engine import Trunk
+from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import Look
 from actors.engines.heads.kinds import MtpConvention, convention_in
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
@@ -31,15 +31,26 @@ class _Slots:
     """In place of transformers' cache: keys and values go to the pool of the forward under way."""
 
     look: Look | None = None
-    shape: list[int] = field(default_factory=list)
+    stage: int = 0
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         assert self.look is not None
-        self.look.write(0, keys[0], values[0])
+        self.look.write(self.stage, keys[0], values[0])
         return keys, values
 
     def get_seq_length(self, layer: int = 0) -> int:
         return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One of the layers."""
+
+    token_norm: nn.Module
+    state_norm: nn.Module
+    last_norm: nn.Module
+    join: PerRow
+    block: nn.Module
 
 
 class Mtp:
@@ -56,41 +67,55 @@ class Mtp:
         self.convention, self._trunk = found, trunk
         self.taps: tuple[int, ...] = (trunk.layers,)
         self.width = trunk.hidden
-        prefix = found.prefix.format(layers=trunk.layers)
-        own = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
-        kinds = _kinds(config)
-        mine = _one_layer(config.get_text_config())
+        self._kinds, mine = _kinds(config), _one_layer(config.get_text_config())
         self._name = f"duoactor_mtp_{next(_names)}"
         from transformers import AttentionInterface  # with all of transformers
 
         AttentionInterface.register(self._name, self._attention)
         mine._attn_implementation = self._name
+        self._rotary = self._kinds.rotary(mine).to(trunk.device)
+        self._stages = [self._stage(weights, mine, 0)]
+        while self._has(weights, len(self._stages)):
+            self._stages.append(self._stage(weights, mine, len(self._stages)))
+        self.stages = len(self._stages)
         shape = KVShape.of(mine)
         assert shape is not None
-        self.shape = shape
+        self.shape = KVShape(shape.heads * self.stages)
+        self._slots = _Slots()
+
+    def _has(self, weights: Mapping[str, Tensor], stage: int) -> bool:
+        prefix, own = self.convention.prefix_of(stage, self._trunk.layers), self.convention
+        block = prefix + own.block.format(stage=stage)
+        return prefix + own.join in weights and any(name.startswith(block) for name in weights)
+
+    def _stage(self, weights: Mapping[str, Tensor], mine: Any, stage: int) -> _Stage:
+        """``mine``: the configuration of one layer."""
+        found, trunk = self.convention, self._trunk
+        prefix = found.prefix_of(stage, trunk.layers)
+        own = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
         def norm(name: str) -> nn.Module:
-            made = kinds.norm(mine.hidden_size, eps=mine.rms_norm_eps)
+            made = self._kinds.norm(mine.hidden_size, eps=mine.rms_norm_eps)
             made.weight = nn.Parameter(own[name], requires_grad=False)
             whole: nn.Module = made.to(trunk.device, trunk.dtype)
             return whole
 
-        self._token_norm, self._state_norm = norm(found.token_norm), norm(found.state_norm)
-        self._last_norm, self._rotary = norm(found.last_norm), kinds.rotary(mine).to(trunk.device)
-        self._join = trunk.linear(own[found.join])
-        self._block = _loaded(kinds.layer(mine, 0), own, found.block).to(trunk.device, trunk.dtype).eval()
+        block = _loaded(self._kinds.layer(mine, 0), own, found.block.format(stage=stage))
+        block = block.to(trunk.device, trunk.dtype).eval()
         if trunk.device.type == "cpu":
-            pack_linears(self._block)
-        self._slots = _Slots()
+            pack_linears(block)
+        norms = norm(found.token_norm), norm(found.state_norm), norm(found.last_norm)
+        return _Stage(*norms, trunk.linear(own[found.join]), block)
 
     def feature(self, tapped: Tensor) -> Tensor:
         return self._trunk.norm(tapped) if self.convention.reads_normed else tapped
 
-    def step(self, ids: Tensor, states: Tensor, look: Look) -> tuple[Tensor, Tensor]:
-        parts = [self._token_norm(self._trunk.embed(ids)), self._state_norm(states)]
-        x = self._join(torch.cat(parts if self.convention.token_first else parts[::-1], 1))[None]
-        places, self._slots.look = look.positions[None], look
-        out = self._block(
+    def step(self, ids: Tensor, states: Tensor, look: Look, stage: int) -> tuple[Tensor, Tensor]:
+        own = self._stages[stage]
+        parts = [own.token_norm(self._trunk.embed(ids)), own.state_norm(states)]
+        x = own.join(torch.cat(parts if self.convention.token_first else parts[::-1], 1))[None]
+        places, self._slots.look, self._slots.stage = look.positions[None], look, stage
+        out = own.block(
             x,
             position_embeddings=self._rotary(x, places),
             attention_mask=None,
@@ -98,7 +123,7 @@ class Mtp:
             past_key_values=self._slots,
         )
         made = (out[0] if isinstance(out, tuple) else out)[0]
-        normed = self._last_norm(made)
+        normed = own.last_norm(made)
         return normed, normed if self.convention.recycles_normed else made
 
     def logits(self, x: Tensor) -> Tensor:
@@ -111,7 +136,7 @@ class Mtp:
         look, width = self._slots.look, query.shape[-1]
         assert look is not None
         scale = kwargs.get("scaling") or width**-0.5
-        seen = look(0, query[0].transpose(0, 1).contiguous(), scale)
+        seen = look(self._slots.stage, query[0].transpose(0, 1).contiguous(), scale)
         return seen.view(1, query.shape[2], query.shape[1], width), None
 
 

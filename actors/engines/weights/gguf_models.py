@@ -51,8 +51,10 @@ class GGUFCheckpoint:
             yield from self._names_of(layer)
 
     def next_names(self) -> list[str]:
-        """Of the first layer for more tokens; empty: there is none."""
-        return [*self._names_of(self.config["num_hidden_layers"])]
+        """Of the layers for more tokens; empty: there are none."""
+        first = self.config["num_hidden_layers"]
+        layers = range(first, first + self.file.of_architecture("nextn_predict_layers", 0))
+        return [name for layer in layers for name in self._names_of(layer)]
 
     def _names_of(self, layer: int) -> Iterator[str]:
         theirs = self.file.tensors

@@ -60,14 +60,14 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def one_layer(model):
+def one_layer(model, seed=4):
     """transformers' layer for more tokens, of the model's own kind, with random weights."""
     config = type(model.config).from_dict(
         model.config.to_dict() | {"num_hidden_layers": 1, "layer_types": ["full_attention"], "first_k_dense_replace": 0}
     )
     config._attn_implementation = "eager"
     decoder = model.get_decoder()
-    torch.manual_seed(4)
+    torch.manual_seed(seed)
     layer = MtpLayer(config, type(decoder.layers[-1]), type(decoder.norm), 0)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -82,15 +82,15 @@ def one_layer(model):
     return layer.eval()
 
 
-def published(layer, convention, layers=3):
+def published(layer, convention, layers=3, stage=0):
     """The layer's weights by a family's names."""
-    prefix = convention.prefix.format(layers=layers)
+    prefix = convention.prefix_of(stage, layers)
     ours = {"enorm": convention.token_norm, "hnorm": convention.state_norm, "eh_proj": convention.join,
             "post_norm": convention.last_norm}  # fmt: skip
     found = {}
     for name, tensor in layer.state_dict().items():
         first, _, rest = name.partition(".")
-        own = ours.get(first) or convention.block + rest
+        own = ours.get(first) or convention.block.format(stage=stage) + rest
         found[prefix + own] = tensor.clone()
     return found
 
@@ -112,15 +112,19 @@ def split_experts(weights):
 
 
 @torch.inference_mode()
-def expected(pair, layer, text, path):
-    """The logits behind the last token, computed over the whole text."""
+def expected(pair, layers, text, path):
+    """The logits behind the last token, computed over the whole text. ``layers``: one for each token of a round; the
+    last one goes on by itself."""
     model, convention = pair.model, pair.head.convention
-    decoder = model.get_decoder()
+    layers = layers if isinstance(layers, list) else [layers]
+    decoder, ids = model.get_decoder(), torch.tensor([[*text, *path]])
     states = pair.normed(text[:-1]) if convention.reads_normed else pair.raw(text[:-1])
-    ids = torch.tensor([[*text[1:], *path]])
-    for last in range(len(text) - 1, ids.shape[1] + 1):
-        embedded, places = model.get_input_embeddings()(ids[:, :last]), torch.arange(last)[None]
-        mask = torch.full((last, last), -torch.inf).triu(1)[None, None]
+    for depth in range(len(path) + 1):
+        stage = min(depth, len(layers) - 1)
+        layer = layers[stage]
+        embedded = model.get_input_embeddings()(ids[:, stage + 1 : len(text) + depth])
+        last = embedded.shape[1]
+        places, mask = torch.arange(last)[None], torch.full((last, last), -torch.inf).triu(1)[None, None]
         turns = decoder.rotary_emb(embedded, places)
         parts = layer.enorm(embedded), layer.hnorm(states)
         x = layer.eh_proj(torch.cat(parts if convention.token_first else parts[::-1], -1))
@@ -131,15 +135,21 @@ def expected(pair, layer, text, path):
         if convention.token_first and convention.reads_normed:  # as transformers' own has it
             whole = layer(embedded, states, turns, mask, places, None)
             torch.testing.assert_close(whole, normed)
-        states = torch.cat([states, (normed if convention.recycles_normed else made)[:, -1:]], 1)
+        recycled = normed if convention.recycles_normed else made
+        states = recycled if depth < len(layers) - 1 else torch.cat([states, recycled[:, -1:]], 1)
     return model.lm_head(normed[0, -1]).float()
 
 
 class OwnLayer(Pair):
-    def __init__(self, kind, convention, change=lambda weights: weights):
+    def __init__(self, kind, convention, change=lambda weights: weights, stages=1):
         model = make_model(MODELS[kind])
-        self.layer = one_layer(model)
-        weights = change(published(self.layer, convention))
+        self.layer = [one_layer(model, seed=4 + stage) for stage in range(stages)]
+        weights = {}
+        for stage, layer in enumerate(self.layer):
+            if convention is QWEN:  # which has one matrix and its norms for all
+                for name in ("enorm", "hnorm", "eh_proj", "post_norm"):
+                    setattr(layer, name, getattr(self.layer[0], name))
+            weights |= change(published(layer, convention, stage=stage))
         super().__init__(
             generic(make_model(MODELS[kind])), model, lambda trunk: Mtp(model.config, weights, trunk, convention)
         )
@@ -156,16 +166,20 @@ class OwnLayer(Pair):
 
 
 CASES = [
-    ("qwen3_5", QWEN, dict),
-    ("glm4_moe", DEEPSEEK, dict),
-    ("glm4_moe", DEEPSEEK, split_experts),
-    ("qwen3_5", MIMO, dict),
+    ("qwen3_5", QWEN, dict, 1),
+    ("glm4_moe", DEEPSEEK, dict, 1),
+    ("glm4_moe", DEEPSEEK, split_experts, 1),
+    ("qwen3_5", MIMO, dict, 1),
+    ("glm4_moe", DEEPSEEK, dict, 3),
+    ("qwen3_5", QWEN, dict, 2),
+    ("qwen3_5", MIMO, dict, 5),
 ]
 
 
-@pytest.mark.parametrize(("kind", "convention", "change"), CASES)
-def test_proposals_are_those_of_transformers_own_layer(kind, convention, change):
-    pair = OwnLayer(kind, convention, change)
+@pytest.mark.parametrize(("kind", "convention", "change", "stages"), CASES)
+def test_proposals_are_those_of_transformers_own_layers(kind, convention, change, stages):
+    pair = OwnLayer(kind, convention, change, stages)
+    assert pair.head.stages == stages
     handle, mirror, text = pair.begin(some_prompt(30), GREEDY)
     for turn in range(5):
         [top] = pair.draft.expand([Leaf(mirror, text[-1], (), is_root=True)])
@@ -185,8 +199,9 @@ def test_proposals_are_those_of_transformers_own_layer(kind, convention, change)
         text = [*text, *outcome.tokens]
 
 
-def test_a_resumed_stream_and_its_neighbour_draft_as_alone():
-    pair = OwnLayer("qwen3_5", QWEN)
+@pytest.mark.parametrize("stages", [1, 3])
+def test_a_resumed_stream_and_its_neighbour_draft_as_alone(stages):
+    pair = OwnLayer("qwen3_5", QWEN, stages=stages)
     begun = [pair.begin(some_prompt(40), GREEDY), pair.begin(some_prompt(25, 2), GREEDY, some_prompt(9, 5))]
     tops = pair.draft.expand([Leaf(mirror, text[-1], (), is_root=True) for _, mirror, text in begun])
     below = pair.draft.expand([Leaf(m, top.tokens[1], ()) for (_, m, _), top in zip(begun, tops, strict=True)])
@@ -201,8 +216,9 @@ def test_the_layer_is_found_in_the_checkpoint_itself(kind, tmp_path):
     model = make_model(MODELS[kind])
     model.save_pretrained(tmp_path)
     assert own_layer(str(tmp_path)) is None
-    layer = one_layer(model)
-    save_file(split_experts(published(layer, convention)), tmp_path / "mtp.safetensors")
+    layers = [one_layer(model, seed) for seed in ((4, 5) if kind == "glm4_moe" else (4,))]
+    for stage, layer in enumerate(layers):
+        save_file(split_experts(published(layer, convention, stage=stage)), tmp_path / f"mtp{stage}.safetensors")
     assert own_layer(str(tmp_path)) is convention
     target = generic(make_model(MODELS[kind]))
     draft = build_head("", target, str(tmp_path))
@@ -212,9 +228,11 @@ def test_the_layer_is_found_in_the_checkpoint_itself(kind, tmp_path):
     mirror = draft.open(text, 30, GREEDY)
     draft.follow(mirror, handle)
     [top] = draft.expand([Leaf(mirror, text[-1], (), is_root=True)])
+    [below] = draft.expand([Leaf(mirror, top.tokens[0], ())])
     pair = OwnLayer(kind, convention)
     pair.model = model
-    assert_proposes(top, expected(pair, layer, text, []))
+    assert_proposes(top, expected(pair, layers, text, []))
+    assert_proposes(below, expected(pair, layers, text, [top.tokens[0]]))
 
 
 def with_next_layer(weights, layers, more):
