@@ -44,7 +44,7 @@ class LaunchReport:
             case "starting":
                 self._waiting[name] = LOADING[event.actor.role]
             case "progress" if name in self._waiting:
-                self._waiting[name] = event.text or LOADING[event.actor.role]
+                self._waiting[name] = event.text.strip() or LOADING[event.actor.role]
             case "stopping":
                 self._waiting[name] = f"stopping {name}"
             case "line" if event.text.startswith("ready"):

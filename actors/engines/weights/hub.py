@@ -104,10 +104,10 @@ def bar(name: str) -> Iterator[type[Any]]:
     """
     from huggingface_hub.utils.tqdm import disable_progress_bars, tqdm
 
-    terminal = sys.stderr.isatty()
-    if not terminal and os.environ.get("TQDM_POSITION") != "-1":  # which a supervisor sets: it shows our progress
+    terminal, supervised = sys.stderr.isatty(), os.environ.get("TQDM_POSITION") == "-1"
+    if not terminal and not supervised:
         disable_progress_bars()
-    begin = "\r\x1b[K" if terminal else "\r"
+    begin, clear = ("\r\x1b[K", "\r\x1b[K") if terminal else ("\r", "\r \n" if supervised else "")
 
     class Bar(tqdm):
         """The hub's library draws several: of files, of bytes received, and of bytes on disk, which alone is shown."""
@@ -123,5 +123,4 @@ def bar(name: str) -> Iterator[type[Any]]:
     try:
         yield Bar
     finally:
-        if terminal:
-            print(begin, end="", file=sys.stderr, flush=True)
+        print(clear, end="", file=sys.stderr, flush=True)

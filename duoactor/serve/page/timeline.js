@@ -1,4 +1,4 @@
-// Two lanes on one clock: when the target verified, when the draft model drafted, when the target waited for drafts.
+// Two lanes on one clock: when the target verified, when drafts were made or found, when the target waited for them.
 
 import { milliseconds, svg } from "./dom.js";
 
@@ -32,7 +32,7 @@ export class Timeline {
     const x = (t) => LEFT + ((width - LEFT - 8) * (t - from)) / Math.max(1, to - from);
     this.x = x;
     const here = rounds[index];
-    const paths = { verify: "", draft: "", wait: "", over: "" };
+    const paths = { verify: "", draft: "", wait: "", copied: "" };
     const labels = [];
     const bar = (kind, lane, start, end) => {
       const a = x(Math.max(from, start));
@@ -52,6 +52,12 @@ export class Timeline {
       if (round.wait) bar("wait", "verify", round.wait[0], round.wait[0] + round.wait[1]);
       const wide = x(round.end) - x(round.start);
       if (wide > 26) labels.push(svg("text", { class: "bar", x: x(round.start) + wide / 2, y: LANES.verify + 22, text: `+${round.count}` }));
+      const copied = round.nodes.filter((node) => node.verified && node.origin === "retrieved").length;
+      if (copied) {
+        // found within microseconds: a bar of no length, where the target begins
+        bar("copied", "draft", round.start, round.start + (4 * (to - from)) / (width - LEFT - 8));
+        if (wide > 90) labels.push(svg("text", { class: "axis", x: x(round.start) + 8, y: LANES.draft + 21, text: `${copied} copied` }));
+      }
     });
     for (const round of rounds.slice(first, last + 4)) for (const [start, length] of round.drafts) bar("draft", "draft", start, start + length);
     const mark = svg("rect", { class: "here", x: x(here.begin), y: 8, width: Math.max(2, x(here.end) - x(here.begin)), height: HEIGHT - 34, rx: 4 });
@@ -69,7 +75,7 @@ export class Timeline {
   names() {
     return [
       svg("text", { class: "lane", x: 0, y: LANES.verify + 21, text: "target" }),
-      svg("text", { class: "lane", x: 0, y: LANES.draft + 21, text: "draft model" }),
+      svg("text", { class: "lane", x: 0, y: LANES.draft + 21, text: "drafts" }),
     ];
   }
 

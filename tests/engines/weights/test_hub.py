@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from duoactor.launch.child import OutputLines
+
 ROOT = Path(__file__).parents[3]
 COMMIT = "c0ffee" + 34 * "0"
 CONFIG = b'{"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}'
@@ -91,10 +93,8 @@ def run(hub: ThreadingHTTPServer, home: Path, *command: str, **variables: str) -
     environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home), "NO_PROXY": "*"}
     environment |= variables
-    done = subprocess.run(
-        [sys.executable, "-m", "duoactor", *command], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    return done.stdout, done.stderr
+    done = subprocess.run([sys.executable, "-m", "duoactor", *command], cwd=ROOT, env=environment, capture_output=True)
+    return done.stdout.decode(), done.stderr.decode()
 
 
 def test_a_model_and_a_quantisation_are_pulled_and_listed(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
@@ -121,8 +121,12 @@ def test_a_download_below_a_supervisor_says_how_much_is_here(hub, tmp_path, monk
     monkeypatch.setitem(REPOS["user/model"], "model.safetensors", bytes(3_000_000))
     monkeypatch.setitem(REPOS["user/model-GGUF"], "model-Q4_K_M.gguf", bytes(3_000_000))
     _, progress = run(hub, tmp_path, "pull", model, "--json", TQDM_POSITION="-1")
-    shown = progress.split("\n")  # carriage returns, in text mode
-    assert f"downloading {model}: 0 of 3 MB" in shown and "Fetching" not in progress
+    lines, shown = [], []
+    output = OutputLines(lines.append, shown.append)
+    output.feed(progress.encode())
+    output.feed(b"a line behind it\n")
+    assert f"downloading {model}: 0 of 3 MB" in progress and "Fetching" not in progress
+    assert (shown[-1].strip(), lines) == ("", ["a line behind it"])
 
 
 @pytest.mark.parametrize(
