@@ -2,8 +2,8 @@
 # Measures a section of docs/benchmarks anew, and puts its report there:
 #
 #   docs/benchmarks.sh bundled            one of: bundled inflated larger larger-sampled larger-int8 map modes
-#                                         second-machine sampled sweep load load-inflated spec-bench humaneval, and on a
-#                                         machine with a GPU gpu gpu-sampled gpu-load
+#                                         second-machine chaos sampled sweep load load-inflated spec-bench humaneval, and
+#                                         on a machine with a GPU gpu gpu-sampled gpu-load
 #   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes one to five minutes
 #                                         on two cores (load: more), and the sections bundled and inflated have every
 #                                         prompt of the built-in suite
@@ -117,6 +117,10 @@ for section in "$@"; do
             printf '```\n'
         } | tee "$results/second-machine.txt"
         put second-machine docs/two-devices.md < "$results/second-machine.txt"
+        ;;
+    chaos) # MINUTES=10, and two for the first answers; a lost answer or another text stands in the table
+        python -m tests.system.chaos --minutes "${MINUTES:-10}" --table > "$results/chaos.txt" || [ -s "$results/chaos.txt" ]
+        put chaos docs/benchmarks.md < "$results/chaos.txt"
         ;;
     sampled)
         bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 --methods "$ours"

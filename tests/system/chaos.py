@@ -103,10 +103,31 @@ class Wreckage:
             "pause_s_while_away": {what: spread(times) for what, times in pauses.items()},
         }
 
+    def table(self, seconds: float) -> str:
+        """The same in short, for a page."""
+        found = self.document(seconds)
+        away, pauses, killed = found["away_s"], found["pause_s_while_away"], found["killed"]
+        assert isinstance(away, dict) and isinstance(pauses, dict) and isinstance(killed, dict)
+        lines = [
+            f"{seconds / 60:.0f} minutes: {sum(killed.values())} kills, {self.compared} answers, {self.pieces:,} "
+            f"tokens compared; {len(self.differ)} texts differ, {sum(self.lost.values())} answers were lost.",
+            "",
+            "| killed | times | back after, s: median, longest | pauses meanwhile, s: median, 99%, longest |",
+            "|---|---|---|---|",
+        ]
+        for what in dict.fromkeys((*killed, "nothing")):
+            back = away.get(what, {"50": math.nan, "longest": math.nan})
+            pause = pauses.get(what, spread([]))
+            lines.append(
+                f"| {what} | {killed.get(what, '')} | {back['50']:.1f}, {back['longest']:.1f} | "
+                f"{pause['50']:.3f}, {pause['99']:.2f}, {pause['longest']:.2f} |"
+            )
+        return "\n".join(lines).replace("nan, nan", "")
+
 
 def spread(times: Sequence[float]) -> dict[str, float]:
     """How many, percentiles, and the longest."""
-    cuts = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else [*times, 0.0] * 99
+    cuts = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else [*times] * 99 or [0.0] * 99
     found = {str(part): round(cuts[part - 1], 3) for part in PAUSES}
     return {"count": len(times), **found, "longest": round(max(times, default=0.0), 3)}
 
@@ -319,12 +340,12 @@ def questions(seed: int, tokens: int) -> list[Ask]:
     return [Ask(text, float(number % 2), seed + number, tokens) for number, text in enumerate(texts)]
 
 
-async def measured(options: argparse.Namespace) -> dict[str, object]:
+async def measured(options: argparse.Namespace) -> tuple[Wreckage, float]:
     async with (theirs if options.url else ours)(options) as (served, kill):
         chaos = Chaos(served, kill, options.every, options.seed)
         began = time.monotonic()
         found = await chaos.run(questions(options.seed, options.tokens), options.streams, 60 * options.minutes)
-        return found.document(time.monotonic() - began)
+        return found, time.monotonic() - began
 
 
 def main() -> int:
@@ -339,9 +360,11 @@ def main() -> int:
     parser.add_argument("--url", default="", help="of an OpenAI server instead, such as http://127.0.0.1:8000/v1")
     parser.add_argument("--model", default="", help="its name there")
     parser.add_argument("--kill", default="", help="with --url: a shell command that kills something of the server")
-    document = asyncio.run(measured(parser.parse_args()))
-    print(json.dumps(document, indent=2))
-    return 0 if document["good"] else 1
+    parser.add_argument("--table", action="store_true", help="print a table for a page instead of JSON")
+    options = parser.parse_args()
+    found, seconds = asyncio.run(measured(options))
+    print(found.table(seconds) if options.table else json.dumps(found.document(seconds), indent=2))
+    return 0 if found.good else 1
 
 
 if __name__ == "__main__":

@@ -69,3 +69,4 @@ def test_a_pause_is_put_down_to_what_was_away_meanwhile_and_to_the_verifier_firs
         "nothing": 1.0, "drafter": 1.5, "verifier": 4.6, "controller": 0.5
     }  # fmt: skip
     assert found.document(40.0)["away_s"]["verifier"]["longest"] == 4.0
+    assert "| verifier | 1 | 4.0, 4.0 | 4.600, 4.60, 4.60 |" in found.table(40.0)
