@@ -120,7 +120,7 @@ for section in "$@"; do
         ;;
     chaos) # MINUTES=10, and two for the first answers; a lost answer or another text stands in the table
         python -m tests.system.chaos --minutes "${MINUTES:-10}" --table > "$results/chaos.txt" || [ -s "$results/chaos.txt" ]
-        put chaos docs/benchmarks.md < "$results/chaos.txt"
+        { date '+Measured on %-d %B %Y.' && cat "$results/chaos.txt"; } | put chaos docs/benchmarks.md
         ;;
     sampled)
         bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 --methods "$ours"
