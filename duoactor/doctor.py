@@ -19,7 +19,7 @@ from duoactor.bench.provenance import machine, versions
 from duoactor.bench.results import Results
 from duoactor.bench.suites import Prompt, by_turns, load_suite, select
 from duoactor.bench.summary import AVERAGE, MethodLine, summarize
-from duoactor.status import agreement, reading
+from duoactor.status import agreement, reading, taking
 from protocols.messages import InlineStatus
 
 METHODS = "vanilla,sam,auto"
@@ -62,6 +62,7 @@ class DoctorReport(msgspec.Struct, kw_only=True):
     head: str = ""  # with which the verifier drafts; empty: it has none
     agreement: tuple[float, ...] = ()  # of the head, by depth
     weights: str = ""  # what a token reads of them
+    memory: str = ""  # what a stream takes of it
     findings: tuple[Finding, ...] = ()
     place: str = ""  # what would pay, by the model of a round
     verdict: str = ""
@@ -138,7 +139,7 @@ async def measure(benchmark: Benchmark, report: DoctorReport, show: Any) -> None
         ours = answers["auto"]
         assert isinstance(ours, Ours)
         status = await ours.client.status()
-    report.weights, inline = reading(status.target), status.inline
+    report.weights, report.memory, inline = reading(status.target), taking(status.target), status.inline
     if inline is not None and not benchmark.deployment.drafters:
         judge_head(report, inline)
 
@@ -185,6 +186,8 @@ def lines(report: DoctorReport) -> list[str]:
         found.append(f"head       {render.model_name(report.head)}: {agreement(report.agreement) or 'drafted nothing'}")
     if report.weights:
         found.append(f"weights    {report.weights}")
+    if report.memory:
+        found.append(f"memory     {report.memory}")
     if report.methods:
         found.append(
             f"           target in {report.dtype} on {report.device}; {report.texts} texts are the target's own"

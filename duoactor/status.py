@@ -92,7 +92,16 @@ def cores_and_rates(target: TargetStatus) -> list[tuple[str, str]]:
         found.append(("one stream", f"{target.tokens_per_second:.0f} tokens/s without drafts, by measured forwards"))
     if reads := reading(target):
         found.append(("weights", reads))
+    if takes := taking(target):
+        found.append(("memory", takes))
     return found
+
+
+def taking(target: TargetStatus) -> str:
+    """What a stream takes of the KV pool, and beside it; empty where nobody knows."""
+    each, beside = target.reading.token_bytes, target.reading.stream_bytes
+    parts = [f"{each / 1e3:,.1f} kB a token"] * bool(each) + [f"{beside / 1e6:,.1f} MB a stream"] * bool(beside)
+    return f"keys and values take {' and '.join(parts)}" if parts else ""
 
 
 def reading(target: TargetStatus) -> str:

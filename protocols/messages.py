@@ -268,11 +268,14 @@ class DraftTotals(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """What one token's forward reads of the target's weights, and what this machine's memory gives."""
+    """What one token's forward reads of the target's weights, what this machine's memory gives, and what streams take
+    of it."""
 
     read_bytes: Count = 0  # 0: not known
     bits: Mean = 0.0  # of a weight, on average, as it is read
     gigabytes: Mean = 0.0  # a second, that the target's threads read of memory; 0: not measured
+    token_bytes: Count = 0  # of keys and values that each token of a stream takes; 0: not known
+    stream_bytes: Count = 0  # that a stream takes beside them: windows of layers that have them, recurrent states
 
 
 class TargetStatus(Struct, frozen=True):

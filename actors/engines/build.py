@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from actors.engines.cache.kv_cache import TRASH, full_request
-from actors.engines.cache.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
+from actors.engines.cache.memory import MAX_REQUESTS, MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
-from actors.engines.decoder.configuration import spec_of, supports
+from actors.engines.decoder.configuration import COMPILED, compiles, spec_of, supports
+from actors.engines.decoder.cpu.rings import kv_shapes, ring_slots
 from actors.engines.decoder.engine import LlamaEngine, recorded_bytes
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.recurrent import draft_on
@@ -36,16 +37,28 @@ from actors.models import ModelInfo
 from protocols.errors import ModelError
 
 DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same device
+MAX_RINGS = 4 * MAX_REQUESTS  # of open requests, mostly shorter ones, and of texts that are kept for later prompts
 
 
-def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, fixed: int = 0) -> int:
+def _rings(model: nn.Module, max_context: int) -> int:
+    """How many texts there is room for whose layers with windows keep no more than those; 0: they keep whole texts."""
+    parameter, spec = next(model.parameters()), spec_of(model.config)
+    if spec is None or parameter.device.type != "cpu" or parameter.dtype not in COMPILED or not compiles(spec):
+        return 0
+    size = ring_slots(spec, max_context) * kv_shapes(spec, True)[1].slot_bytes(parameter.dtype)
+    rings = min(MAX_RINGS, state_room(size, parameter.device)) if size else 0
+    return rings if rings > 1 else 0
+
+
+def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, fixed: int = 0, rings: int = 0) -> int:
     """Slots of the KV pool, see :func:`kv_slots`. A model with unknown heads gets the smallest pool: the engine
     refuses it with a sentence."""
     parameter = next(model.parameters())
-    shape = KVShape.of(model.config)
+    spec = spec_of(model.config) if rings else None
+    shape = KVShape.of(model.config) if spec is None else kv_shapes(spec, True)[0]
     if shape is None:
         return MIN_TOKENS
-    share *= STATE_SHARE if _recurrent(model) else 1.0
+    share *= STATE_SHARE if rings or _recurrent(model) else 1.0
     # without any attention a slot takes no memory
     size = max(1, shape.slot_bytes(parameter.dtype))
     recorded = parameter.device.type == "cuda" and supports(model.config, parameter.device)
@@ -83,6 +96,7 @@ def _engine(
     int8: bool = False,
     spare_cpus: Sequence[int] = (),
     beside: Engine | None = None,
+    rings: int = 0,
 ) -> Engine:
     """The fused engine for the architectures that it knows, else the generic one, which runs transformers' model code.
     ``exact``: a row's bits must not depend on other rows. ``beside``: see :func:`build_draft`."""
@@ -90,12 +104,12 @@ def _engine(
     engine: Engine
     if supports(model.config, parameter.device, parameter.dtype):
         other = beside if isinstance(beside, LlamaEngine) else None
-        engine = LlamaEngine(model, info, slots, int8=int8, exact=exact, spare_cpus=spare_cpus, beside=other)
+        engine = LlamaEngine(model, info, slots, int8, exact, spare_cpus=spare_cpus, beside=other, rings=rings)
     else:
         from actors.engines.generic.engine import TransformersEngine  # loads much of transformers
 
         engine = TransformersEngine(model, info, slots, int8=int8, exact=exact)
-    if engine.recurrence is not None:
+    if engine.recurrence is not None and not rings:
         engine.recurrence.limit = state_room(engine.recurrence.stream_bytes, engine.device)
     return engine
 
@@ -129,8 +143,9 @@ def build_target(
     tokenizer = serving_tokenizer(tokenizer_of or name)
     model = _loaded(name, where, kind)
     info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
-    slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH)
-    engine = _engine(model, info, slots, exact=True, int8=int8, spare_cpus=spare_cpus)
+    rings = _rings(model, info.max_context)
+    slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH, rings=rings)
+    engine = _engine(model, info, slots, exact=True, int8=int8, spare_cpus=spare_cpus, rings=rings)
     how = {
         "engine": type(engine).__name__,
         "config": spec_of(config) or config.to_json_string(),
@@ -169,6 +184,8 @@ def build_draft(
         info = describe(name, model, serving_tokenizer(name), where, _named(kind, int8))
     else:
         info = replace(like, vocab_size=vocab_size(model), max_context=max_context(model))
-    slots = _slots(kv_tokens, model, Draft.full_request(info.max_context), DRAFT_SHARE)
+    slots = _slots(kv_tokens if beside is None else 0, model, Draft.full_request(info.max_context), DRAFT_SHARE)
+    if beside is not None and kv_tokens:
+        slots = min(slots, kv_tokens)
     other = None if beside is None else beside.engine
     return draft_on(_engine(model, info, slots, int8=int8, exact=False, beside=other))

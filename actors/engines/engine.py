@@ -10,15 +10,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.engines.flat_batch import FlatBatch, RecurrentState
+from actors.engines.flat_batch import FlatBatch, StreamState
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.models import ModelInfo
 
 
 class Recurrence(Protocol):
-    """The recurrent layers of a model."""
+    """What a model's layers remember of texts beside the slots of the pool: recurrent ones, or those with windows."""
 
     limit: int  # requests whose states there is room for
+
+    @property
+    def border(self) -> int:
+        """Tokens of a prompt between two states that are worth keeping."""
+        ...
+
+    @property
+    def fine(self) -> int:
+        """Tokens that texts share at a time."""
+        ...
 
     @property
     def stream_bytes(self) -> int:
@@ -31,7 +41,7 @@ class Recurrence(Protocol):
         prompts are computed alone."""
         ...
 
-    def new(self) -> RecurrentState:
+    def new(self) -> StreamState:
         """The state of a request before its first token."""
         ...
 
@@ -119,7 +129,7 @@ class Engine(Protocol):
 
     @property
     def recurrence(self) -> Recurrence | None:
-        """The recurrent layers. None: there is only attention."""
+        """What is remembered beside the pool. None: nothing is."""
         ...
 
     @property

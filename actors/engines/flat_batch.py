@@ -24,18 +24,27 @@ def causal(start: int, end: int) -> Mask:
     return mask
 
 
-class RecurrentState(Protocol):
-    """What recurrent layers remember of one request's text. A forward starts from it and leaves it as it is, until
-    ``keep`` says which of the forward's rows belong to the text."""
+class StreamState(Protocol):
+    """What a model remembers of one request's text beside the slots of the pool. A forward starts from it and leaves it
+    as it is, until ``keep`` says which of the forward's rows belong to the text."""
+
+    @property
+    def back(self) -> int:
+        """How many of the text's last tokens it can be without, see ``copy``."""
+        ...
 
     def keep(self, path: Sequence[int]) -> None:
         """The text goes on behind ``path``, rows of the last forward of which each is the parent of the next; all rows,
         if it was a piece of a prompt."""
         ...
 
-    def copy(self) -> RecurrentState:
-        """The state of another request whose text has begun alike."""
+    def copy(self, back: int = 0) -> StreamState:
+        """The state of another request whose text has begun alike, but for the last ``back`` tokens."""
         ...
+
+
+class RecurrentState(StreamState, Protocol):
+    """What recurrent layers remember."""
 
     def record(self, row: int) -> Any:
         """What a row of the last forward, of a window, has put into the layers."""
@@ -60,7 +69,7 @@ class Segment:
     visible: Mask  # (rows, span): the slots that each row sees; at least one, or its softmax would divide by zero
     text: int = 0  # tokens that the request's text may have at most: some models' positions depend on it
     padding: bool = False  # the rows only fill the batch up, behind all others; what is computed for them is discarded
-    state: RecurrentState | None = None  # of recurrent layers, from which the first row goes on
+    state: StreamState | None = None  # from which the first row goes on
     prompt: bool = False  # a piece of a prompt
     parents: Sequence[int] = ()  # of each row: the row before it on its path, -1 of the first; (): one path
 
@@ -83,7 +92,7 @@ class FlatBatch:
         slots: list[int],
         visible: Mask,
         text: int = 0,
-        state: RecurrentState | None = None,
+        state: StreamState | None = None,
         prompt: bool = False,
         padding: bool = False,
         parents: Sequence[int] = (),

@@ -5,9 +5,10 @@ import random
 import pytest
 import torch
 
+from actors.engines.cache.kv_cache import SHARED
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.generic.engine import TransformersEngine
-from actors.engines.targets.target import SHARED, Target
+from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 from tests.engines.test_target import Spy, some_prompt, tree

@@ -7,7 +7,7 @@ import torch
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.models import ModelInfo
-from duoactor.status import reading
+from duoactor.status import cores_and_rates, reading
 from protocols.messages import Reading, TargetStatus
 from tests.engines.tiny import make
 
@@ -39,3 +39,10 @@ def test_the_status_says_what_a_smaller_format_would_read(reads: Reading, said: 
 def test_a_file_of_the_small_format_is_not_told_to_become_one():
     reads = Reading(247_000_000, 7.4, 29.0)
     assert "GGUF" not in reading(TargetStatus("m", "cpu", "Q5_0, Q4_K, Q6_K", 0, 0, reading=reads))
+
+
+def test_the_status_says_what_streams_take_of_memory():
+    takes = Reading(400_000_000, 32.0, token_bytes=6144, stream_bytes=25_559_040)
+    rows = dict(cores_and_rates(TargetStatus("m", "cpu", "float32", 0, 0, reading=takes)))
+    assert rows["memory"] == "keys and values take 6.1 kB a token and 25.6 MB a stream"
+    assert "memory" not in dict(cores_and_rates(TargetStatus("m", "cpu", "float32", 0, 0)))

@@ -15,6 +15,7 @@ from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode
 
 CHUNK = 256  # rows of a prompt's forward, counted from position 0, where a row's bits depend on the forward's shape
+SHARED = 16  # tokens that are shared at a time where bits allow it: a system prompt may have fewer than 64
 TRASH = SPAN  # slots that padding rows write to
 
 

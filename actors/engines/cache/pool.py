@@ -169,6 +169,10 @@ class KVPool:
         return sum(part.numel() * part.element_size() for part in self.parts)
 
     @property
+    def slot_bytes(self) -> int:
+        return sum(part[:, :, :, 0].numel() * part.element_size() for part in self.parts)
+
+    @property
     def device(self) -> torch.device:
         return self.parts[0].device
 

@@ -1,13 +1,13 @@
-"""States of recurrent layers that are kept for later prompts, beside the keys and values of the same texts."""
+"""States of texts that are kept for later prompts, beside the keys and values of whole texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.engines.flat_batch import RecurrentState
+from actors.engines.flat_batch import StreamState
 
-BORDER = 512  # tokens of a prompt between two snapshots
+BORDER = 512  # tokens of a prompt between two snapshots of recurrent layers
 LEAST = 64  # tokens without one that two texts have in common, for a snapshot where they part
 
 
@@ -17,7 +17,16 @@ class Snapshot:
 
     text: tuple[int, ...]
     salt: object
-    state: RecurrentState
+    state: StreamState
+
+    def serves(self, text: tuple[int, ...]) -> int:
+        """How much of a text's beginning it can be the state of."""
+        length = len(self.text) - self.state.back
+        if text[:length] != self.text[:length]:
+            return 0
+        while length < min(len(text), len(self.text)) and text[length] == self.text[length]:
+            length += 1
+        return length
 
 
 class Snapshots:
@@ -26,30 +35,30 @@ class Snapshots:
     def __init__(self) -> None:
         self._kept: list[Snapshot] = []
 
-    def keep(self, text: Sequence[int], salt: object, state: RecurrentState) -> None:
+    def keep(self, text: Sequence[int], salt: object, state: StreamState) -> None:
         """``state`` is no one else's from now on."""
         whole = tuple(text)
         self._kept = [known for known in self._kept if known.salt != salt or known.text != whole]
         self._kept.append(Snapshot(whole, salt, state))
 
-    def longest(self, text: Sequence[int], salt: object) -> tuple[RecurrentState | None, int]:
+    def longest(self, text: Sequence[int], salt: object) -> tuple[StreamState | None, int]:
         """A state to go on from behind the longest beginning of a text that has one, and that one's length."""
         whole = tuple(text)
-        known = [one for one in self._kept if one.salt == salt and whole[: len(one.text)] == one.text]
-        if not known:
+        known = [(one.serves(whole), one) for one in self._kept if one.salt == salt]
+        length, best = max(known, key=lambda each: each[0], default=(0, None))
+        if best is None or not length:
             return None, 0
-        best = max(known, key=lambda one: len(one.text))
         self._kept.remove(best)
         self._kept.append(best)
-        return best.state.copy(), len(best.text)
+        return best.state.copy(len(best.text) - length), length
 
     def leave(self, room: int) -> None:
         """Keep no more than that."""
         del self._kept[: max(0, len(self._kept) - max(0, room))]
 
 
-def next_border(done: int, shared: int) -> int:
-    """Where the state of a prompt is worth keeping: each ``BORDER`` tokens, and where its text left an earlier one's
+def next_border(done: int, shared: int, apart: int) -> int:
+    """Where the state of a prompt is worth keeping: each ``apart`` tokens, and where its text left an earlier one's
     whose keys are known."""
-    border = (done // BORDER + 1) * BORDER
+    border = (done // apart + 1) * apart
     return shared if done < shared < border else border

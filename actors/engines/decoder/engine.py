@@ -17,6 +17,7 @@ from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.configuration import COMPILED, compiles, spec_of, supports
 from actors.engines.decoder.cpu.body import CompiledBody
 from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.rings import Rings, kv_shapes, ring_slots
 from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.gpu.body import gpu_body
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs, Recorder
@@ -55,6 +56,7 @@ class LlamaEngine:
         recorder: Recorder | None = None,
         spare_cpus: Sequence[int] = (),
         beside: LlamaEngine | None = None,
+        rings: int = 0,
     ) -> None:
         """Takes the weights out of a ``transformers`` model of a configuration that :func:`supports` accepts; the
         model is spent. Device and dtype are the model's.
@@ -63,7 +65,8 @@ class LlamaEngine:
         are the same at every start: for a target. Otherwise the quickest are used: for a draft. ``int8``: matrices'
         weights, on a CPU; a target's only where layers are compiled. ``recorder``: how rounds of static shapes are
         recorded; None: as CUDA graphs on a GPU, and not at all elsewhere. ``spare_cpus``: see :meth:`use_spare_cpus`.
-        ``beside``: an engine that the same thread calls, in turns: its threads compute for this one as well.
+        ``beside``: an engine that the same thread calls, in turns: its threads compute for this one as well. ``rings``:
+        texts whose layers with windows keep no more than those, where layers are compiled; 0: they keep all.
         """
         spec, source = spec_of(model.config), source_of(model)
         if spec is None or not supports(model.config, source.device, source.dtype):
@@ -76,7 +79,9 @@ class LlamaEngine:
         if recorder is None and self.device.type == "cuda":
             recorder = CudaRecorder(self.device)
         spare = 0 if recorder is None else MAX_ROWS
-        self.pool = KVPool(weights.kv, slots, self.dtype, self.device, spare)
+        compiled = recorder is None and self.device.type == "cpu" and self.dtype in COMPILED and compiles(spec)
+        length = ring_slots(spec, info.max_context) if compiled and rings else 0
+        self.pool = KVPool(kv_shapes(spec, length > 0)[0], slots, self.dtype, self.device, spare)
         self._weights = weights
         self.draft_vocabulary = weights.covered
         self._candidates = min(info.vocab_size, weights.shape.vocabulary)
@@ -88,8 +93,8 @@ class LlamaEngine:
         self.graphs: Graphs | None = None
         self._team: Any = None if beside is None else beside._team
         self._spare_cpus = spare_cpus
-        if recorder is None and self.device.type == "cpu" and self.dtype in COMPILED:
-            self._body = self._cpu_body(weights, int8, exact)
+        if compiled:
+            self._body = self._compiled(weights, int8, Rings(spec, length, rings, self.dtype) if length else None)
         else:
             if self.device.type == "cuda":
                 self._body = gpu_body(weights, self.pool, self.dtype, exact)
@@ -106,23 +111,25 @@ class LlamaEngine:
         """Of a token, whose forward reads so many weights."""
         if isinstance(self._body, CompiledBody):
             size = self._body.read_bytes
-            return Reading(size, 8 * size / count, memory_bandwidth(self._team.size - len(self._spare_cpus)))
-        return Reading(count * self.dtype.itemsize, 8.0 * self.dtype.itemsize)
+            bandwidth = memory_bandwidth(self._team.size - len(self._spare_cpus))
+        else:
+            size, bandwidth = count * self.dtype.itemsize, 0.0
+        beside = 0 if self.recurrence is None else self.recurrence.stream_bytes
+        return Reading(size, 8 * size / count, bandwidth, self.pool.slot_bytes, beside)
 
-    def _cpu_body(self, weights: DecoderWeights, int8: bool, exact: bool) -> TorchBody | CompiledBody:
+    def _compiled(self, weights: DecoderWeights, int8: bool, rings: Rings | None) -> CompiledBody:
         kernels = compiled_kernels()
-        if kernels is not None and compiles(weights.spec):
-            self._pads = False
-            threads = torch.get_num_threads()
-            self._team = self._team or kernels.Team(threads - 1, self._spare_cpus)
-            if threads > 1:
-                torch.set_num_threads(1)  # the threads of its pool would want the same cores
-            return CompiledBody(weights, self.pool, kernels, self._team, int8, self._candidates)
-        return TorchBody(weights, self.pool, self.dtype, int8, exact)
+        assert kernels is not None
+        self._pads = False
+        threads = torch.get_num_threads()
+        self._team = self._team or kernels.Team(threads - 1, self._spare_cpus)
+        if threads > 1:
+            torch.set_num_threads(1)  # the threads of its pool would want the same cores
+        return CompiledBody(weights, self.pool, rings, self._team, int8, self._candidates)
 
     @property
-    def recurrence(self) -> FusedRecurrence | None:
-        return self._body.streams if isinstance(self._body, CompiledBody) else None
+    def recurrence(self) -> FusedRecurrence | Rings | None:
+        return (self._body.streams or self._body.rings) if isinstance(self._body, CompiledBody) else None
 
     @property
     def has_spare_cpus(self) -> bool:

@@ -14,7 +14,6 @@ from itertools import cycle
 import torch
 from torch import Tensor
 
-from actors.engines.cache.pool import KVShape
 from actors.engines.decoder import spec as described
 from actors.engines.decoder.spec import DELTA, SCAN, Attention, DecoderSpec, Recurrent, Rotation
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
@@ -126,11 +125,6 @@ class DecoderWeights:
     head: Matrix
     covered: DraftVocabulary | None = None  # what the head's rows stand for; None: the whole vocabulary
     inputs: InputWeights | None = None
-
-    @property
-    def kv(self) -> KVShape:
-        own = (attention for attention in self.spec.attentions if attention.shares is None)
-        return KVShape(tuple((attention.kv_heads, attention.width) for attention in own))
 
     def count(self) -> int:
         """Weights that one token's forward reads."""

@@ -7,7 +7,7 @@ node's path. What a verdict accepts becomes the text's by its records.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from actors.engines.drafts.draft import Draft, LeafBatch
 from actors.engines.drafts.mirror import Mirror
@@ -51,13 +51,16 @@ class RecurrentDraft(Draft):
         assert engine.recurrence is not None
         self._recurrence = engine.recurrence
 
+    def _new(self) -> RecurrentState:
+        return cast(RecurrentState, self._recurrence.new())
+
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
         if len(self._mirrors) >= self._recurrence.limit:
             raise PoolFull(f"there is room for the recurrent states of {self._recurrence.limit} requests")
         if len(prefix) < 2 and not self._recurrence.pieces_agree:
             raise CannotDraft("the text has one token, behind which this draft model has no state to go on from")
         handle = super().open(prefix, prompt_len, sampling)
-        self._mirrors[handle].state = self._recurrence.new()
+        self._mirrors[handle].state = self._new()
         return handle
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
@@ -65,7 +68,7 @@ class RecurrentDraft(Draft):
         super().reopen(handle, prefix, prompt_len, sampling)
         new = self._mirrors[handle]
         goes_on = old.computed <= min(new.computed, len(prefix) - 1)
-        new.state, new.computed = (old.state, old.computed) if goes_on else (self._recurrence.new(), 0)
+        new.state, new.computed = (old.state, old.computed) if goes_on else (self._new(), 0)
 
     def release(self, handle: int, slots: Sequence[int]) -> None:
         super().release(handle, slots)
@@ -124,11 +127,12 @@ class RecurrentDraft(Draft):
     def _candidates(self, batch: LeafBatch, select: list[int] | None) -> list[Candidates]:
         found = super()._candidates(batch, select)
         for mirror, row, segment in zip(batch.owners, batch.rows, batch.segments, strict=True):
-            assert isinstance(mirror, RecurrentMirror) and segment.state is not None
+            assert isinstance(mirror, RecurrentMirror)
+            record = cast(RecurrentState, segment.state).record(0)
             if row.slot < 0:
-                mirror.root = segment.state.record(0)
+                mirror.root = record
             else:
-                mirror.records[row.slot] = segment.state.record(0)
+                mirror.records[row.slot] = record
         return found
 
 

@@ -12,6 +12,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,7 @@ from actors.engines.weights.rows import FixedRows
 from actors.engines.weights.twelve_bits import waits_for_memory
 from actors.models import ModelInfo
 from protocols.errors import ModelError
+from protocols.messages import Reading
 
 # Rows that an exact forward on a CPU is filled up to a multiple of: torch computes what is left behind the last whole
 # vector by other code, with other bits (a softmax over four experts).
@@ -131,6 +133,8 @@ class TransformersEngine:
         self._cache_name = "cache_params" if "cache_params" in takes else "past_key_values"
         self.text_matters = choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
+        beside = 0 if self.recurrence is None else self.recurrence.stream_bytes
+        self.info = replace(info, reading=Reading(token_bytes=self.pool.slot_bytes, stream_bytes=beside))
         if pack and self.device.type == "cpu":
             twelve = waits_for_memory(sum(weight.numel() for weight in model.parameters()), pairs=False)
             pack_linears(

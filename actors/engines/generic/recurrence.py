@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
+from actors.engines.cache.snapshots import BORDER
 from actors.engines.flat_batch import Segment
 
 # layer types, as transformers' configurations name them; hybrid ones have attention as well
@@ -52,6 +53,8 @@ class LayerInput:
 class GenericState:
     """A :class:`~actors.engines.flat_batch.RecurrentState`, empty before the first token. Parts are by layer."""
 
+    back = 0
+
     def __init__(self) -> None:
         self.now: dict[int, Memory] = {}
         self.pending: dict[int, LayerInput] = {}  # of the rows that the text has behind ``now``
@@ -66,7 +69,7 @@ class GenericState:
         self.pending = {layer: record.of(rest) for layer, record in self.records.items()} if rest else {}
         self.rows, self.ahead, self.records = len(rest), {}, {}
 
-    def copy(self) -> GenericState:
+    def copy(self, back: int = 0) -> GenericState:
         other = GenericState()
         other.now, other.pending, other.rows = dict(self.now), dict(self.pending), self.rows
         return other
@@ -165,6 +168,7 @@ class GenericRecurrence:
     """The recurrent layers of one model; it replaces their ``forward``."""
 
     pieces_agree = False
+    border, fine = BORDER, 1
 
     def __init__(self, layers: Sequence[nn.Module], width: int, cache: StateCache) -> None:
         """``width``: of the layers' input. From now on each layer runs the rows of a forward as :meth:`begin` has laid

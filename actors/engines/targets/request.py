@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from actors.engines.cache.prefix_index import Region
-from actors.engines.flat_batch import FlatBatch, Mask, RecurrentState, align, causal
+from actors.engines.flat_batch import FlatBatch, Mask, StreamState, align, causal
 from actors.engines.sampling.sampler import Rows, SamplerState, logprobs
 from actors.engines.targets.selfcheck import LARGE
 from actors.models import Constraint, Window
@@ -27,8 +27,8 @@ class TargetRequest:
     sampler: SamplerState
     most_nodes: int  # of a window
     constraint: Constraint | None
-    state: RecurrentState | None  # of recurrent layers, behind the token before the root
-    shared: int = 0  # tokens whose keys an earlier request has computed, if there are recurrent layers
+    state: StreamState | None  # behind the token before the root
+    shared: int = 0  # tokens whose keys an earlier request has computed, if there is a state
     done: int = 0  # tokens of the prompt and of a resumed output that are computed
     length: int = 0  # committed tokens; 0: the prefill is not over
 
@@ -45,6 +45,11 @@ class TargetRequest:
     def computed(self) -> list[int]:
         """The tokens that have K/V once the prefill is over: prompt and output without the root."""
         return [*self.prompt, *self.output[:-1]] if self.length > 0 else []
+
+    @property
+    def behind(self) -> list[int]:
+        """The tokens that the state is behind."""
+        return self.computed or [*self.prompt, *self.output][: self.done]
 
     def lay_out_piece(self, rows: int, batch: FlatBatch) -> int:
         """Add the next tokens of the prompt, or of the resumed output behind it, to the batch: at most ``rows``.

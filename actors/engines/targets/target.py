@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from actors.engines.cache.kv_cache import CHUNK, KVCache, full_request
+from actors.engines.cache.kv_cache import CHUNK, SHARED, KVCache, full_request
 from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
 from actors.engines.engine import Engine
-from actors.engines.flat_batch import FlatBatch, RecurrentState
+from actors.engines.flat_batch import FlatBatch, StreamState
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
@@ -24,7 +24,6 @@ from protocols.errors import PoolFull
 from protocols.messages import Sampling, TokenLogprobs
 
 LARGEST = max(LARGE) - 1  # nodes of a window
-SHARED = 16  # tokens that are shared at a time where bits allow it: a system prompt may have fewer than 64
 
 
 class Target:
@@ -56,7 +55,7 @@ class Target:
         self._whole_chunks = bool(self._buckets) or alone or on_gpu
         self.chunk = CHUNK if self._whole_chunks else max(self._rows_agree)
         self._shares_answers = not self._whole_chunks and found.branches
-        fine = SHARED if self._recurrence is None else 1  # a snapshot may lie anywhere
+        fine = SHARED if self._recurrence is None else self._recurrence.fine
         self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else fine)
         self._snapshots = Snapshots()
         self._requests: dict[int, TargetRequest] = {}
@@ -70,7 +69,8 @@ class Target:
     @property
     def full_requests(self) -> int:
         """How many requests of the whole context the pool holds at once."""
-        return self._kv.room // full_request(self.info.max_context)
+        whole = self._kv.room // full_request(self.info.max_context)
+        return whole if self._recurrence is None else min(whole, self._recurrence.limit)
 
     @property
     def kv_slots(self) -> int:
@@ -135,7 +135,7 @@ class Target:
         salt = (cache_salt, text if self.engine.text_matters else 0)
         if self._recurrence is not None:
             if len(self._requests) >= self._recurrence.limit:
-                raise PoolFull(f"there is room for the recurrent states of {self._recurrence.limit} requests")
+                raise PoolFull(f"there is room for the states of {self._recurrence.limit} requests")
             self._snapshots.leave(self._recurrence.limit - len(self._requests) - 1)
         shared = [*prompt, *generated] if self._shares_answers else prompt
         region = self._kv.open(shared, len(prompt) + len(generated), text, most_nodes, salt)
@@ -156,16 +156,20 @@ class Target:
         if self.states is not None:
             self.states.end(handle)
         if request is not None:
-            computed = request.computed if self._shares_answers else []
-            if computed and request.state is not None:
-                self._keep(request, computed, request.state)
-            self._kv.close(request.region, computed)
+            if self._shares_answers and request.state is not None and (behind := request.behind):
+                self._keep(request, behind, request.state)
+            self._kv.close(request.region, request.computed if self._shares_answers else ())
 
-    def _keep(self, r: TargetRequest, text: Sequence[int], state: RecurrentState) -> None:
+    def _keep(self, r: TargetRequest, text: Sequence[int], state: StreamState) -> None:
         """Keep the state behind a text for later prompts, as far as there is room."""
         assert self._recurrence is not None
         self._snapshots.keep(text, r.region.salt, state)
         self._snapshots.leave(self._recurrence.limit - len(self._requests))
+
+    def _border(self, r: TargetRequest) -> int:
+        """Where the state of a prompt is kept next."""
+        assert self._recurrence is not None
+        return next_border(r.done, r.shared, self._recurrence.border)
 
     # --- prompt ------------------------------------------------------------------------------------------------------
 
@@ -193,7 +197,7 @@ class Target:
         else:
             rows = self.chunk if self._whole_chunks else min(limit or self.chunk, self.chunk)
             if r.state is not None:
-                rows = min(rows, next_border(r.done, r.shared) - r.done)
+                rows = min(rows, self._border(r) - r.done)
         return r.lay_out_piece(rows, batch), resumed
 
     def _reused(self, r: TargetRequest) -> int:
@@ -209,11 +213,12 @@ class Target:
     def _computed(self, r: TargetRequest, end: int, last: torch.Tensor) -> Outcome | None:
         """Prompt and resumed output are computed up to ``end``; ``last``: the logits ``(1, vocabulary)`` there. Returns
         the outcome of the first new token if that was all, else None."""
-        rows, r.done = end - r.done, end
         if r.state is not None:
-            r.state.keep(range(rows))
-            if end <= len(r.prompt) and end == next_border(end - rows, r.shared):
+            r.state.keep(range(end - r.done))
+            kept = end in (self._border(r), len(r.prompt)) if r.state.back else end == self._border(r)
+            if kept and end <= len(r.prompt):
                 self._keep(r, r.prompt[:end], r.state.copy())
+        r.done = end
         self._kv.computed(r.region, end if self._shares_answers else min(end, len(r.prompt)))
         total = len(r.prompt) + len(r.output)
         if end < total:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from actors.engines.cache.pool import KVPool
+from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.laid_out import LaidOut
+from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
 from actors.engines.decoder.layout import DecoderShape, DecoderWeights, table
@@ -53,25 +54,29 @@ class CompiledBody:
     """From tokens to logits over a pool. The bits of a row depend on what it sees alone."""
 
     def __init__(
-        self, weights: DecoderWeights, pool: KVPool, kernels: ModuleType, team: Any, int8: bool, vocabulary: int
+        self, weights: DecoderWeights, pool: KVPool, rings: Rings | None, team: Any, int8: bool, vocabulary: int
     ) -> None:
-        """``team``: the :class:`actors.engines.decoder.cpu.team.Team` that computes. ``int8``: see
-        :class:`Panels`. ``vocabulary``: the head's first so many rows are candidates for the likeliest."""
+        """``rings``: of layers with windows; None: they have the pool's slots. ``team``: the
+        :class:`actors.engines.decoder.cpu.team.Team` that computes. ``int8``: see :class:`Panels`. ``vocabulary``: the
+        head's first so many rows are candidates for the likeliest."""
+        kernels = compiled_kernels()
+        assert kernels is not None
         self.shape: DecoderShape = weights.shape
-        self.pool = pool
+        self.pool, self.rings = pool, rings
         self._kernels, self._team = kernels, team
         self._rooms = _Rooms()
         self._laid = laid = LaidOut(weights, kernels, team, int8)
         self.read_bytes = laid.read_bytes
         self.trunk = CompiledTrunk(weights, kernels, team, laid.jobs[-1:].copy())
         self._turns = _Turns()
-        own = iter(zip(pool.keys, pool.values, strict=True))
+        whole = iter(zip(pool.keys, pool.values, strict=True))
+        ringed = whole if rings is None else iter(zip(rings.pool.keys, rings.pool.values, strict=True))
         for index, layer in enumerate(weights.layers):
             mine, attention = laid.layers[index], layer.spec.attention
             if attention is None:
                 continue
             if attention.shares is None:
-                mine["keys"], mine["values"] = (tensor.data_ptr() for tensor in next(own))
+                mine["keys"], mine["values"] = (part.data_ptr() for part in next(ringed if attention.window else whole))
             else:
                 mine["keys"], mine["values"] = (laid.layers[attention.shares][name] for name in ("keys", "values"))
             if attention.rotation is not None:
@@ -91,6 +96,8 @@ class CompiledBody:
         self._tell(norm=kernels.CENTRED if spec.norm.centred else kernels.RMS, sizes=laid.sizes.ctypes.data)
         widest = max(spec.attentions, key=lambda attention: attention.window)
         self._tell(window=widest.window, chunked=widest.chunked)
+        own = (pool.slots, 0) if rings is None else (rings.pool.slots, rings.length)
+        self._tell(windowed=own[0], ring=own[1])
         if weights.covered is not None:
             self._tell(tokens=laid.keep(weights.covered.ids.astype(np.int32)))
         self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
@@ -158,7 +165,7 @@ class CompiledBody:
         looked: list[int] = []
         for segment in segments:
             most, span = max(most, segment.rows), max(span, segment.span)
-            looked += (segment.rows, segment.base, segment.span)
+            looked += (segment.rows, segment.base, segment.span, 0 if self.rings is None else self.rings.begin(segment))
         span = -(-span // self._kernels.LANES) * self._kernels.LANES
         self._make_room(len(tokens), most, span, len(segments))
         head = (len(tokens), len(keep), len(segments), span)

@@ -75,10 +75,10 @@ __all__ = [
     "run_layers",
 ]
 
-LOOKS = 3  # numbers of a row beside the slots that it sees
+LOOKS = 4  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "31b08e01e715e806"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "baf557b4808a620d"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -90,7 +90,7 @@ def _collect(segments, visible, places, counts, shares, ends):
     is repeated up to a whole vector."""
     row = at = 0
     for segment in range(len(segments)):
-        rows, base, span = segments[segment]
+        rows, base, span, _ = segments[segment]
         for _ in range(rows):
             start, count = row * (len(places) // len(counts)), 0
             for slot in range(span):
@@ -108,27 +108,47 @@ def _collect(segments, visible, places, counts, shares, ends):
 @njit(error_model="numpy")
 def _look(looks, rows, span, number):
     """Parts of ``looks``: the slots that each row sees, in order, how many they are, how many of them the next row
-    shares, how many of the first ones it does not see all the same, and each segment's end."""
+    shares, how many of the first ones it does not see all the same, each row's own slot, and each segment's end."""
     a = rows * span
-    return looks[:a], looks[a:][:rows], looks[a + rows :][:rows], looks[a + 2 * rows :][:rows], looks[a + 3 * rows :]
+    counts, shares, skips = looks[a:][:rows], looks[a + rows :][:rows], looks[a + 2 * rows :][:rows]
+    return looks[:a], counts, shares, skips, looks[a + 3 * rows :][:rows], looks[a + 4 * rows :]
 
 
 @njit(error_model="numpy")
-def _narrow(whole, part, rows, span, number, body):
+def _to_ring(source, start, count, target, to, place, length):
+    """Slots of a text, which ascend, become those of its ring. ``place``: where the text and its ring begin."""
+    base, ring = place
+    turns = (source[start] - base) // length * length
+    for at in range(count):
+        around = source[start + at] - base - turns
+        while around >= length:
+            around -= length
+        target[to + at] = ring + around
+
+
+@njit(error_model="numpy")
+def _narrow(whole, part, segments, span, body):
     """What rows see that look back some tokens: from the last whole block before those on, so that rows that
-    follow one another begin alike."""
-    places, counts, _, _, ends = whole
-    few, fewer, shares, skips, few_ends = part
+    follow one another begin alike. Where texts have rings, these are their slots."""
+    places, counts, _, _, own, ends = whole
+    few, fewer, shares, skips, few_own, few_ends = part
     first = 0
-    for segment in range(number):
+    for segment in range(len(segments)):
+        _, base, _, ring = segments[segment]
         for row in range(first, ends[segment]):
             begin = max(0, counts[row] - body.window)
             if body.chunked:
                 begin = (counts[row] - 1) // body.window * body.window
             aligned = begin // BLOCK * BLOCK
             count = counts[row] - aligned
-            for at in range((count + LANES - 1) // LANES * LANES):
-                few[row * span + at] = places[row * span + aligned + at]
+            start, filled = row * span, (count + LANES - 1) // LANES * LANES
+            if body.ring > 0:
+                _to_ring(places, start + aligned, filled, few, start, (base, ring), body.ring)
+                _to_ring(own, row, 1, few_own, row, (base, ring), body.ring)
+            else:
+                for at in range(filled):
+                    few[start + at] = places[start + aligned + at]
+                few_own[row] = own[row]
             fewer[row], skips[row] = count, begin - aligned
         shared_slots(few, span, fewer, first, ends[segment], shares)
         first = few_ends[segment] = ends[segment]
@@ -136,7 +156,7 @@ def _narrow(whole, part, rows, span, number, body):
 
 @njit(error_model="numpy")
 def _point(look, parts):
-    sees, counts, shares, skips, ends = parts
+    sees, counts, shares, skips, _, ends = parts
     look.sees, look.counts = sees.ctypes.data, counts.ctypes.data
     look.shares, look.skips, look.ends = shares.ctypes.data, skips.ctypes.data, ends.ctypes.data
 
@@ -232,9 +252,8 @@ def _make_latent(body, layer, down, rooms, helpers):
 
 
 @njit(error_model="numpy")
-def _attend(body, layer, look, rooms, told, helpers):
-    """``rooms.seen``, once the rows' keys and values are in their slots. ``told``: positions and slots."""
-    positions, slots = told
+def _attend(body, layer, look, rooms, positions, slots, helpers):
+    """``rooms.seen``, once the rows' keys and values are in their ``slots``."""
     apart, rows, heads, own, width = look.columns, rooms.rows, layer.queries, layer.own, layer.width
     look.apart, look.heads, look.width = heads * width, layer.kv_heads, width
     if layer.heads != 0:
@@ -323,22 +342,22 @@ def _add_beside(body, index, layer, rooms, helpers):
 
 
 @njit(error_model="numpy")
-def _sights(body, segments, visible, rows, span):
+def _sights(body, segments, visible, slots, span):
     """What rows see: of their texts, and of those parts that layers with windows look back at."""
-    number = len(segments)
+    number, rows = len(segments), len(slots)
     size = rows * (span + LOOKS) + number
     looks = array_at(body.looks, 2 * size, np.int64)
     whole, part = _look(looks[:size], rows, span, number), _look(looks[size:], rows, span, number)
-    _collect(segments, visible.reshape(-1), whole[0], whole[1], whole[2], whole[4])
-    whole[3][:] = 0
-    if body.window > 0 and span > body.window:
-        _narrow(whole, part, rows, span, number, body)
+    _collect(segments, visible.reshape(-1), whole[0], whole[1], whole[2], whole[5])
+    whole[3][:], whole[4][:] = 0, slots
+    if body.window > 0 and (span > body.window or body.ring > 0):
+        _narrow(whole, part, segments, span, body)
         return whole, part
     return whole, whole
 
 
 @njit(error_model="numpy", inline="always")
-def _run_layer(body, index, looks, rooms, told, helpers):
+def _run_layer(body, index, looks, rooms, positions, helpers):
     """One layer, from ``rooms.normed`` of its input to that of the next one's."""
     layers = array_at(body.layers, body.depth + 1, LAYER)
     jobs = array_at(body.jobs, 4 * body.depth + 1, JOB)[4 * index : 4 * index + 4]
@@ -352,8 +371,10 @@ def _run_layer(body, index, looks, rooms, told, helpers):
             look.columns = _make_latent(body, layer, qkv, rooms, helpers)
         else:
             perform(qkv, rooms.normed, rows, rooms.qkv, helpers)
-        _point(look, part if layer.window > 0 else whole)
-        _attend(body, layer, look, rooms, told, helpers)
+        sight = part if layer.window > 0 else whole
+        look.slots = body.windowed if layer.window > 0 else body.pool
+        _point(look, sight)
+        _attend(body, layer, look, rooms, positions, sight[4], helpers)
     perform(out, rooms.seen, rows, rooms.narrow, helpers)
     if layer.parallel and not layer.shares:
         _norm(rooms.x, layer.inner, body, rows, rooms.normed)
@@ -383,8 +404,8 @@ def run_layers(model, numbers, visible, choices, made):
     """From each row's token to what is ``made``: logits of those that are kept, ids and their probabilities.
 
     ``numbers``: how many rows, kept rows and segments there are, and the widest span; every row's token, position and
-    slot; the kept rows in ascending order; rows, base and span of each segment. ``visible``: which slots of its span
-    each row sees. ``choices``: none, or of each kept row, whose ids are the likeliest then and have those
+    slot; the kept rows in ascending order; rows, base, span and ring of each segment. ``visible``: which slots
+    of its span each row sees. ``choices``: none, or of each kept row, whose ids are the likeliest then and have those
     probabilities, or, where there is no room for any, begin with the token that sampling chooses.
     """
     body, (logits, ids, probabilities) = model[0], made
@@ -392,22 +413,22 @@ def run_layers(model, numbers, visible, choices, made):
     helpers = Helpers(array_at(body.current, 1, JOB), array_at(body.state, TODO, np.int64))
     rows, kept, number, span = numbers[:HEAD]
     tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
-    keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 3)
+    keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 4)
     rooms, look = _cut(body, rows), array_at(body.attention, 1, JOB)[0]
     _embed(tokens, body.embedding, body.half, hidden, body.embedding_scale, rooms.x)
     if body.inputs != 0:
         _make_inputs(body, tokens, rooms, helpers)
     _norm(rooms.x, array_at(body.layers, 1, LAYER)[0].inputs, body, rows, rooms.normed)
-    look.requests, look.slots, look.room = number, body.pool, span
+    look.requests, look.room = number, span
     look.scores, look.own_scores = body.scores, body.own_scores
-    looks = _sights(body, segments, visible, rows, span)
+    looks = _sights(body, segments, visible, slots, span)
     if body.walk != 0:
         place_streams(array_at(body.walk, 1, WALK)[0])
     for index in range(body.depth + 1):
         if body.taps != 0:
             _tap(body, index, rooms.x, rows)
         if index < body.depth:
-            _run_layer(body, index, looks, rooms, (positions, slots), helpers)
+            _run_layer(body, index, looks, rooms, positions, helpers)
     for at in range(kept):
         if keep[at] != at:
             _copy(rooms.normed, keep[at] * hidden, rooms.normed, at * hidden, hidden)

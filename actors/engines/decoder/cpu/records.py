@@ -25,18 +25,19 @@ LAYER = np.dtype(
 )
 # A model and where it computes. Sizes, but for the address of ``INPUTS`` or 0, of which ``pool`` is slots and
 # ``vocabulary`` the head's rows to choose among;
-# ``window``: of the layers that have one, or 0, from its last multiple on if ``chunked``; ``norm``: how norms of heads
-# compute; ``half``: bfloat16 embeddings. Then by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that
-# has the norm before the head alone), ``jobs`` (q/k/v, out, gate and up, down of each, and the head), the embeddings, a
-# layer's ``attention``, the team's ``current`` job and ``state``; ``room`` for what stands between operations, whose
-# parts have ``sizes`` numbers a row (see ``Rooms``), ``looks`` for what rows see (see ``_look``), of all layers and of
-# those with windows, and ``scores`` of attention, ``own_scores`` for every thread; ``tokens``, int32 ids that the
-# candidates stand for, or 0: each for its own number; ``taps``, int64 of every layer and of what lies behind the last:
-# where among the ``kept`` states of a row in ``tapped`` what enters it is kept, or -1; 0: nothing is; ``walk``: of
-# recurrent layers
+# ``window``: of the layers that have one, or 0, from its last multiple on if ``chunked``, whose keys and values have
+# ``windowed`` slots, and each text a ring of ``ring`` of those, or none, and the slots of the pool;
+# ``norm``: how norms of heads compute; ``half``: bfloat16 embeddings. Then by address: ``layers`` (of ``LAYER``; behind
+# ``depth`` of them one that has the norm before the head alone), ``jobs`` (q/k/v, out, gate and up, down of each, and
+# the head), the embeddings, a layer's ``attention``, the team's ``current`` job and ``state``; ``room`` for what stands
+# between operations, whose parts have ``sizes`` numbers a row (see ``Rooms``), ``looks`` for what rows see (see
+# ``_look``), of all layers and of those with windows, and ``scores`` of attention, ``own_scores`` for every thread;
+# ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number; ``taps``, int64 of every layer and
+# of what lies behind the last: where among the ``kept`` states of a row in ``tapped`` what enters it is kept, or -1; 0:
+# nothing is; ``walk``: of recurrent layers
 BODY = np.dtype(
     [(name, np.int64) for name in ("depth", "hidden", "inputs", "pool", "vocabulary")]
-    + [(name, np.int64) for name in ("window", "chunked", "norm", "half")]
+    + [(name, np.int64) for name in ("window", "chunked", "windowed", "ring", "norm", "half")]
     + [(name, np.int64) for name in ("layers", "jobs", "embedding", "reach", "attention")]
     + [(name, np.int64) for name in ("current", "state", "room", "sizes", "looks", "scores", "own_scores", "tokens")]
     + [(name, np.int64) for name in ("taps", "tapped", "kept", "walk")]

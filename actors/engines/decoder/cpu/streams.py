@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.engines.cache.snapshots import BORDER
 from actors.engines.flat_batch import Segment
 
 Array = NDArray[np.float32]
@@ -27,9 +28,10 @@ class FusedState:
         self.records = pending  # the same of all rows of the last forward, of a window
         self.ahead: Array | None = None  # numbers behind the rows of the last forward, of a piece of a prompt
         self.borrowed = False  # ``numbers`` are another state's
+        self.back = 0
         self._spare = spare
 
-    def copy(self) -> FusedState:
+    def copy(self, back: int = 0) -> FusedState:
         return FusedState(self.numbers.copy(), self.pending, self._spare)
 
     def record(self, row: int) -> Array:
@@ -56,6 +58,7 @@ class FusedRecurrence:
     """A :class:`actors.engines.engine.Recurrence`."""
 
     pieces_agree = True
+    border, fine = BORDER, 1
 
     def __init__(self, kernels: ModuleType, mixers: Sequence[NDArray[Any]], numbers: int, width: int) -> None:
         """``mixers``: of the recurrent layers; ``numbers``: of a state; ``width``: of what a row puts in."""
