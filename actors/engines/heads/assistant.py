@@ -15,11 +15,12 @@ from torch import Tensor
 
 from actors.engines.cache.memory import MAX_REQUESTS
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers, of_layer
+from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.drafts.mirror import Mirror
 from actors.engines.drafts.ranking import Row, rank
-from actors.engines.engine import PerRow, Trunk
+from actors.engines.engine import Engine, PerRow, Trunk
 from actors.engines.flat_batch import SPAN, align
 from actors.engines.heads.draft import HeadDraft, HeadMirror
 from actors.engines.heads.head import rms
@@ -29,6 +30,7 @@ from actors.engines.targets.target import Target
 from actors.models import Expansion, Leaf, ModelInfo
 from protocols.errors import ModelError
 
+SLIDING = "sliding_attention"
 Weights = Mapping[str, Tensor]
 
 
@@ -52,21 +54,27 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """Rows of one text in a forward: they see this many of the target's slots from ``first`` on."""
+    """Rows of one text in a forward: they see this many of the target's slots from ``first`` on, and of layers that
+    keep a ring the slots from ``ring`` on."""
 
     first: int
+    ring: int
     tokens: int
     rows: int
 
 
 class Assistant:
-    """The arithmetic of an assistant's layers over the target's pool."""
+    """The arithmetic of an assistant's layers over the target's keys and values."""
 
-    def __init__(self, config: Any, weights: Weights, trunk: Trunk, pool: KVPool, target: Any) -> None:
-        """``config`` and ``target``: the assistant's and the target's configurations, of ``transformers``."""
-        text, self._trunk, self._pool = config.get_text_config(), trunk, pool
+    def __init__(self, config: Any, weights: Weights, trunk: Trunk, engine: Engine, target: Any) -> None:
+        """``config`` and ``target``: the assistant's and the target's configurations, of ``transformers``; ``engine``:
+        the target's."""
+        text, self._trunk, self._dtype = config.get_text_config(), trunk, engine.dtype
         self._check(config, weights, trunk)
-        self._places = _last_layers(target.get_text_config())
+        rings = engine.recurrence if isinstance(engine.recurrence, Rings) else None
+        self._ring = 0 if rings is None else rings.length
+        self._places = _last_layers(target.get_text_config(), rings is not None)
+        self._pools = {kind: engine.pool if rings is None or kind != SLIDING else rings.pool for kind in self._places}
         self.heads = int(text.num_attention_heads)
         self._eps, self._window = float(text.rms_norm_eps), int(text.sliding_window or 0)
         small = {name: tensor for name, tensor in weights.items() if tensor.ndim == 1 and tensor.is_floating_point()}
@@ -96,7 +104,9 @@ class Assistant:
         name, kind, width = f"model.layers.{index}", text.layer_types[index], of_layer(text, index, "head_dim")
         if kind not in self._places:
             raise ModelError(f"it reads a {kind} layer and the target has none with keys of its own")
-        kv_heads, _, own = self._pool.keys[self._places[kind]].shape
+        pool = self._pools[kind]
+        assert isinstance(pool, KVPool)
+        kv_heads, _, own = pool.keys[self._places[kind]].shape
         if own != width or self.heads % kv_heads:
             raise ModelError(f"its {kind} layers have {self.heads} heads of {width} numbers and the target's keys "
                              f"{kv_heads} of {own}")  # fmt: skip
@@ -139,7 +149,7 @@ class Assistant:
         for layer in self._layers:
             queries = layer.query(rms(x, layer.input_norm, self._eps)).view(len(x), self.heads, layer.width)
             queries = self._turned(rms(queries, layer.query_norm, self._eps), *turns[layer.kind])
-            seen = looks[layer.kind](self._places[layer.kind], queries.to(self._pool.dtype)).to(x.dtype)
+            seen = looks[layer.kind](self._places[layer.kind], queries.to(self._dtype)).to(x.dtype)
             x = x + rms(layer.out(seen), layer.behind_attention, self._eps)
             gate, up = layer.gate_up(rms(x, layer.inner_norm, self._eps)).chunk(2, 1)
             x = (x + rms(layer.down(self._act(gate) * up), layer.behind_mlp, self._eps)) * layer.scale
@@ -155,16 +165,20 @@ class Assistant:
 
     def _look(self, kind: str, sights: Sequence[_Sight]) -> PoolAttention:
         """Layers with windows see one token more than the target's, as transformers has it."""
-        stretches = []
+        stretches, pool = [], self._pools[kind]
+        assert isinstance(pool, KVPool)
         for sight in sights:
-            least = max(0, sight.tokens - 1 - self._window) if kind == "sliding_attention" else 0
-            start = least // SPAN * SPAN
-            places = torch.arange(start, start + align(sight.tokens - start))
+            least = max(0, sight.tokens - 1 - self._window) if kind == SLIDING else 0
+            if kind == SLIDING and self._ring:
+                start, slots = sight.ring, torch.arange(min(self._ring, align(sight.tokens)))
+                places = slots + (sight.tokens - 1 - slots) // self._ring * self._ring
+            else:
+                begin = least // SPAN * SPAN
+                start, places = sight.first + begin, torch.arange(begin, begin + align(sight.tokens - begin))
             hidden = (places < least) | (places >= sight.tokens)
             mask = torch.zeros(sight.rows, len(places)).masked_fill(hidden, -torch.inf)
-            mask = mask.to(self._pool.device, self._pool.dtype)
-            stretches.append(Stretch(sight.first + start, len(places), mask))
-        return PoolAttention(self._pool, stretches, self.heads, 1.0, exact=False)
+            stretches.append(Stretch(start, len(places), mask.to(pool.device, pool.dtype)))
+        return PoolAttention(pool, stretches, self.heads, 1.0, exact=False)
 
 
 class _Clusters:
@@ -185,11 +199,13 @@ class _Clusters:
         return whole.scatter_(1, self._tokens[best].flatten(1), logits)
 
 
-def _last_layers(text: Any) -> dict[str, int]:
-    """The place in the pool of the last layer of each kind that has keys and values of its own."""
+def _last_layers(text: Any, apart: bool) -> dict[str, int]:
+    """The place in its pool of the last layer of each kind that has keys and values of its own. ``apart``: each kind
+    has a pool."""
     if not str(text.model_type).startswith("gemma4"):
         raise ModelError("it reads keys and values of Gemma 4")
-    return {text.layer_types[layer]: place for place, layer in enumerate(attention_layers(text))}
+    kinds = [text.layer_types[layer] for layer in attention_layers(text)]
+    return {kind: kinds.count(kind) - 1 if apart else place for place, kind in enumerate(kinds)}
 
 
 class AssistantMirror(HeadMirror):
@@ -251,7 +267,7 @@ class AssistantDraft(HeadDraft):
         for handle, members in by_text.items():
             m = self._mirrors[handle]
             self._feed(m)
-            first = 0 if m.source is None else self._target.first_slot(m.source)
+            first, ring = (0, 0) if m.source is None else self._target.first_slots(m.source)
             before = len(rows)
             for index in members:
                 leaf = leaves[index]
@@ -264,7 +280,7 @@ class AssistantDraft(HeadDraft):
                     tokens.append(leaf.token if depth else m.tokens[-1])
                     states.append(above)
             if len(rows) > before:
-                sights.append(_Sight(first, m.length - 1, len(rows) - before))
+                sights.append(_Sight(first, ring, m.length - 1, len(rows) - before))
         if not rows:
             return expansions
         ids = torch.tensor(tokens, device=states[0].device)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.memory import MAX_REQUESTS, kv_slots
-from actors.engines.cache.pool import KVPool
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.engine import Trunk
 from actors.engines.heads.assistant import Assistant, AssistantDraft
@@ -81,9 +80,7 @@ def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Eag
     try:
         weights = tensors(name)
         if kind == GEMMA4:
-            pool = target.engine.pool
-            assert isinstance(pool, KVPool)
-            return Assistant(load_config(name), weights, trunk, pool, load_config(target_name))
+            return Assistant(load_config(name), weights, trunk, target.engine, load_config(target_name))
         weights = _plain(weights)
         return Eagle3(config, weights, trunk) if kind == EAGLE3 else Dflash(config, weights, trunk)
     except ModelError as error:

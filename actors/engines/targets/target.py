@@ -12,6 +12,7 @@ import torch
 
 from actors.engines.cache.kv_cache import CHUNK, SHARED, KVCache, full_request
 from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
+from actors.engines.decoder.cpu.rings import RingState
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch, StreamState
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
@@ -113,10 +114,11 @@ class Target:
         self.states = States(self.engine)
         return self.states
 
-    def first_slot(self, handle: int) -> int:
-        """Where the request's text begins in the pool; regions that moved are copied."""
+    def first_slots(self, handle: int) -> tuple[int, int]:
+        """Where the request's text begins in the pool, and its ring, if it has one; regions that moved are copied."""
         self._kv.settle()
-        return self._requests[handle].base
+        r = self._requests[handle]
+        return r.base, r.state.start if isinstance(r.state, RingState) else 0
 
     def open(
         self,

@@ -188,7 +188,13 @@ def generic(model):
     return Target(TransformersEngine(model, info(model), 2048), rows_agree=ROWS)
 
 
-def fused(model):
+def fused(model, rings=0):
     from actors.engines.decoder.engine import LlamaEngine
 
-    return Target(LlamaEngine(model, info(model), 2048), rows_agree=ROWS)
+    return Target(LlamaEngine(model, info(model), 2048, rings=rings), rows_agree=ROWS)
+
+
+def ringed(model):
+    target = fused(model, 4)
+    assert target.engine.recurrence is not None
+    return target

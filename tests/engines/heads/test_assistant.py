@@ -12,7 +12,7 @@ from actors.verifier.sources.head import HeadSource
 from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.families import HEAD, KEYS_ARE_VALUES, WIDE
-from tests.engines.heads.published import HIDDEN, Pair, fused, generic
+from tests.engines.heads.published import HIDDEN, Pair, fused, generic, ringed
 from tests.engines.heads.test_eagle3 import assert_proposes
 from tests.engines.heads.test_head_source import sampled, texts
 from tests.engines.mirrored_texts import some_prompt
@@ -30,6 +30,7 @@ KINDS = {  # of the target, then of the assistant
     "shared keys": (fused, WIDE, {}),
     "the likeliest clusters": (fused, WIDE, CLUSTERS),
     "keys that are values": (fused, OWN_KEYS, {}),
+    "rings of its windows": (ringed, WIDE, {}),
     "transformers' own target": (generic, OWN_KEYS, CLUSTERS),
 }
 
@@ -100,7 +101,8 @@ class Assisted(Pair):
 @pytest.mark.parametrize("kind", KINDS)
 def test_proposals_are_those_of_transformers_over_accepted_and_rejected_tokens(kind, tmp_path):
     pair, seen = Assisted(tmp_path, *KINDS[kind]), 0
-    for text, path, found in pair.rounds(*pair.begin(some_prompt(30), GREEDY), 6):
+    prompt = some_prompt(400 if kind.startswith("rings") else 30)  # longer than a ring
+    for text, path, found in pair.rounds(*pair.begin(prompt, GREEDY), 6):
         assert_proposes(found, pair.expected(text, path))
         seen += len(path)
     assert seen > 12
