@@ -28,7 +28,7 @@ from duoactor.serve.answers import Answer, new_id, now
 from duoactor.serve.anthropic import messages
 from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import ApiError, answered
 from duoactor.serve.fields import Ignored
 from duoactor.serve.gateway import Choices, Gateway, Model, leaving
 from duoactor.serve.live import Live
@@ -259,8 +259,7 @@ def json(body: object, status: int = 200, headers: dict[str, str] | None = None)
 
 def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    shape = error.anthropic() if request.url.path.startswith("/v1/messages") else error.openai()
-    return json(shape, error.status, error.headers)
+    return answered(error, request.url.path)
 
 
 def _not_routed(request: Request, error: Exception) -> Response:

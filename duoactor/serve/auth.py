@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-import msgspec
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import ApiError, answered
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
 
@@ -61,9 +59,7 @@ class KeyGuard:
             await self._app(scope, receive, send)
             return
         error = ApiError(401, "Incorrect API key provided; give it as a bearer token.", code="invalid_api_key")
-        shape = error.anthropic() if scope["path"].startswith("/v1/messages") else error.openai()
-        answer = Response(msgspec.json.encode(shape), 401, error.headers, "application/json")
-        await answer(scope, receive, send)
+        await answered(error, scope["path"])(scope, receive, send)
 
     def _admits(self, scope: Scope) -> bool:
         headers = Headers(scope=scope)

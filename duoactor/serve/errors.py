@@ -7,6 +7,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+from starlette.responses import Response
+
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import FailureCode, Sampling
 
@@ -72,6 +75,12 @@ class ApiError(DuoactorError):
         kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
         error = {"type": kind, "message": str(self)} | ({"details": self.details} if self.details else {})
         return {"type": "error", "error": error}
+
+
+def answered(error: ApiError, path: str) -> Response:
+    """In the shape of the API that the path belongs to."""
+    shape = error.anthropic() if path.startswith("/v1/messages") else error.openai()
+    return Response(msgspec.json.encode(shape), error.status, error.headers, "application/json")
 
 
 def bad(param: str, problem: str) -> ApiError:

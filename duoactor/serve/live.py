@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,9 +21,9 @@ from starlette.routing import Route
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
+from duoactor.serve.parameters import decode
 from protocols.messages import DrafterStatus, StatusReport
 
-T = TypeVar("T")
 KINDS = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 HEADERS = {
     # whatever a model writes, no page but ours runs, and ours talks to this gateway alone
@@ -84,12 +84,12 @@ class Live:
 
     async def swap(self, request: Request) -> Response:
         self._check_origin(request)
-        order = parse_order(await read_body(request), SwapOrder)
+        order = decode(await read_body(request), SwapOrder)[0]
         return self._done(await self._gateway.swap(order.old, order.new))
 
     async def drain(self, request: Request) -> Response:
         self._check_origin(request)
-        order = parse_order(await read_body(request), DrainOrder)
+        order = decode(await read_body(request), DrainOrder)[0]
         return self._done(await self._gateway.drain(order.actor_id))
 
     def _done(self, detail: str) -> Response:
@@ -108,14 +108,6 @@ class Live:
             own = urlsplit(f"//{host}").hostname in LOOPBACK
         if not own:
             raise ApiError(403, f"a page of {origin} may not do this; --cors-origin names those that may")
-
-
-def parse_order(body: bytes, kind: type[T]) -> T:
-    """ApiError (400) for what is no such order."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"the body is not what is expected here: {error}") from None
 
 
 def page_state(report: StatusReport, name: str) -> dict[str, Any]:

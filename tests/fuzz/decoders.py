@@ -11,7 +11,7 @@ import msgspec
 
 from actors.records import LoggedRequest, encoded, read_log
 from duoactor.config import read_file
-from duoactor.serve import live, tokens
+from duoactor.serve import live, parameters, tokens
 from duoactor.serve.anthropic import messages as anthropic
 from duoactor.serve.errors import ApiError
 from duoactor.serve.openai import chat, completions, responses
@@ -133,8 +133,8 @@ def targets(directory: Path) -> dict[str, Target]:
         "anthropic count": _http(anthropic.parse_count, {"model": "m", "messages": turns[:1]}),
         "tokenize": _http(tokens.parse_tokenize, {"prompt": "Hi", "model": "m"}, {"messages": turns, "tools": tools}),
         "detokenize": _http(tokens.parse_detokenize, {"tokens": [5, 9]}),
-        "live swap": _http(lambda body: live.parse_order(body, live.SwapOrder), {"old": "d1", "new": "d2"}),
-        "live drain": _http(lambda body: live.parse_order(body, live.DrainOrder), {"actor_id": "d1"}),
+        "live swap": _http(lambda body: parameters.decode(body, live.SwapOrder), {"old": "d1", "new": "d2"}),
+        "live drain": _http(lambda body: parameters.decode(body, live.DrainOrder), {"actor_id": "d1"}),
         "hermes": _calls("hermes", '<tool_call>{"name": "search", "arguments": {"q": ["a", "b]"]}}</tool_call> Done.'),
         "llama": _calls("llama", '<|python_tag|>{"name": "search", "parameters": {"q": 1}}; {"name": "x"}'),
         "mistral": _calls("mistral", '[TOOL_CALLS][{"name": "search", "arguments": {}}]', "[TOOL_CALLS]search[ARGS]{}"),

@@ -50,10 +50,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
     bytes: list[int] | None
 
 
-class TokenLogprob(msgspec.Struct, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int] | None
+class TokenLogprob(TopLogprob, frozen=True):
     top_logprobs: list[TopLogprob]
 
 
