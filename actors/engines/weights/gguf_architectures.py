@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.weights.gguf import GGUF
+from protocols.errors import ModelError
 
 Config = dict[str, Any]
 Floats = NDArray[np.float32]
 Made = dict[str, tuple[tuple[str, ...], Callable[..., Floats]]]
+Order = NDArray[np.int64]
 
 ATTENTION = {f"self_attn.{name}_proj": f"attn_{name}" for name in "qkv"} | {"self_attn.o_proj": "attn_output"}
 MLP = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
@@ -39,6 +41,10 @@ class Architecture:
     turned: bool = False  # queries and keys have the partners of a rotation side by side
     offset: bool = False  # norms hold w + 1, but for those of recurrent layers
     made: Made = field(default_factory=dict)  # out of several
+    varied: tuple[
+        str, ...
+    ] = ()  # keys that may differ between layers, of which the usual configuration has the largest
+    outside: dict[str, str] = field(default_factory=dict)  # names beside the usual ones
 
 
 def _gemma2(file: GGUF, config: Config) -> Config:
@@ -69,6 +75,55 @@ def _gemma3(file: GGUF, config: Config) -> Config:
         "layer_types": _every(6, config["num_hidden_layers"]),
         "rope_parameters": {"sliding_attention": local, "full_attention": whole},
     }
+
+
+def _gemma4(file: GGUF, config: Config) -> Config:
+    of, layers = file.of_architecture, config["num_hidden_layers"]
+    if of("expert_count", 0):
+        raise ModelError(
+            f"{file.path} has experts beside its MLPs, which duoactor does not compute; choose another size"
+        )
+    kinds = ["sliding_attention" if one else "full_attention" for one in of("attention.sliding_window_pattern")]
+    whole = kinds.index("full_attention")
+    inner = np.broadcast_to(of("feed_forward_length"), layers).tolist()
+    heads = np.broadcast_to(of("attention.head_count_kv"), layers).tolist()
+    local = {"rope_type": "default", "rope_theta": of("rope.freq_base_swa", 10_000.0)}
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": kinds,
+        "intermediate_size": inner[0],
+        "use_double_wide_mlp": inner[-1] != inner[0],
+        "head_dim": of("attention.key_length_swa"),
+        "global_head_dim": of("attention.key_length"),
+        "num_key_value_heads": heads[kinds.index("sliding_attention")],
+        "num_global_key_value_heads": heads[whole],
+        "attention_k_eq_v": f"blk.{whole}.attn_v.weight" not in file.tensors,
+        "num_kv_shared_layers": of("attention.shared_kv_layers", 0),
+        "sliding_window": of("attention.sliding_window"),
+        "hidden_size_per_layer_input": of("embedding_length_per_layer_input", 0),
+        "vocab_size_per_layer_input": config["vocab_size"],
+        "final_logit_softcapping": of("final_logit_softcapping"),
+        "rope_parameters": {"sliding_attention": local, "full_attention": config["rope_parameters"]},
+    }
+
+
+def _lfm2(file: GGUF, config: Config) -> Config:
+    heads = np.broadcast_to(file.of_architecture("attention.head_count_kv"), config["num_hidden_layers"])
+    return {
+        "layer_types": ["full_attention" if one else "conv" for one in heads],
+        "conv_L_cache": file.of_architecture("shortconv.l_cache"),
+        "conv_bias": False,
+        "norm_eps": config["rms_norm_eps"],
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
+def _lfm2_moe(file: GGUF, config: Config) -> Config:
+    return (
+        _lfm2(file, config)
+        | _experts(file, config)
+        | {"num_dense_layers": file.of_architecture("leading_dense_block_count", 0), "use_expert_bias": True}
+    )
 
 
 def _every(period: int, layers: int) -> list[str]:
@@ -179,6 +234,26 @@ def _qwen35_moe(file: GGUF, config: Config) -> Config:
     return _qwen35(file, config) | _qwen2_moe(file, config) | {"norm_topk_prob": True}
 
 
+def _ranked(file: GGUF, config: Config) -> Config:
+    """As DeepSeek's experts: behind a few dense layers, chosen by groups."""
+    of = file.of_architecture
+    return {
+        "n_routed_experts": of("expert_count"),
+        "num_experts_per_tok": of("expert_used_count"),
+        "moe_intermediate_size": of("expert_feed_forward_length"),
+        "n_shared_experts": of("expert_shared_count", 0),
+        "first_k_dense_replace": of("leading_dense_block_count", 0),
+        "n_group": of("expert_group_count", 1),
+        "topk_group": of("expert_group_used_count", 1),
+        "routed_scaling_factor": of("expert_weights_scale", 1.0),
+        "norm_topk_prob": of("expert_weights_norm", False),
+    }
+
+
+def _glm4_moe(file: GGUF, config: Config) -> Config:
+    return _ranked(file, config) | {"use_qk_norm": "blk.0.attn_q_norm.weight" in file.tensors}
+
+
 def _stacked(gate: Floats, up: Floats) -> Floats:
     return np.concatenate([gate, up], 1)
 
@@ -216,6 +291,26 @@ _ROUTER = {"mlp.gate": "ffn_gate_inp"}
 _SHARED = {f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
 
 
+_SHARED_EXPERTS = {ours.replace("expert.", "experts."): theirs for ours, theirs in _SHARED.items()}
+_FEED_FORWARD = {
+    f"feed_forward.{ours}": f"ffn_{theirs}" for ours, theirs in (("w1", "gate"), ("w2", "down"), ("w3", "up"))
+}
+_CORRECTED: Made = {"mlp.gate.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias)}
+_LFM2 = (
+    {ours.replace("o_proj", "out_proj"): theirs for ours, theirs in ATTENTION.items()}
+    | {ours.replace("norm", "layernorm"): theirs for ours, theirs in QUERY_NORMS.items()}
+    | {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm"}
+    | {"conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj"}
+    | _FEED_FORWARD
+)
+_OF_LFM2: Made = {"conv.conv.weight": (("shortconv.conv.weight",), lambda taps: taps[:, None])}
+_LAYER_INPUTS = {
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+}
+
+
 _SHARED_GATE: Made = {
     "mlp.shared_expert_gate.weight": (("ffn_gate_inp_shexp.weight",), lambda gate: gate.reshape(1, -1))
 }
@@ -239,6 +334,39 @@ ARCHITECTURES = {
     "gemma2": Architecture("gemma2", "Gemma2ForCausalLM", ATTENTION | MLP | SANDWICH, _gemma2, offset=True),
     "gemma3": Architecture(
         "gemma3_text", "Gemma3ForCausalLM", ATTENTION | MLP | SANDWICH | QUERY_NORMS, _gemma3, offset=True
+    ),
+    "gemma4": Architecture(
+        "gemma4_text",
+        "Gemma4ForCausalLM",
+        ATTENTION | MLP | SANDWICH | QUERY_NORMS | _LAYER_INPUTS,
+        _gemma4,
+        made={"layer_scalar": (("layer_output_scale.weight",), lambda one: one)},
+        varied=("feed_forward_length", "attention.head_count_kv"),
+        outside={
+            "model.embed_tokens_per_layer": "per_layer_token_embd",
+            "model.per_layer_model_projection": "per_layer_model_proj",
+            "model.per_layer_projection_norm": "per_layer_proj_norm",
+        },
+    ),
+    "lfm2": Architecture(
+        "lfm2",
+        "Lfm2ForCausalLM",
+        _LFM2,
+        _lfm2,
+        made=_OF_LFM2,
+        varied=("attention.head_count_kv",),
+        outside={"model.embedding_norm": "token_embd_norm"},
+    ),
+    "lfm2moe": Architecture(
+        "lfm2_moe",
+        "Lfm2MoeForCausalLM",
+        _LFM2 | {"feed_forward.gate": "ffn_gate_inp"},
+        _lfm2_moe,
+        made=_OF_LFM2
+        | _of_experts("feed_forward")
+        | {"feed_forward.expert_bias": (("exp_probs_b.bias",), lambda bias: bias)},
+        varied=("attention.head_count_kv",),
+        outside={"model.embedding_norm": "token_embd_norm"},
     ),
     "phi3": Architecture(
         "phi3",
@@ -300,6 +428,13 @@ ARCHITECTURES = {
         _qwen35_moe,
         offset=True,
         made=_OF_DELTA | _of_experts() | _SHARED_GATE,
+    ),
+    "glm4moe": Architecture(
+        "glm4_moe",
+        "Glm4MoeForCausalLM",
+        ATTENTION | MLP | QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED_EXPERTS,
+        _glm4_moe,
+        made=_of_experts() | _CORRECTED,
     ),
     "gpt-oss": Architecture(
         "gpt_oss",

@@ -25,6 +25,7 @@ NEXT |= {name: f"nextn.{name}" for name in ("enorm", "hnorm")}
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.*)")
 # Of the one mixture of frequencies that Llama 3 checkpoints have: wave lengths below 1/4 of its context stay.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+STILL = 1e30  # what a frequency is divided by to be none, in Gemma 4
 
 
 class GGUFCheckpoint:
@@ -39,13 +40,15 @@ class GGUFCheckpoint:
                 f"{path} has the architecture {self.file.architecture or 'unknown'}; "
                 f"duoactor reads GGUF files of {', '.join(ARCHITECTURES)}"
             )
-        self._known = MIXTRAL if known is ARCHITECTURES["llama"] and self._one("expert_count", 0) else known
+        mixture = known is ARCHITECTURES["llama"] and self.file.of_architecture("expert_count", 0)
+        self._known = MIXTRAL if mixture else known
+        self._outside = OUTSIDE | self._known.outside
         self.config = self._config()
 
     def names(self) -> Iterator[str]:
         """All weights of the model."""
         theirs = self.file.tensors
-        for ours, name in OUTSIDE.items():
+        for ours, name in self._outside.items():
             yield from (f"{ours}.{kind}" for kind in ("weight", "bias") if f"{name}.{kind}" in theirs)
         for layer in range(self.config["num_hidden_layers"]):
             yield from self._names_of(layer)
@@ -137,7 +140,7 @@ class GGUFCheckpoint:
         part, _, kind = name.rpartition(".")
         match = LAYER.fullmatch(part)
         if match is None:
-            return self.file.tensors.get(f"{OUTSIDE.get(part, part)}.{kind}")
+            return self.file.tensors.get(f"{self._outside.get(part, part)}.{kind}")
         theirs = (self._known.names | NEXT).get(match[2])
         return None if theirs is None else self.file.tensors.get(f"blk.{match[1]}.{theirs}.{kind}")
 
@@ -187,6 +190,8 @@ class GGUFCheckpoint:
         """A number that all layers share."""
         found = self.file.of_architecture(key, default)
         values = set(np.atleast_1d(found).tolist()) if found is not None else set()
+        if key in self._known.varied and values:
+            return int(max(values))
         if len(values) != 1:
             what = "is missing" if not values else "differs between layers"
             raise ModelError(
@@ -207,12 +212,14 @@ class GGUFCheckpoint:
         elif kind == "linear" and factor != 1:
             rope |= {"rope_type": kind, "factor": factor}
         if "rope_freqs.weight" in self.file.tensors:
-            rope |= self._llama3(rope["rope_theta"], width)
+            rope |= self._divided(rope["rope_theta"], width)
         return rope
 
-    def _llama3(self, base: float, width: int) -> Config:
+    def _divided(self, base: float, width: int) -> Config:
         """By what each frequency is divided is a tensor in the file and a formula in Hugging Face's."""
         divisors = self._stored("rope_freqs.weight").values()
+        if divisors.max() >= STILL:
+            return {"rope_type": "proportional", "partial_rotary_factor": float((divisors == 1).mean())}
         factor, before = float(divisors.max()), LLAMA3["original_max_position_embeddings"]
         waves = 2 * np.pi * base ** (np.arange(0, width, 2) / width)
         smooth = (before / waves - LLAMA3["low_freq_factor"]) / (LLAMA3["high_freq_factor"] - LLAMA3["low_freq_factor"])

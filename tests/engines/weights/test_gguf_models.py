@@ -77,6 +77,51 @@ def _qwen35_moe(w: gguf.GGUFWriter, c: Any) -> None:
     w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
 
 
+def _gemma4(w: gguf.GGUFWriter, c: Any) -> None:
+    local = [kind == "sliding_attention" for kind in c.layer_types]
+    whole = local.index(False)
+    width = c.per_layer_config[whole].head_dim
+    w.add_sliding_window(c.sliding_window)
+    w.add_sliding_window_pattern(local)
+    w.add_shared_kv_layers(c.num_kv_shared_layers)
+    w.add_embedding_length_per_layer_input(c.hidden_size_per_layer_input)
+    w.add_key_length(width)
+    w.add_value_length(width)
+    w.add_key_length_swa(c.head_dim)
+    w.add_rope_freq_base_swa(c.rope_parameters["sliding_attention"]["rope_theta"])
+    if c.use_double_wide_mlp:
+        own = c.num_hidden_layers - c.num_kv_shared_layers
+        w.add_feed_forward_length([c.intermediate_size * (1 + (i >= own)) for i in range(c.num_hidden_layers)])
+    if c.attention_k_eq_v:
+        wide = c.per_layer_config[whole].num_key_value_heads
+        w.add_head_count_kv([c.num_key_value_heads if one else wide for one in local])
+    turned = int(width * c.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
+    w.add_tensor("rope_freqs.weight", np.array([1.0] * turned + [1e30] * (width // 2 - turned), np.float32))
+    w.add_final_logit_softcapping(c.final_logit_softcapping or 30.0)
+
+
+def _lfm2(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_shortconv_l_cache(c.conv_L_cache)
+    w.add_head_count_kv([0 if kind == "conv" else c.num_key_value_heads for kind in c.layer_types])
+    w.add_layer_norm_rms_eps(c.norm_eps)
+    if c.model_type == "lfm2_moe":
+        _experts(w, c)
+        w.add_leading_dense_block_count(c.num_dense_layers)
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def _ranked(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_expert_count(c.n_routed_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    w.add_expert_shared_count(c.n_shared_experts)
+    w.add_leading_dense_block_count(c.first_k_dense_replace)
+    w.add_expert_weights_scale(c.routed_scaling_factor)
+    w.add_expert_weights_norm(c.norm_topk_prob)
+    w.add_expert_group_count(c.n_group)
+    w.add_expert_group_used_count(c.topk_group)
+
+
 def _llama3(w: gguf.GGUFWriter, c: Any) -> None:
     rope = c.rope_parameters
     frequencies = 1 / rope["rope_theta"] ** (np.arange(0, c.head_dim, 2) / c.head_dim)
@@ -96,6 +141,44 @@ DELTA = {
     "linear_value_head_dim": 32,
     "linear_conv_kernel_dim": 4,
     "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
+}
+WIDE = {  # layers with windows have narrower heads
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "num_hidden_layers": 5,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "sliding_window": 9,
+    "global_head_dim": 64,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 96,
+    "final_logit_softcapping": 30.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+KEYS_ARE_VALUES = {
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+    "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0,
+    "use_double_wide_mlp": False,
+}
+CONVOLUTIONS = {
+    "layer_types": ["conv", "full_attention", "conv", "conv"],
+    "block_auto_adjust_ff_dim": False,
+    "head_dim": 16,
+}
+RANKED = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.5,
 }
 CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
     "llama": ("llama", {}, _none),
@@ -120,6 +203,25 @@ CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
             },
         },
         lambda w, c: w.add_sliding_window(c.sliding_window),
+    ),
+    "gemma4": ("gemma4", WIDE, _gemma4),
+    "gemma4 whose keys are values": ("gemma4", WIDE | KEYS_ARE_VALUES, _gemma4),
+    "lfm2": ("lfm2", CONVOLUTIONS, _lfm2),
+    "lfm2moe": (
+        "lfm2moe",
+        {
+            **CONVOLUTIONS,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "num_dense_layers": 1,
+        },
+        _lfm2,
+    ),
+    "glm4moe": (
+        "glm4moe",
+        {**RANKED, "n_group": 1, "use_qk_norm": True, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
+        _ranked,
     ),
     "phi3": ("phi3", {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.75}}, _none),
     "smollm3": ("smollm3", {}, _none),
@@ -184,7 +286,7 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     w.add_key_length(width)
     w.add_value_length(width)
-    if hasattr(config, "rms_norm_eps"):
+    if getattr(config, "rms_norm_eps", None):
         w.add_layer_norm_rms_eps(config.rms_norm_eps)
     rope = config.rope_parameters
     w.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
@@ -202,8 +304,15 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
             values = values.reshape(heads[part], 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
         if "linear_attn" in name:
             name, values = _of_delta(config, name, values)
-        elif architecture.startswith(("gemma", "qwen35")) and values.ndim == 1:
+        elif architecture.startswith(("gemma2", "gemma3", "qwen35")) and values.ndim == 1:
             values = values + 1
+        if "conv.conv" in name:
+            values = values.squeeze(1)
+        if name.endswith("expert_bias"):
+            name += ".bias"
+        name = name.replace("correction_bias", "correction.bias")
+        if name.endswith("layer_scalar"):
+            name += ".weight"
         for theirs, part in _split(names, architecture, name, values):
             w.add_tensor(theirs, np.ascontiguousarray(part))
     w.write_header_to_file()
@@ -253,9 +362,13 @@ def tiny(architecture: str, changes: dict[str, Any]) -> Any:
     torch.manual_seed(0)
     sizes = {**SIZES, "rope_parameters": dict(ROPE), "tie_word_embeddings": True, **changes}
     config = AutoConfig.for_model(sizes.pop("model_type", ARCHITECTURES[architecture].model_type), **sizes)
+    config.allow_global_per_layer_attribute_access = True  # Gemma 4's head_dim is that of layers with windows
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in model.parameters():
         parameter.data.normal_(0, 0.3)
+    for name, buffer in model.named_buffers():
+        if name.endswith(("layer_scalar", "bias")):
+            buffer.uniform_(0.5, 1.0)
     return model
 
 

@@ -97,8 +97,9 @@ def test_logits_are_those_of_the_dequantised_weights(file: str) -> None:
     assert 0 < error < 0.05  # inputs are rounded to 8 bits
 
 
-def test_recurrent_layers_are_read_from_their_blocks(tmp_path: Path) -> None:
-    test_logits_are_those_of_the_dequantised_weights(mixed("qwen35", tmp_path))
+@pytest.mark.parametrize("case", ["qwen35", "gemma4", "lfm2", "glm4moe"])
+def test_layers_of_other_kinds_are_read_from_their_blocks(case: str, tmp_path: Path) -> None:
+    test_logits_are_those_of_the_dequantised_weights(mixed(case, tmp_path))
 
 
 def test_a_token_has_the_same_bits_alone_and_in_a_window(file: str) -> None:
