@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.weights.gguf import GGUF, Stored
-from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTRAL, Config, Floats
+from actors.engines.weights.gguf_architecture import Config, Floats
+from actors.engines.weights.gguf_architectures import ARCHITECTURES
+from actors.engines.weights.gguf_mixtures import MIXTRAL
 from protocols.errors import ModelError
 
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -23,8 +25,10 @@ RECURRENT = "linear_attn."
 NEXT = {"eh_proj": "nextn.eh_proj", "shared_head.norm": "nextn.shared_head_norm"}
 NEXT |= {name: f"nextn.{name}" for name in ("enorm", "hnorm")}
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.*)")
-# Of the one mixture of frequencies that Llama 3 checkpoints have: wave lengths below 1/4 of its context stay.
-LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+# Of the mixtures of frequencies that checkpoints have: Llama 3 keeps wave lengths below 1/4 of its context, Llama 4
+# Scout all below its context.
+LLAMA3 = {"low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
+HIGH = (4.0, 1.0)
 STILL = 1e30  # what a frequency is divided by to be none, in Gemma 4
 
 
@@ -100,7 +104,7 @@ class GGUFCheckpoint:
         """A weight's numbers. Raises ModelError if the file lacks it."""
         match = LAYER.fullmatch(name)
         made = self._known.made.get(match[2]) if match else None
-        if match and made is not None:
+        if match and made is not None and self._found(name) is None:
             parts = [self._stored(f"blk.{match[1]}.{part}").values() for part in made[0]]
             return made[1](*parts)
         found = self._found(name)
@@ -145,7 +149,10 @@ class GGUFCheckpoint:
         return None if theirs is None else self.file.tensors.get(f"blk.{match[1]}.{theirs}.{kind}")
 
     def _order(self, name: str, found: Stored) -> NDArray[np.int64] | None:
-        """The rows in the order of a rotation of halves, where the file has neighbours."""
+        """The rows that are its own, and those in the order of a rotation of halves where the file has neighbours."""
+        match = LAYER.fullmatch(name.rpartition(".")[0])
+        if match and match[2] in self._known.rows:
+            return self._known.rows[match[2]](self.config)
         part = name.rsplit(".", 2)[-2] if self._known.turned else ""
         if part not in ("q_proj", "k_proj"):
             return None
@@ -220,11 +227,15 @@ class GGUFCheckpoint:
         divisors = self._stored("rope_freqs.weight").values()
         if divisors.max() >= STILL:
             return {"rope_type": "proportional", "partial_rotary_factor": float((divisors == 1).mean())}
-        factor, before = float(divisors.max()), LLAMA3["original_max_position_embeddings"]
+        factor, low, before = (
+            float(divisors.max()),
+            LLAMA3["low_freq_factor"],
+            LLAMA3["original_max_position_embeddings"],
+        )
         waves = 2 * np.pi * base ** (np.arange(0, width, 2) / width)
-        smooth = (before / waves - LLAMA3["low_freq_factor"]) / (LLAMA3["high_freq_factor"] - LLAMA3["low_freq_factor"])
-        smooth = smooth.clip(0, 1)
-        expected = 1 / ((1 - smooth) / factor + smooth)
-        if len(divisors) != len(expected) or not np.allclose(divisors, expected, rtol=1e-3):
-            raise ModelError(f"{self.file.path} scales its rotation by factors of its own (rope_freqs), unlike Llama 3")
-        return {"rope_type": "llama3", "factor": factor, **LLAMA3}
+        for high in HIGH:
+            smooth = ((before / waves - low) / max(high - low, 1e-9)).clip(0, 1)
+            expected = 1 / ((1 - smooth) / factor + smooth)
+            if len(divisors) == len(expected) and np.allclose(divisors, expected, rtol=1e-3):
+                return {"rope_type": "llama3", "factor": factor, **LLAMA3, "high_freq_factor": high}
+        raise ModelError(f"{self.file.path} scales its rotation by factors of its own (rope_freqs), unlike Llama 3")

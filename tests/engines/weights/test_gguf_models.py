@@ -122,6 +122,32 @@ def _ranked(w: gguf.GGUFWriter, c: Any) -> None:
     w.add_expert_group_used_count(c.topk_group)
 
 
+def _llama4(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_feed_forward_length(c.intermediate_size_mlp)
+    w.add_interleave_moe_layer_step(c.interleave_moe_layer_step)
+    _experts(w, c)
+
+
+def _deepseek2(w: gguf.GGUFWriter, c: Any) -> None:
+    _ranked(w, c)
+    w.add_head_count_kv(1)
+    w.add_kv_lora_rank(c.kv_lora_rank)
+    if c.q_lora_rank is not None:
+        w.add_q_lora_rank(c.q_lora_rank)
+    w.add_key_length(c.kv_lora_rank + c.qk_rope_head_dim)
+    w.add_value_length(c.kv_lora_rank)
+    w.add_key_length_mla(c.qk_nope_head_dim + c.qk_rope_head_dim)
+    w.add_value_length_mla(c.v_head_dim)
+    w.add_rope_dimension_count(c.qk_rope_head_dim)
+    second = c.model_type == "deepseek_v2"
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if second else gguf.ExpertGatingFuncType.SIGMOID)
+    if c.rope_parameters["rope_type"] == "yarn":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(c.rope_parameters["factor"])
+        w.add_rope_scaling_orig_ctx_len(c.rope_parameters["original_max_position_embeddings"])
+        w.add_rope_scaling_yarn_log_mul(0.1 * c.rope_parameters["mscale_all_dim"])
+
+
 def _llama3(w: gguf.GGUFWriter, c: Any) -> None:
     rope = c.rope_parameters
     frequencies = 1 / rope["rope_theta"] ** (np.arange(0, c.head_dim, 2) / c.head_dim)
@@ -180,6 +206,15 @@ RANKED = {
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.5,
 }
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 24,
+    "head_dim": 16,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
 CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
     "llama": ("llama", {}, _none),
     "llama3": (
@@ -269,6 +304,38 @@ CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
         },
         _qwen35_moe,
     ),
+    "qwen3next": (
+        "qwen3next",
+        {
+            "model_type": "qwen3_next",
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+            **DELTA,
+        },
+        lambda w, c: (_qwen35_moe(w, c), w.add_rope_dimension_count(c.head_dim // 2)),
+    ),
+    "llama4": (
+        "llama4",
+        {"num_local_experts": 4, "intermediate_size_mlp": 128, "intermediate_size": 64, "interleave_moe_layer_step": 2},
+        _llama4,
+    ),
+    "deepseek2 of V2": (
+        "deepseek2",
+        {**RANKED, **LATENT, "model_type": "deepseek_v2", "q_lora_rank": None, "topk_method": "group_limited_greedy"},
+        _deepseek2,
+    ),
+    "deepseek2 of V3": (
+        "deepseek2",
+        {**RANKED, **LATENT, "q_lora_rank": 32, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
+        _deepseek2,
+    ),
+    "deepseek2 of GLM": (
+        "deepseek2",
+        {**RANKED, **LATENT, "n_group": 1, "model_type": "glm4_moe_lite", "q_lora_rank": 32},
+        _deepseek2,
+    ),
     "gpt-oss": ("gpt-oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}, _experts),
 }
 
@@ -279,7 +346,7 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
     w.add_block_count(config.num_hidden_layers)
     w.add_context_length(config.max_position_embeddings)
     w.add_embedding_length(config.hidden_size)
-    if architecture != "qwen35moe":
+    if architecture not in ("qwen35moe", "qwen3next"):
         w.add_feed_forward_length(config.intermediate_size)
     w.add_head_count(config.num_attention_heads)
     w.add_head_count_kv(config.num_key_value_heads)
@@ -302,9 +369,18 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
         values = weight.float().numpy()
         if architecture in ("llama", "smollm3", "granite", "granitemoe") and (part := name.split(".")[-2]) in heads:
             values = values.reshape(heads[part], 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+        if "in_proj_qkvz" in name:
+            layer = ".".join(name.split(".")[:3]).replace("model.layers", "blk")
+            whole = values.reshape(config.linear_num_key_heads, -1, values.shape[1])
+            own = config.linear_num_value_heads // config.linear_num_key_heads * config.linear_value_head_dim
+            keys = config.linear_key_head_dim
+            parts = [part.reshape(-1, values.shape[1]) for part in np.split(whole, [keys, 2 * keys, 2 * keys + own], 1)]
+            w.add_tensor(f"{layer}.attn_qkv.weight", np.concatenate(parts[:3]))
+            w.add_tensor(f"{layer}.attn_gate.weight", np.ascontiguousarray(parts[3]))
+            continue
         if "linear_attn" in name:
             name, values = _of_delta(config, name, values)
-        elif architecture.startswith(("gemma2", "gemma3", "qwen35")) and values.ndim == 1:
+        elif architecture.startswith(("gemma2", "gemma3", "qwen35", "qwen3next")) and values.ndim == 1:
             values = values + 1
         if "conv.conv" in name:
             values = values.squeeze(1)
@@ -313,6 +389,12 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
         name = name.replace("correction_bias", "correction.bias")
         if name.endswith("layer_scalar"):
             name += ".weight"
+        if name.endswith("kv_b_proj.weight"):
+            both = values.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+            keys, layer = config.qk_nope_head_dim, ".".join(name.split(".")[:3]).replace("model.layers", "blk")
+            w.add_tensor(f"{layer}.attn_k_b.weight", np.ascontiguousarray(both[:, :keys].swapaxes(1, 2)))
+            w.add_tensor(f"{layer}.attn_v_b.weight", np.ascontiguousarray(both[:, keys:]))
+            continue
         for theirs, part in _split(names, architecture, name, values):
             w.add_tensor(theirs, np.ascontiguousarray(part))
     w.write_header_to_file()
@@ -325,7 +407,9 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
 def _of_delta(config: Any, name: str, values: np.ndarray) -> tuple[str, np.ndarray]:
     """With value heads that share keys apart."""
     part, groups = name.split(".")[4], config.linear_num_key_heads
-    if part == "norm":
+    if config.model_type == "qwen3_next":
+        groups = config.linear_num_value_heads  # its heads stay where they are
+    if part in ("norm", "in_proj_ba"):
         return name, values
     if part == "A_log":
         values = -np.exp(values)
@@ -349,7 +433,7 @@ def _split(names: Any, architecture: str, name: str, values: np.ndarray) -> list
         return [(found, values)]
     kind = "bias" if name.endswith("bias") else "weight"
     gpt_oss = architecture == "gpt-oss"
-    if gpt_oss and kind == "weight":
+    if architecture in ("gpt-oss", "llama4") and kind == "weight":
         values = values.swapaxes(1, 2)
     if "down_proj" in name:
         return [(f"{layer}.ffn_down_exps.{kind}", values)]

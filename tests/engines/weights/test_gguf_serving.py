@@ -34,7 +34,8 @@ def quantised(path: Path, source: Path, kinds: dict[str, str]) -> Path:
         if isinstance(value, np.ndarray):
             w.add_array(key, value.tolist())
         elif key != "general.architecture":
-            kind = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT32, float: gguf.GGUFValueType.FLOAT32}
+            kinds_of = gguf.GGUFValueType
+            kind = {bool: kinds_of.BOOL, int: kinds_of.UINT32, float: kinds_of.FLOAT32, str: kinds_of.STRING}
             w.add_key_value(key, value, kind[type(value)])
     w.add_tokenizer_model("llama")
     w.add_token_list(TOKENS)
@@ -97,9 +98,22 @@ def test_logits_are_those_of_the_dequantised_weights(file: str) -> None:
     assert 0 < error < 0.05  # inputs are rounded to 8 bits
 
 
-@pytest.mark.parametrize("case", ["qwen35", "gemma4", "lfm2", "glm4moe"])
+@pytest.mark.parametrize("case", ["qwen35", "gemma4", "lfm2", "glm4moe", "llama4", "deepseek2 of V3"])
 def test_layers_of_other_kinds_are_read_from_their_blocks(case: str, tmp_path: Path) -> None:
     test_logits_are_those_of_the_dequantised_weights(mixed(case, tmp_path))
+
+
+def test_numbers_of_heads_are_taken_out_of_one_tensor(tmp_path: Path) -> None:
+    architecture, changes, more = CASES["qwen3next"]
+    model = tiny(architecture, changes)
+    file = quantised(tmp_path / "f.gguf", written(tmp_path / "whole.gguf", architecture, model, more), {})
+    target, _ = build_target(str(file), "cpu", "float32", 1024, 1)
+    ids = list(range(5, 35))
+    with torch.no_grad():
+        expected = model(torch.tensor([ids])).logits[0]
+    found = logits(target.engine, ids)
+    assert isinstance(target.engine._body, CompiledBody)  # type: ignore[attr-defined]
+    assert (found - expected).norm() / expected.norm() < 1e-4
 
 
 def test_a_token_has_the_same_bits_alone_and_in_a_window(file: str) -> None:
