@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from actors.models import DraftModel, Leaf, sample_tokens
 from protocols.messages import Sampling
 
-PROMPT = 64  # tokens of the text behind which steps are measured
+PROMPT = 64  # tokens of the text behind which steps, and a target's rounds, are measured
 ANY_VOCABULARY = 1 << 15  # for a draft without a vocabulary of its own, which copies ids
 WIDTHS = (1, 2, 4, 8)  # leaves
 REPEATS = 15

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 RENDERING, NOTHING_READ = Rendering(), Reading()
 DEFAULT_NODES = 31  # of the largest window of a request that names no other number: 32 rows with the root
+LONGEST_DRAFT = 32  # tokens of a phase whose length nobody named: as many as such a window has rows
+MAX_FAILURES = 3  # of a model in a row: then no request is the cause, and a process ends, to be started anew
 
 
 @dataclass(frozen=True, slots=True)

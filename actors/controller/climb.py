@@ -16,10 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from actors.methods import STRATEGIES, strategy_for
+from actors.models import LONGEST_DRAFT
 from protocols.limits import Mean, within
 from protocols.messages import Budget, DraftStats, Kind, Method, RoundStats
 
-MAX_GAMMA = 32
 MAX_LEAVES = 8  # of one draft step: docs/experiments/policy.md
 MAX_KINDS = 64  # of requests at a load, and drafters: the one that was silent for longest is forgotten
 WARM_UP = 6  # rounds before the first budget
@@ -104,18 +104,18 @@ class Costs(NamedTuple):
     def gamma(self, method: str) -> int:
         """The best draft length; of a tree the greatest depth that is of use."""
         if method in TREES:
-            return min(MAX_GAMMA, 2 * max(4, round(self.verify(1) / self.draft(1))))
-        return max(range(1, MAX_GAMMA + 1), key=lambda gamma: self.goodput(method, gamma))
+            return min(LONGEST_DRAFT, 2 * max(4, round(self.verify(1) / self.draft(1))))
+        return max(range(1, LONGEST_DRAFT + 1), key=lambda gamma: self.goodput(method, gamma))
 
     def window(self, rate: float) -> int:
         """As many tokens of a chain as bring more than their rows' time brings otherwise."""
         alive = 1.0
-        for length in range(1, MAX_GAMMA + 1):
+        for length in range(1, LONGEST_DRAFT + 1):
             alive *= self.chance
             row_us = (self.verify(1 + length + 4) - self.verify(1 + length)) / 4  # forward times climb in steps
             if alive < rate * row_us:
                 return max(1, length - 1)
-        return MAX_GAMMA
+        return LONGEST_DRAFT
 
 
 class Measured:
@@ -215,7 +215,7 @@ class Climb:
         return Budget(
             0,
             0,
-            gamma=self._moved("gamma", start, MAX_GAMMA),
+            gamma=self._moved("gamma", start, LONGEST_DRAFT),
             sequences=sequences,
             window=costs.window(rate) if parallel else None,
             wait_us=0.0 if costs.streams > 1 and (parallel or self.method in TREES) else None,

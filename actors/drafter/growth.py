@@ -9,14 +9,10 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from actors.calibration import Chances, candidates
-from actors.models import Expansion
+from actors.calibration import LEAST, Chances, candidates
+from actors.models import LONGEST_DRAFT, Expansion
 from actors.tree.tree import Node, TokenTree
 from protocols.messages import Method, Plan
-
-MAX_CHAIN = 32  # draft tokens of a phase without gamma in its plan: as many as the largest usual window
-NO_LIMIT = 1 << 16  # nodes of a chain
-LEAST_PROBABILITY = 1e-9  # so that logarithms are finite
 
 
 class Growth(Protocol):
@@ -63,7 +59,7 @@ class ChainGrowth:
 
     def begin(self, tree: TokenTree, plan: Plan) -> None:
         self.tree = tree
-        chain = tree.chain(NO_LIMIT)
+        chain = tree.chain()
         self.tip = chain[-1] if chain else tree.root
         self.left = _gamma(plan) - (len(chain) if plan.method == Method.SPS else 0)
 
@@ -76,7 +72,7 @@ class ChainGrowth:
         if node is self.tip and not expansion.tokens:
             self.left = 0  # a proposer may have no candidates
         elif node is self.tip:
-            self.tip = self.tree.add(node, expansion.tokens[0], math.log(max(expansion.probs[0], LEAST_PROBABILITY)))
+            self.tip = self.tree.add(node, expansion.tokens[0], math.log(max(expansion.probs[0], LEAST)))
             self.left -= 1
 
 
@@ -94,7 +90,7 @@ class ThetaGrowth:
         self.sequences = 1
 
     def begin(self, tree: TokenTree, plan: Plan) -> None:
-        chain = tree.chain(NO_LIMIT)
+        chain = tree.chain()
         self.tree = tree
         self.anchor = chain[-1] if chain else tree.root  # the sequences begin below it
         self.gamma = _gamma(plan)
@@ -145,7 +141,7 @@ class ThetaGrowth:
             self.left.append(quota[j] - 1)
 
     def _child(self, node: Node, expansion: Expansion, rank: int) -> Node:
-        logprob = math.log(max(expansion.probs[rank], LEAST_PROBABILITY))
+        logprob = math.log(max(expansion.probs[rank], LEAST))
         return self.tree.add(node, expansion.tokens[rank], min(0.0, logprob), rank)
 
 
@@ -194,7 +190,7 @@ class TreeGrowth:
 
 def _gamma(plan: Plan) -> int:
     """Draft tokens of a phase, which must end where the plan leaves that open, too."""
-    return plan.gamma if plan.gamma is not None else MAX_CHAIN
+    return plan.gamma if plan.gamma is not None else LONGEST_DRAFT
 
 
 def growth_for(method: str, stop_tokens: frozenset[int], chances: Chances) -> Growth:

@@ -9,16 +9,13 @@ from collections.abc import Iterable
 from actors.calibration import Calibration
 from actors.drafter.lease import Lease, Limits
 from actors.generations import Generations
-from actors.models import DraftModel
+from actors.models import MAX_FAILURES, DraftModel
 from actors.peer import Line
 from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import Close, Decline, Open
 
 log = logging.getLogger("duoactor.drafter")
 MAX_DECLINED = 1000  # epochs remembered
-# A request that makes the model fail loses its drafter. When this many fail in a row, with no successful step in
-# between, the cause is not a request: the drafter ends, and its supervisor starts it anew.
-MAX_FAILURES = 3
 
 
 class Held:

@@ -146,7 +146,7 @@ class TokenTree:
         self.size -= len(dead) + sum(one is not None for one in held)
         return Advance(held, dead)
 
-    def chain(self, limit: int, counts: Callable[[Node], bool] | None = None) -> list[Node]:
+    def chain(self, limit: float = math.inf, counts: Callable[[Node], bool] | None = None) -> list[Node]:
         """The path of likeliest children below the root: at most ``limit`` nodes, with ``counts``
         true."""
         path: list[Node] = []

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from actors.models import MAX_FAILURES
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.streams import Stage, Stream
@@ -14,12 +15,11 @@ from protocols.messages import FailureCode
 
 log = logging.getLogger("duoactor.verifier")
 T = TypeVar("T")
-# A request that fails ends alone. When this many fail in a row, with no successful forward in between, the cause is not
-# a request (a lost device, for example): the verifier ends, and its supervisor starts it anew.
-MAX_IN_A_ROW = 3
 
 
 class Faults:
+    """A request that fails ends alone. Several in a row, as of a lost device, end the verifier."""
+
     def __init__(self, context: Context, admission: Admission) -> None:
         self.state, self.admission = context.state, admission
         self._in_a_row = 0
@@ -33,7 +33,7 @@ class Faults:
             return None
 
     def blame(self, stream: Stream, error: Exception) -> None:
-        """Fail a request because of ``error``. Raises ``error`` if it is the last of ``MAX_IN_A_ROW``."""
+        """Fail a request because of ``error``. Raises ``error`` if it is the last of ``MAX_FAILURES``."""
         if stream.status is Stage.ENDED:
             return
         if isinstance(error, RequestError):  # the request cannot be served, which is no failure of the verifier
@@ -44,7 +44,7 @@ class Faults:
         detail = f"the verifier failed on this request ({type(error).__name__}: {error}); its log has the details"
         self.admission.fail(stream, FailureCode.INTERNAL, detail)
         self._in_a_row += 1
-        if self._in_a_row >= MAX_IN_A_ROW:
+        if self._in_a_row >= MAX_FAILURES:
             raise error
 
     def went_well(self) -> None:

@@ -10,9 +10,8 @@ from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Finished, Load, Promote, Undo
 
-MAX_TOKENS = 16_384  # of one text; a longer one is not sent
+MAX_TOKENS = 16_384  # of one text, or told with one heartbeat, which then ends: half a millisecond to encode
 MAX_WAITING = 262_144  # tokens of texts, some 10 MB: those of minutes in which streams leave a learner no CPU
-BEAT_TOKENS = 16_384  # told with one heartbeat, after which it ends: half a millisecond to encode
 
 
 class Learning:
@@ -46,7 +45,7 @@ class Learning:
             return
         self._wanted = True
         told = 0
-        while self._waiting and told < BEAT_TOKENS:
+        while self._waiting and told < MAX_TOKENS:
             text = self._next()
             told += len(text.tokens)
             self.send(learner.peer, text)

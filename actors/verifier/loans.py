@@ -13,7 +13,6 @@ from protocols.messages import Drafting, Method, Plan
 MAX_NAMED = 64  # drafters in a stream's statistics: the latest that had it
 MAX_FORWARDS = 256  # of one round
 MAX_RANKS = 64
-MAX_SEQUENCES = 64
 NOTHING = Plan(Method.VANILLA)  # the plan of a drafter that rests
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
+from actors.models import LONGEST_DRAFT
 from actors.tree.window import Cost
 from actors.verifier.rounds import Round
 
@@ -20,7 +21,6 @@ MEMORY = 48  # rounds
 RATE_MEMORY = 16  # rounds: a price follows its text
 USUAL_AGREEMENT = 0.65  # of a draft that somebody chose, with the target, before anything is measured
 GOOD_AGREEMENT = 0.8  # of a draft that nobody need try where even it would not pay
-LONGEST_DRAFT = 32  # tokens
 
 
 def _estimates() -> defaultdict[int, Estimate]:

@@ -10,19 +10,18 @@ import msgspec
 import numpy as np
 
 from actors.cost import Curve
+from actors.draft_timing import PATIENCE_S, PROMPT
 from actors.models import DEFAULT_NODES, TargetModel, Window, sample_tokens
 from protocols.errors import RequestError
 from protocols.messages import Sampling
 
-PROMPT = 64  # tokens of the text behind which rounds are measured
 COARSE = (1, 4, 8, 16, 32, 64)  # row counts that are measured however long it takes
 # Kernels work in tiles (six rows with AVX2), so that time climbs in steps: a window has to know that its seventh row
 # costs as much as the first six together, and the eighth nothing more. The most telling ones come first.
 FINE = (6, 7, 12, 2, 3, 5, 10, 14, 18, 24, 48)
 DEFAULT_ROWS = DEFAULT_NODES + 1
 REPEATS = 7  # of each row count; larger ones than DEFAULT_ROWS only FEW times
-FEW = 3
-PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for minutes
+FEW = 3  # rounds, too, of each of ``PROBED``
 BUSHY = 15  # nodes of the window that branches are priced by
 LENT_ROWS = (1, 4, 8, 16)
 LENT_REPEATS = 12
@@ -30,7 +29,6 @@ LENT_PATIENCE_S = 1.0
 
 
 PROBED = (1, 8)  # row counts by which an earlier start's figures are tried
-PROBES = 3  # rounds of each
 CHANGED = 1.3  # times as long or as short: less is noise
 
 
@@ -88,12 +86,12 @@ def as_fast_as_now(model: TargetModel, timing: Timing, timer: Callable[[], float
     """An earlier start's figures, longer or shorter by what a few rounds show. To measure all anew would keep users
     waiting for seconds; the figures follow the rounds that are served anyway."""
     rows = [r for r in PROBED if r in timing.alone_us and r - 1 <= model.max_window]
-    room = sum(rows) * (PROBES + 1) + 1
+    room = sum(rows) * (FEW + 1) + 1
     if not rows or room + PROMPT > model.info.max_context:
         return timing
     best = dict.fromkeys(rows, float("inf"))
     with _Rounds(model, timer, room) as rounds:
-        for r in rows * (PROBES + 1):
+        for r in rows * (FEW + 1):
             best[r] = min(best[r], rounds.time(r) * 1e6)
     change = sum(best[r] / timing.alone_us[r] for r in rows) / len(rows)
     if 1 / CHANGED < change < CHANGED:

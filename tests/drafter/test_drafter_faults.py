@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.drafter.held import MAX_FAILURES
+from actors.models import MAX_FAILURES
 from protocols.errors import CannotDraft
 from protocols.messages import Decline, Grow, Plan, Resync
 from tests.world.desk import Reader, played

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.verifier.sources.inline import MAX_FAILURES
+from actors.models import MAX_FAILURES
 from protocols.errors import CannotDraft
 from protocols.messages import Sampling
 from tests.world.caller import tokens_of

@@ -20,7 +20,7 @@ from actors.calibration import Calibration, TextCalibration
 from actors.cost import CostModel
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
-from actors.models import DraftModel
+from actors.models import MAX_FAILURES, DraftModel
 from actors.tree.tree import Node
 from actors.tree.window import best_cut
 from actors.verifier.rounds import Committed
@@ -34,7 +34,6 @@ log = logging.getLogger("duoactor.verifier")
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
 AGREED = 2000.0  # tokens that the agreement by depth remembers
-MAX_FAILURES = 3  # in a row: then it is the model, not the text
 
 
 class InlineDraft(Source):

@@ -14,7 +14,6 @@ from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
-from actors.verifier.loans import MAX_SEQUENCES
 from actors.verifier.rounds import Chosen, Committed
 from actors.verifier.sources.source import DRAFTER, SLICE, Allowance, Source
 from actors.verifier.streams import Stage, Stream
@@ -136,7 +135,7 @@ class Remote(Source):
             return "fragment"
         alive = stream.tree.merge(text.committed, message.base_len, fragment, self.bit)
         if message.sequences > 0:
-            loan.sequences = min(message.sequences, MAX_SEQUENCES)
+            loan.sequences = message.sequences
             if message.complete:
                 stream.tally.count(stream.tally.sequences, loan.sequences)
         if message.base_len == loan.told_len and message.complete:
