@@ -303,7 +303,7 @@ def resolve_tokenizer(name: str) -> str:
 def choose_draft(target: str) -> tuple[str, str]:
     """The draft for a target where none is named, and a sentence that says why; "": drafts are retrieved."""
     path = Path(os.path.expanduser(target))
-    names = f"{path.stem}-draft", f"{path.stem}-draft.gguf", f"{path.name}-assistant"
+    names = f"{path.stem}-draft", f"{path.stem}-draft.gguf", f"{path.name}-assistant", f"mtp-{path.name}"
     for beside in (path / "draft", *map(path.with_name, names)):
         if target != BUNDLED and (beside.is_file() or (beside / "config.json").is_file()):
             return str(beside), f"by {beside}, which lies beside the target"

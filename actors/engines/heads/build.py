@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from actors.engines.heads.draft import HeadDraft
 from actors.engines.heads.eagle3 import Eagle3
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.heads.head import Head
-from actors.engines.heads.kinds import EAGLE3, GEMMA4, configuration, kind_of, own_layer
+from actors.engines.heads.kinds import DEEPSEEK, EAGLE3, GEMMA4, NEXT, configuration, kind_of, own_layer
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.target import Target
 from actors.engines.weights.gguf_loading import open_gguf
@@ -55,12 +56,7 @@ def _own_head(name: str, trunk: Trunk) -> Head:
     convention = own_layer(place)
     assert convention is not None, "see `own_layer`"
     if is_gguf(name):
-        file = open_gguf(name)
-        weights = {key: torch.from_numpy(file.values(key)) for key in file.next_names()}
-        last = f"model.layers.{trunk.layers}.{convention.last_norm}"
-        if last not in weights:  # llama.cpp takes the target's then
-            weights[last] = torch.from_numpy(file.values("model.norm.weight"))
-        return Mtp(load_config(name), weights, trunk, convention)
+        return _out_of_file(name, load_config(name), trunk)
     prefixes = tuple(convention.prefix_of(stage, trunk.layers) for stage in range(MOST_STAGES))
     weights = tensors(name, lambda key: key.startswith(prefixes))
     quantisation = configuration(place).get("quantization_config") or {}
@@ -69,15 +65,31 @@ def _own_head(name: str, trunk: Trunk) -> Head:
     return Mtp(load_config(name), weights, trunk, convention)
 
 
+def _out_of_file(name: str, config: Any, trunk: Trunk) -> Mtp:
+    """``config``: the target's."""
+    file = open_gguf(name)
+    sizes = {"hidden_size": trunk.hidden, "num_hidden_layers": trunk.layers, "vocab_size": trunk.vocabulary}
+    for what, own in sizes.items():
+        if file.config[what] != own:
+            raise ModelError(f"it is made for a {what} of {file.config[what]} and the target's is {own}")
+    weights = {key: torch.from_numpy(file.values(key)) for key in file.next_names()}
+    last = f"model.layers.{trunk.layers}.{DEEPSEEK.last_norm}"
+    if last not in weights:  # llama.cpp takes the target's then
+        weights[last] = torch.from_numpy(file.values("model.norm.weight"))
+    return Mtp(config, weights, trunk, DEEPSEEK)
+
+
 def found_at(name: str) -> str:
     """The directory or the GGUF file of a model."""
     return str(find_gguf(name)) if is_gguf(name) else located(name)
 
 
-def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Eagle3 | Dflash | Assistant:
-    config = configuration(located(name))
+def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Head | Dflash | Assistant:
+    config = configuration(found_at(name))
     kind = kind_of(config)
     try:
+        if kind == NEXT:
+            return _out_of_file(name, load_config(target_name), trunk)
         weights = tensors(name)
         if kind == GEMMA4:
             return Assistant(load_config(name), weights, trunk, target.engine, load_config(target_name))

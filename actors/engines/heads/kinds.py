@@ -7,12 +7,16 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.engines.weights.faults import tensor_names
 from protocols.errors import ModelError
 
+if TYPE_CHECKING:
+    from actors.engines.weights.gguf_models import GGUFCheckpoint
+
 EAGLE3, GEMMA4, BLOCK = "EAGLE-3 head", "Gemma 4 assistant", "block drafter"
+NEXT = "layer for more tokens"  # in a GGUF file beside its target's
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,8 @@ def convention_in(names: Collection[str], layers: int) -> MtpConvention | None:
 def own_layer(place: str) -> MtpConvention | None:
     """That of a target in a directory or a GGUF file; None also for what is no checkpoint."""
     if place.endswith(".gguf") and Path(place).is_file():
-        return _in_file(place)
+        file = _file(place)
+        return None if file is None else convention_in(file.next_names(), file.config["num_hidden_layers"])
     if not Path(place).is_dir():
         return None
     config = configuration(place)
@@ -76,12 +81,11 @@ def own_layer(place: str) -> MtpConvention | None:
     return convention_in(tensor_names(place), int(layers)) if layers else None
 
 
-def _in_file(place: str) -> MtpConvention | None:
+def _file(place: str) -> GGUFCheckpoint | None:
     from actors.engines.weights.gguf_models import GGUFCheckpoint
 
     try:
-        checkpoint = GGUFCheckpoint(place)
-        return convention_in(checkpoint.next_names(), checkpoint.config["num_hidden_layers"])
+        return GGUFCheckpoint(place)
     except ModelError:  # whoever loads it says why it cannot be read
         return None
 
@@ -92,6 +96,8 @@ def kind_of(config: Mapping[str, Any]) -> str:
     speculators, family = str(config.get("speculators_model_type", "")), str(config.get("model_type", ""))
     if "eagle3" in named or speculators in ("eagle3", "peagle"):
         return EAGLE3
+    if family == NEXT:
+        return NEXT
     if family.startswith("gemma4") and family.endswith("assistant"):
         return GEMMA4
     if "dflash" in named or "dspark" in named or speculators in ("dflash", "dspark") or "dflash_config" in config:
@@ -101,6 +107,9 @@ def kind_of(config: Mapping[str, Any]) -> str:
 
 def configuration(name: str) -> dict[str, Any]:
     """The ``config.json`` of a directory, or of a hub id that can be reached; empty: there is none."""
+    if name.endswith(".gguf") and Path(name).is_file():
+        checkpoint = _file(name)
+        return {"model_type": NEXT} if checkpoint is not None and checkpoint.only_next else {}
     place = Path(name) / "config.json"
     if not Path(name).exists():
         place = _from_hub(name)

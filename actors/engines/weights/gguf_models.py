@@ -63,6 +63,11 @@ class GGUFCheckpoint:
         layers = range(first, first + self.file.of_architecture("nextn_predict_layers", 0))
         return [name for layer in layers for name in self._names_of(layer)]
 
+    @property
+    def only_next(self) -> bool:
+        """Whether there are layers for more tokens and no others, as llama.cpp's ``mtp-*.gguf`` have it."""
+        return bool(self.next_names()) and not any(self._names_of(0))
+
     def _names_of(self, layer: int) -> Iterator[str]:
         theirs = self.file.tensors
         for ours, name in (self._known.names | NEXT).items():

@@ -10,7 +10,17 @@ from transformers import Glm4MoeConfig, Glm4MoeForCausalLM, Qwen3_5ForCausalLM, 
 from transformers.modeling_layers import MtpLayer
 
 from actors.engines.heads.build import build_head
-from actors.engines.heads.kinds import CONVENTIONS, DEEPSEEK, MIMO, QWEN, convention_in, own_layer
+from actors.engines.heads.kinds import (
+    CONVENTIONS,
+    DEEPSEEK,
+    MIMO,
+    NEXT,
+    QWEN,
+    configuration,
+    convention_in,
+    kind_of,
+    own_layer,
+)
 from actors.engines.heads.mtp import Mtp
 from actors.models import Leaf
 from duoactor.config import choose_draft
@@ -257,19 +267,30 @@ def with_next_layer(weights, layers, more):
     return write
 
 
-@pytest.mark.parametrize("case", ["qwen35", "qwen35moe"])
-def test_the_layer_is_found_in_a_gguf_file(case, tmp_path):
+@pytest.mark.parametrize(("case", "beside"), [("qwen35", False), ("qwen35moe", False), ("qwen35", True)])
+def test_the_layer_is_found_in_a_gguf_file(case, beside, tmp_path):
     architecture, changes, more = CASES_OF_FILES[case]
     sizes = changes | {"vocab_size": VOCAB}
     model = tiny(architecture, sizes)
     layer = one_layer(model)
     write = with_next_layer(published(layer, DEEPSEEK, layers=4), 4, more)
-    assert own_layer(str(written(tmp_path / "plain.gguf", architecture, model, more))) is None
-    file = str(written(tmp_path / "tiny.gguf", architecture, model, write))
-    assert own_layer(file) is DEEPSEEK
-    assert choose_draft(file)[1].startswith("by the target's own layer for more tokens")
+    plain = str(written(tmp_path / "plain.gguf", architecture, model, more))
+    assert own_layer(plain) is None
     target = generic(tiny(architecture, sizes))
-    draft = build_head("", target, file)
+    if beside:  # as llama.cpp's converter writes it with --mtp
+        model.model.layers = torch.nn.ModuleList()
+        file = str(written(tmp_path / "mtp-plain.gguf", architecture, model, write))
+        assert kind_of(configuration(file)) == NEXT and not kind_of(configuration(plain))
+        assert choose_draft(plain)[0] == file
+        draft = build_head(file, target, plain)
+        with pytest.raises(ModelError, match="made for a num_hidden_layers of 4 and the target's is 3"):
+            build_head(file, generic(make_model(MODELS["qwen3_5"])), plain)
+        model = tiny(architecture, sizes)
+    else:
+        file = str(written(tmp_path / "tiny.gguf", architecture, model, write))
+        assert own_layer(file) is DEEPSEEK
+        assert choose_draft(file)[1].startswith("by the target's own layer for more tokens")
+        draft = build_head("", target, file)
     pair = OwnLayer("qwen3_5", DEEPSEEK)
     pair.target, pair.model, pair.draft = target, model, draft
     _, mirror, text = pair.begin(some_prompt(30), GREEDY)
