@@ -39,11 +39,11 @@ def http_url(plan: ActorPlan) -> str:
 
 
 def connection_flags(deployment: Deployment) -> list[str]:
-    """The flags that any command on this host needs to reach the verifier, from whatever directory it is run."""
+    """The flags that any command on this host needs to reach the verifier; the key is the caller's own."""
     flags = [] if deployment.address == default_address() else ["--connect", deployment.address]
     keys = deployment.controller
     if keys.key:
-        flags += ["--key", str(Path(keys.key).absolute()), "--server-key", str(Path(keys.server_key).absolute())]
+        flags += ["--key", "YOUR.key", "--server-key", str(Path(keys.server_key).absolute())]
     return flags
 
 

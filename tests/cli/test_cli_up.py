@@ -18,6 +18,7 @@ from actors.settings import VerifierSettings
 from duoactor.cli import main
 from duoactor.cli.up import _tell
 from duoactor.launch.deployment import deploy
+from duoactor.launch.summary import connection_flags
 from duoactor.launch.wanted import Wanted
 from protocols.address import parse
 from protocols.ipc import IpcClaim
@@ -131,6 +132,13 @@ def test_the_summary_says_how_to_connect(tmp_path: Path):
         "toys",
     ):
         assert words in shown
+
+
+def test_what_to_try_does_not_show_the_verifiers_secret_key():
+    settings = VerifierSettings(bind="tcp://127.0.0.1:7601", key="keys/verifier.key", allow="keys")
+    flags = connection_flags(deploy(Wanted(settings, ()), cpus=(0,)))
+    assert flags[:4] == ["--connect", "tcp://127.0.0.1:7601", "--key", "YOUR.key"]
+    assert flags[5].endswith("keys/verifier.pub")
 
 
 def test_a_full_disk_behind_the_summary_does_not_end_what_serves(monkeypatch: pytest.MonkeyPatch):
