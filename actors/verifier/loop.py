@@ -181,7 +181,7 @@ class Verifier:
         price, trials, streams = self.context.price, self.context.trials, max(1, done.streams)
         price.observe(done)
         row_us = price.rows(streams)(max(1, done.drafts)) / max(1, done.drafts)
-        for source, part in trials.learn(done, price.plain(streams), row_us, price.plain_known(streams)):
+        for source, part in trials.learn(done, price.plain(streams), row_us):
             drafter = self.state.drafters.of(part.stream.loan.holder)
             if drafter is not None and drafter.source == source:
                 self.leases.replace(part.stream, drafter)

@@ -66,9 +66,6 @@ class Price:
             return max(1.0, modelled)
         return max(1.0, min(measured.mean * calibrated, modelled))
 
-    def plain_known(self, streams: int) -> bool:
-        return streams.bit_length() in self._plain
-
     def rows(self, streams: int) -> Cost:
         """Of rows of drafts in a round of ``streams``, by their number."""
         base = self.target(streams)

@@ -55,10 +55,6 @@ class Backoff:
         self.until = now + self.next
         self.next = min(self.longest, 2 * self.next)
 
-    def pause(self, now: float, length: float) -> None:
-        """Rest once, which says nothing about the next time."""
-        self.until = now + length
-
     def succeed(self) -> None:
         self.next = self.first
 
@@ -83,11 +79,8 @@ class Trial:
         self.rounds += 1
         self._fresh += without
 
-    def judge(self, expected: float, now: float, plain_known: bool) -> bool:
-        """Let it rest if too little is ``expected`` of it. Returns whether it does.
-
-        ``plain_known``: whether rounds without drafts were measured. While they are not, a rest is but a look at them.
-        """
+    def judge(self, expected: float, now: float) -> bool:
+        """Let it rest if too little is ``expected`` of it. Returns whether it does."""
         if self._fresh < self.stakes.look:
             return False
         if expected >= self.stakes.pays:
@@ -95,11 +88,8 @@ class Trial:
                 self.backoff.succeed()
             return False
         self._fresh = 0.0
-        if plain_known:
-            self.backoff.rest(now)
-        else:
-            self.backoff.pause(now, self.stakes.look)
-        self.gain.discount(self.stakes.look if plain_known else 0.0)
+        self.backoff.rest(now)
+        self.gain.discount(self.stakes.look)
         return True
 
 
@@ -129,7 +119,7 @@ class Trials:
         kind = self._groups.get((source, group))
         return kind is not None and kind.rounds >= kind.stakes.look
 
-    def learn(self, done: Round, plain_us: float, row_us: float, plain_known: bool) -> list[tuple[str, Part]]:
+    def learn(self, done: Round, plain_us: float, row_us: float) -> list[tuple[str, Part]]:
         """Judge every source that had a part in the round. Returns those that rest from now on, with their part.
 
         ``plain_us``: of a round of as many streams without drafts. What the round took beyond that is the price of its
@@ -145,19 +135,19 @@ class Trials:
             shared = cost / total if total else 1.0 / len(claims)
             missed = max(0.0, part.own_us - done.own_us) / plain_us  # rounds that only this stream waited through
             without = share.without + rate * beyond_us * shared + missed
-            if self._judge(share.source, part, without, plain_known):
+            if self._judge(share.source, part, without):
                 resting.append((share.source, part))
         for part in done.parts:
             self._rounds[part.group] += done.steps
         return resting
 
-    def _judge(self, source: str, part: Part, without: float, plain_known: bool) -> bool:
+    def _judge(self, source: str, part: Part, without: float) -> bool:
         own, kind = self._of(source, part.stream), self.of_group(source, part.group)
         own.observe(part.tokens, without)
         kind.observe(part.tokens, without)
-        rests = own.judge(self.expected(source, part.group, part.stream), part.rounds, plain_known)
+        rests = own.judge(self.expected(source, part.group, part.stream), part.rounds)
         surely = kind.gain.mean + SURE * kind.gain.error
-        return kind.judge(surely, self._rounds[part.group], plain_known) or rests
+        return kind.judge(surely, self._rounds[part.group]) or rests
 
     def end(self, stream: object) -> None:
         """The stream is over."""

@@ -18,9 +18,7 @@ class Someone:
         self.rounds = 0
 
 
-def judged(
-    trials: Trials, stream: Someone, gain: float, source: str = "inline", known: bool = True, group=GROUP
-) -> bool:
+def judged(trials: Trials, stream: Someone, gain: float, source: str = "inline", group=GROUP) -> bool:
     """A round with a source that gains so much over decoding without it. Returns whether it rests from now on."""
     stream.rounds += 1
     tokens = 4
@@ -28,22 +26,20 @@ def judged(
     share = Share(source, 3, 1, 0.0)
     part = Part(stream, GROUP, stream.rounds, tokens, own_us, (share,), None)
     done = Round(1, 4, 0, 1, own_us, 0.0, own_us, 0.0, True, False, tokens, (part,))
-    return bool(trials.learn(done, PLAIN_US, 10.0, known))
+    return bool(trials.learn(done, PLAIN_US, 10.0))
 
 
-def rounds_with(trials: Trials, stream: Someone, gain, rounds: int, source: str = "inline", known: bool = True) -> int:
+def rounds_with(trials: Trials, stream: Someone, gain, rounds: int, source: str = "inline") -> int:
     """In how many of so many rounds the source was used."""
     used = 0
     for _ in range(rounds):
         if trials.rests(source, GROUP, stream, stream.rounds):
             stream.rounds += 1
             part = Part(stream, GROUP, stream.rounds, 1, PLAIN_US, (), None)
-            trials.learn(
-                Round(1, 1, 0, 1, PLAIN_US, 0.0, PLAIN_US, 0.0, False, False, 1, (part,)), PLAIN_US, 10.0, True
-            )
+            trials.learn(Round(1, 1, 0, 1, PLAIN_US, 0.0, PLAIN_US, 0.0, False, False, 1, (part,)), PLAIN_US, 10.0)
         else:
             used += 1
-            judged(trials, stream, gain() if callable(gain) else gain, source, known)
+            judged(trials, stream, gain() if callable(gain) else gain, source)
     return used
 
 
@@ -84,7 +80,7 @@ def test_luck_does_not_put_a_source_to_rest_that_pays():
             share = Share("inline", 3, 1, 0.0)
             part = Part(stream, GROUP, stream.rounds, tokens, 1800.0, (share,), None)
             done = Round(1, 4, 0, 1, 1800.0, 0.0, 1800.0, 0.0, True, False, tokens, (part,))
-            trials.learn(done, PLAIN_US, 10.0, True)
+            trials.learn(done, PLAIN_US, 10.0)
     assert used > 1900
 
 
@@ -94,20 +90,13 @@ def test_a_text_that_begins_to_copy_is_noticed_within_a_longest_rest_of_retrieva
     assert rounds_with(trials, stream, 3.0, 100, "text") > 60
 
 
-def test_while_plain_rounds_are_not_known_a_rest_is_but_a_look_at_them():
-    trials, stream = Trials(), Someone()
-    while not judged(trials, stream, 0.5, known=False):
-        pass
-    assert trials.left("inline", GROUP, stream, stream.rounds) == DRAFTS.look
-
-
 def test_the_time_of_a_round_is_divided_by_what_each_source_should_have_cost():
     trials, stream = Trials(), Someone()
     cheap, dear = Share("text", 1, 2, 0.0), Share("inline", 1, 2, 990.0)
     for _ in range(60):
         stream.rounds += 1
         part = Part(stream, GROUP, stream.rounds, 3, 2000.0, (cheap, dear), None)
-        trials.learn(Round(1, 3, 0, 1, 1000.0, 0.0, 2000.0, 990.0, True, False, 3, (part,)), PLAIN_US, 10.0, True)
+        trials.learn(Round(1, 3, 0, 1, 1000.0, 0.0, 2000.0, 990.0, True, False, 3, (part,)), PLAIN_US, 10.0)
     assert trials.expected("text", GROUP) == pytest.approx(3 / 2, rel=0.1)
     assert trials.expected("inline", GROUP) == pytest.approx(3 / 3, rel=0.1)
 
