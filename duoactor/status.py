@@ -109,7 +109,8 @@ def reading(target: TargetStatus) -> str:
     reads = target.reading
     if not reads.read_bytes:
         return ""
-    said = f"{target.dtype}, a token reads {reads.read_bytes / 1e6:,.0f} MB ({reads.bits:.1f} bits a weight)"
+    bits = f" ({reads.bits:.1f} bits a weight)" if reads.bits else ""
+    said = f"{target.dtype}, a token reads {reads.read_bytes / 1e6:,.0f} MB{bits}"
     if reads.gigabytes and target.tokens_per_second:
         share = reads.read_bytes * target.tokens_per_second / 1e9 / reads.gigabytes
         memory = f"memory's {reads.gigabytes:.0f} GB/s"

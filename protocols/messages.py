@@ -272,7 +272,7 @@ class Reading(Struct, frozen=True):
     of it."""
 
     read_bytes: Count = 0  # 0: not known
-    bits: Mean = 0.0  # of a weight, on average, as it is read
+    bits: Mean = 0.0  # of a weight, on average, as it is read; 0: a smaller file would not change it
     gigabytes: Mean = 0.0  # a second, that the target's threads read of memory; 0: not measured
     token_bytes: Count = 0  # of keys and values that each token of a stream takes; 0: not known
     stream_bytes: Count = 0  # that a stream takes beside them: windows of layers that have them, recurrent states

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.generic.engine import TransformersEngine
 from actors.models import ModelInfo
 from duoactor.status import cores_and_rates, reading
 from protocols.messages import Reading, TargetStatus
@@ -21,15 +22,27 @@ def test_a_token_reads_every_matrix_once_in_the_bits_in_which_it_lies():
     assert weights <= read.read_bytes <= 5 * weights  # a small matrix fills its last panel twice
 
 
+@pytest.mark.parametrize(("family", "share"), [("llama", 1.0), ("gpt-oss", 0.5)])
+def test_the_generic_engine_says_what_a_token_reads(family: str, share: float):
+    model = make(family)
+    model.config.num_experts_per_tok = 2  # of 4
+    info = ModelInfo("tiny", model.config.vocab_size, 256, frozenset({0}), "digest")
+    names = {name: 4 * weight.numel() for name, weight in model.named_parameters(remove_duplicate=False)}
+    expected = sum(size * (share if "experts" in name else 1) for name, size in names.items() if "embed" not in name)
+    read = TransformersEngine(model, info, 512, pack=False).info.reading
+    assert read.read_bytes == expected and read.gigabytes > 0
+
+
 @pytest.mark.parametrize(
     ("reads", "said"),
     [
         (Reading(), ""),
         (Reading(400_000_000, 32.0, 10.0), "80% of memory's 10 GB/s; of that a GGUF in Q8_0 27% and in Q4_K_M 15%"),
         (Reading(100_000_000, 4.9, 10.0), "a token reads 100 MB (4.9 bits a weight), 20% of memory's 10 GB/s"),
+        (Reading(400_000_000, 0.0, 10.0), "a token reads 400 MB, 80% of memory's 10 GB/s"),
         (Reading(800_000_000, 8.5, 10.0), "more than memory's 10 GB/s: from caches; of that a GGUF in Q4_K_M 58%"),
     ],
-    ids=("unknown", "float32", "4 bits", "caches"),
+    ids=("unknown", "float32", "4 bits", "generic", "caches"),
 )
 def test_the_status_says_what_a_smaller_format_would_read(reads: Reading, said: str):
     text = reading(TargetStatus("m", "cpu", "float32", 0, 0, tokens_per_second=20.0, reading=reads))

@@ -29,6 +29,7 @@ from actors.engines.decoder.torch.branches import View, view
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.flat_batch import SPAN, FlatBatch, Segment
 from actors.engines.generic.falcon import adopt_falcon
+from actors.engines.generic.reading import read_bytes
 from actors.engines.generic.recurrence import (
     RECURRENT_LAYERS,
     GenericRecurrence,
@@ -37,6 +38,7 @@ from actors.engines.generic.recurrence import (
     recurrent_layers,
 )
 from actors.engines.generic.rotary import choose_by_request
+from actors.engines.measuring.bandwidth import memory_bandwidth
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.packed import pack_linears
@@ -133,8 +135,6 @@ class TransformersEngine:
         self._cache_name = "cache_params" if "cache_params" in takes else "past_key_values"
         self.text_matters = choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
-        beside = 0 if self.recurrence is None else self.recurrence.stream_bytes
-        self.info = replace(info, reading=Reading(token_bytes=self.pool.slot_bytes, stream_bytes=beside))
         if pack and self.device.type == "cpu":
             twelve = waits_for_memory(sum(weight.numel() for weight in model.parameters()), pairs=False)
             pack_linears(
@@ -142,6 +142,14 @@ class TransformersEngine:
                 partial(quickest_linear, int8=int8, pages=HugePages(), twelve=twelve),
                 self.recurrence.inner if self.recurrence else (),
             )
+        self.info = replace(info, reading=self._reading())
+
+    def _reading(self) -> Reading:
+        """Without bits a weight, which a smaller file would not change: what is read of its blocks is dequantised."""
+        beside = 0 if self.recurrence is None else self.recurrence.stream_bytes
+        bandwidth = memory_bandwidth(torch.get_num_threads()) if self._fixed else 0.0
+        read = read_bytes(self.model, self.config)
+        return Reading(read, gigabytes=bandwidth, token_bytes=self.pool.slot_bytes, stream_bytes=beside)
 
     @torch.inference_mode()
     def _adopt(self) -> None:
