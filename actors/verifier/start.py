@@ -124,7 +124,11 @@ def head_of(settings: VerifierSettings, target: Target, thread: Executor | None)
 
     name = settings.inline_draft
     if name in ("", AUTO_DRAFT) and own_layer(found_at(settings.target)) is not None:
-        model = build_head("", target, settings.target)
+        try:
+            model = build_head("", target, settings.target)
+        except ModelError as error:  # nobody named it
+            log.warning("no drafts by the target's own layer: %s", error)
+            return None
         log.info("drafts with the target's own layer for more tokens, which its checkpoint holds")
     elif name == AUTO_DRAFT and (found := cached_head(settings.target)):
         try:

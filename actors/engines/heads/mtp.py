@@ -64,6 +64,8 @@ class Mtp:
         """``config``: the target's, of ``transformers``; ``weights``: by the checkpoint's names."""
         found = convention or convention_in(weights, trunk.layers)
         assert found is not None, "see `convention_in`"
+        if getattr(config.get_text_config(), "kv_lora_rank", None):
+            raise ModelError("a layer for more tokens with latent attention is not computed yet; choose --draft none")
         self.convention, self._trunk = found, trunk
         self.taps: tuple[int, ...] = (trunk.layers,)
         self.width = trunk.hidden

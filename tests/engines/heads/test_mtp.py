@@ -23,10 +23,13 @@ from actors.engines.heads.kinds import (
 )
 from actors.engines.heads.mtp import Mtp
 from actors.models import Leaf
+from actors.settings import VerifierSettings
+from actors.verifier.start import head_of
 from duoactor.config import choose_draft
 from protocols.errors import ModelError
 from protocols.messages import Sampling
-from tests.engines.heads.published import Pair, generic
+from tests.engines.families import model_of
+from tests.engines.heads.published import Pair, fused, generic
 from tests.engines.heads.test_eagle3 import assert_proposes
 from tests.engines.mirrored_texts import some_prompt
 from tests.engines.tiny import COMMON, VOCAB, make_model
@@ -298,6 +301,16 @@ def test_the_layer_is_found_in_a_gguf_file(case, beside, tmp_path):
     [below] = draft.expand([Leaf(mirror, top.tokens[1], ())])
     assert_proposes(top, expected(pair, layer, text, []))
     assert_proposes(below, expected(pair, layer, text, [top.tokens[1]]))
+
+
+def test_a_layer_of_latent_attention_costs_no_start(tmp_path, caplog):
+    model = model_of("DeepseekV3")
+    model.save_pretrained(tmp_path)
+    layers = model.config.num_hidden_layers
+    save_file(published(one_layer(model), DEEPSEEK, layers=layers), tmp_path / "mtp.safetensors")
+    assert own_layer(str(tmp_path)) is DEEPSEEK
+    assert head_of(VerifierSettings(target=str(tmp_path)), fused(model_of("DeepseekV3")), None) is None
+    assert "latent attention" in caplog.text
 
 
 def test_a_layer_that_does_not_fit_is_refused():
