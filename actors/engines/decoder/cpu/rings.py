@@ -83,7 +83,7 @@ class Rings:
     """A :class:`actors.engines.engine.Recurrence`."""
 
     pieces_agree = True
-    border = 8 * BORDER  # a snapshot takes as much as a window, or more
+    border = 16 * BORDER  # a snapshot takes as much as a window, or more
     fine = SHARED
 
     def __init__(self, spec: DecoderSpec, length: int, limit: int, dtype: torch.dtype) -> None:
