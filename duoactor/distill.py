@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from actors.training.plan import Reading, TrainingPlan, TrainingResult
+from actors.training.plan import AnswerRanks, TrainingPlan, TrainingResult
 from duoactor import render
 from duoactor.replay import tokens_per_round
 
@@ -42,7 +42,7 @@ def rows(result: TrainingResult) -> list[Row]:
     return found
 
 
-def _shares(readings: Sequence[Reading]) -> tuple[float, ...]:
+def _shares(readings: Sequence[AnswerRanks]) -> tuple[float, ...]:
     ranks = [rank for one in readings for rank in one.ranks]
     return tuple(sum(0 < rank <= most for rank in ranks) / len(ranks) for most in SHOWN)
 
@@ -55,7 +55,7 @@ def lengths(result: TrainingResult) -> dict[float, tuple[float, float]]:
     }
 
 
-def _length(readings: Sequence[Reading], temperature: float) -> float:
+def _length(readings: Sequence[AnswerRanks], temperature: float) -> float:
     return tokens_per_round([one.ranks for one in readings if one.temperature == temperature], GAMMA)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.engines.flat_batch import FlatBatch, StreamState
+from actors.engines.flat_batch import FlatBatch, TextState
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.models import ModelInfo
 
@@ -41,7 +41,7 @@ class Recurrence(Protocol):
         prompts are computed alone."""
         ...
 
-    def new(self) -> StreamState:
+    def new(self) -> TextState:
         """The state of a request before its first token."""
         ...
 

@@ -24,7 +24,7 @@ def causal(start: int, end: int) -> Mask:
     return mask
 
 
-class StreamState(Protocol):
+class TextState(Protocol):
     """What a model remembers of one request's text beside the slots of the pool. A forward starts from it and leaves it
     as it is, until ``keep`` says which of the forward's rows belong to the text."""
 
@@ -38,12 +38,12 @@ class StreamState(Protocol):
         if it was a piece of a prompt."""
         ...
 
-    def copy(self, back: int = 0) -> StreamState:
+    def copy(self, back: int = 0) -> TextState:
         """The state of another request whose text has begun alike, but for the last ``back`` tokens."""
         ...
 
 
-class RecurrentState(StreamState, Protocol):
+class RecurrentState(TextState, Protocol):
     """What recurrent layers remember."""
 
     def record(self, row: int) -> Any:
@@ -69,7 +69,7 @@ class Segment:
     visible: Mask  # (rows, span): the slots that each row sees; at least one, or its softmax would divide by zero
     text: int = 0  # tokens that the request's text may have at most: some models' positions depend on it
     padding: bool = False  # the rows only fill the batch up, behind all others; what is computed for them is discarded
-    state: StreamState | None = None  # from which the first row goes on
+    state: TextState | None = None  # from which the first row goes on
     prompt: bool = False  # a piece of a prompt
     parents: Sequence[int] = ()  # of each row: the row before it on its path, -1 of the first; (): one path
 
@@ -92,7 +92,7 @@ class FlatBatch:
         slots: list[int],
         visible: Mask,
         text: int = 0,
-        state: StreamState | None = None,
+        state: TextState | None = None,
         prompt: bool = False,
         padding: bool = False,
         parents: Sequence[int] = (),

@@ -33,7 +33,7 @@ from actors.training.distill import ANSWERING, Distillation, Material
 from actors.training.draft_training import DraftTraining, train, trained_seconds
 from actors.training.head import coverage, kept_most_frequent
 from actors.training.head_student import STEPS, HeadStudent, first_head, new_head, save_head
-from actors.training.plan import Progress, Reading, TrainingResult
+from actors.training.plan import AnswerRanks, Progress, TrainingResult
 from actors.training.shapes import stopwatch
 from actors.training.start import DraftShape
 from protocols.errors import ConfigError
@@ -280,10 +280,10 @@ class HeadDistillation(Distillation):
     @torch.no_grad()
     def judge(
         self, head: HeadStudent, given: Material, held: Sequence[TargetAnswer]
-    ) -> tuple[list[Reading], tuple[float, ...]]:
+    ) -> tuple[list[AnswerRanks], tuple[float, ...]]:
         """How the head reads answers kept apart, with the noise that they were drawn with: the ranks of their tokens
         among its first choices; and how often the first choice is right by depth, behind right ones."""
-        readings, ids = list[Reading](), (head.d2t.cpu() + torch.arange(len(head.d2t)))
+        readings, ids = list[AnswerRanks](), (head.d2t.cpu() + torch.arange(len(head.d2t)))
         right, asked = [0] * STEPS, [0] * STEPS
         for one in held:
             prompt = given.prompts[one.job.prompt]
@@ -298,7 +298,7 @@ class HeadDistillation(Distillation):
             tokens = torch.from_numpy(one.tokens.astype(np.int64))
             hits = [found == tokens[:, None] for found in best]
             ranks = torch.where(hits[0].any(1), hits[0].int().argmax(1) + 1, 0)
-            readings.append(Reading(temperature=heat, task=prompt.task, ranks=tuple(ranks.tolist())))
+            readings.append(AnswerRanks(temperature=heat, task=prompt.task, ranks=tuple(ranks.tolist())))
             reached = torch.ones(len(tokens), dtype=torch.bool)
             for depth, hit in enumerate(hits):
                 mine = reached[: len(tokens) - depth]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerRanks(msgspec.Struct, frozen=True, kw_only=True):
     """One answer as a draft reads it: of each token the rank among the draft's choices, from 1; 0: none of them."""
 
     temperature: float
@@ -53,8 +53,8 @@ class TrainingResult(msgspec.Struct, kw_only=True):
     seconds: float  # of training
     round_us: float  # of the target with 16 rows
     step_us: float  # of the draft
-    before: list[Reading]  # of the answers to the prompts kept apart
-    after: list[Reading]
+    before: list[AnswerRanks]  # of the answers to the prompts kept apart
+    after: list[AnswerRanks]
     depths: tuple[float, ...] = ()  # of a head: how often its first choice is right, by depth behind right ones
 
 

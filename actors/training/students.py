@@ -19,7 +19,7 @@ from actors.engines.weights.loading import load_model, load_tokenizer
 from actors.records import LoggedRequest
 from actors.training.answers import TargetAnswer, TrainingPrompt
 from actors.training.head import head_tokens, kept_most_frequent
-from actors.training.plan import Reading, TrainingPlan
+from actors.training.plan import AnswerRanks, TrainingPlan
 from actors.training.start import DraftShape, first_draft
 from actors.training.workspace import Workspace
 from protocols.messages import Sampling
@@ -55,13 +55,13 @@ class Students:
         kept.save_pretrained(out)
         load_tokenizer(self.plan.target).save_pretrained(out)
 
-    def judge(self, model: nn.Module) -> list[Reading]:
+    def judge(self, model: nn.Module) -> list[AnswerRanks]:
         """How it reads the answers to the prompts kept apart."""
         with TemporaryDirectory() as directory:
             self.save(model, Path(directory))
             return self.read(directory)
 
-    def read(self, directory: str) -> list[Reading]:
+    def read(self, directory: str) -> list[AnswerRanks]:
         """The same of a draft on disk, with the engine that would serve it."""
         draft = build_draft(directory, self.device, "auto", 0, 1)
         texts = [
@@ -74,7 +74,7 @@ class Students:
             for one in self.held
         ]
         found = [
-            Reading(temperature=text.sampling.temperature, task=text.task, ranks=tuple(ranks.tolist()))
+            AnswerRanks(temperature=text.sampling.temperature, task=text.task, ranks=tuple(ranks.tolist()))
             for text, ranks in zip(texts, replay_draft(draft, texts), strict=True)
         ]
         torch.set_num_threads(len(self.plan.cpus))  # a draft on a CPU is built with one

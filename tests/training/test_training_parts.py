@@ -19,7 +19,7 @@ from actors.training.draft_training import halfway
 from actors.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
 from actors.training.losses import blend, divergences
 from actors.training.muon import Muon, orthogonal
-from actors.training.plan import Reading, TrainingResult
+from actors.training.plan import AnswerRanks, TrainingResult
 from actors.training.shapes import CUT_STEPS, STEPS, choose_shape, narrower, stopwatch
 from actors.training.shards import PER_SHARD, Shards
 from actors.training.start import DraftShape, chosen_layers, draft_config, first_draft
@@ -154,7 +154,7 @@ def test_of_more_prompts_than_there_is_time_for_half_of_the_answers_are_sampled(
 
 def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> TrainingResult:
     texts = (
-        [Reading(temperature=0.0, task="a", ranks=tuple(ranks)) for ranks in read] for read in ((before,), (after,))
+        [AnswerRanks(temperature=0.0, task="a", ranks=tuple(ranks)) for ranks in read] for read in ((before,), (after,))
     )
     return TrainingResult(
         shape="64x1", parameters=0, start=init or "layers of the target", prompts=2, kept_apart=1, answers=1, tokens=1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.engines.flat_batch import StreamState
+from actors.engines.flat_batch import TextState
 
 BORDER = 512  # tokens of a prompt between two snapshots of recurrent layers
 LEAST = 64  # tokens without one that two texts have in common, for a snapshot where they part
@@ -17,7 +17,7 @@ class Snapshot:
 
     text: tuple[int, ...]
     salt: object
-    state: StreamState
+    state: TextState
 
     def serves(self, text: tuple[int, ...]) -> int:
         """How much of a text's beginning it can be the state of."""
@@ -35,13 +35,13 @@ class Snapshots:
     def __init__(self) -> None:
         self._kept: list[Snapshot] = []
 
-    def keep(self, text: Sequence[int], salt: object, state: StreamState) -> None:
+    def keep(self, text: Sequence[int], salt: object, state: TextState) -> None:
         """``state`` is no one else's from now on."""
         whole = tuple(text)
         self._kept = [known for known in self._kept if known.salt != salt or known.text != whole]
         self._kept.append(Snapshot(whole, salt, state))
 
-    def longest(self, text: Sequence[int], salt: object) -> tuple[StreamState | None, int]:
+    def longest(self, text: Sequence[int], salt: object) -> tuple[TextState | None, int]:
         """A state to go on from behind the longest beginning of a text that has one, and that one's length."""
         whole = tuple(text)
         known = [(one.serves(whole), one) for one in self._kept if one.salt == salt]

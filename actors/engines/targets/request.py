@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from actors.engines.cache.prefix_index import Region
-from actors.engines.flat_batch import FlatBatch, Mask, StreamState, align, causal
+from actors.engines.flat_batch import FlatBatch, Mask, TextState, align, causal
 from actors.engines.sampling.sampler import Rows, SamplerState, logprobs
 from actors.engines.targets.selfcheck import LARGE
 from actors.models import Constraint, Window
@@ -27,7 +27,7 @@ class TargetRequest:
     sampler: SamplerState
     most_nodes: int  # of a window
     constraint: Constraint | None
-    state: StreamState | None  # behind the token before the root
+    state: TextState | None  # behind the token before the root
     shared: int = 0  # tokens whose keys an earlier request has computed, if there is a state
     done: int = 0  # tokens of the prompt and of a resumed output that are computed
     length: int = 0  # committed tokens; 0: the prefill is not over

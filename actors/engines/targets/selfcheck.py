@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.engines.engine import Engine
-from actors.engines.flat_batch import FlatBatch, StreamState, align
+from actors.engines.flat_batch import FlatBatch, TextState, align
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LARGE = (48, 64)  # only for Lookahead and REST, so they do not decide which group is chosen
@@ -67,14 +67,14 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
 
 
 def _chain(
-    engine: Engine, tokens: Sequence[int], start: int, rows: int, state: StreamState | None, prompt: bool = False
+    engine: Engine, tokens: Sequence[int], start: int, rows: int, state: TextState | None, prompt: bool = False
 ) -> torch.Tensor:
     sees = np.tri(rows, dtype=np.bool_)
     return _round(engine, tokens[start : start + rows], [*range(start, start + rows)], start, sees, state, prompt)
 
 
 def _branch_agrees(
-    engine: Engine, tokens: Sequence[int], start: int, rows: int, state: StreamState | None, expected: torch.Tensor
+    engine: Engine, tokens: Sequence[int], start: int, rows: int, state: TextState | None, expected: torch.Tensor
 ) -> bool:
     """Whether the chain's logits are ``expected`` in a window of ``rows`` rows, the root and then pairs of siblings: a
     wrong token, and the chain's own."""
@@ -97,7 +97,7 @@ def _round(
     positions: list[int],
     start: int,
     sees: NDArray[np.bool_],
-    state: StreamState | None = None,
+    state: TextState | None = None,
     prompt: bool = False,
     parents: Sequence[int] = (),
 ) -> torch.Tensor:

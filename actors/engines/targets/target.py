@@ -14,7 +14,7 @@ from actors.engines.cache.kv_cache import CHUNK, SHARED, KVCache, full_request
 from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
 from actors.engines.decoder.cpu.rings import RingState
 from actors.engines.engine import Engine
-from actors.engines.flat_batch import FlatBatch, StreamState
+from actors.engines.flat_batch import FlatBatch, TextState
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
@@ -162,7 +162,7 @@ class Target:
                 self._keep(request, behind, request.state)
             self._kv.close(request.region, request.computed if self._shares_answers else ())
 
-    def _keep(self, r: TargetRequest, text: Sequence[int], state: StreamState) -> None:
+    def _keep(self, r: TargetRequest, text: Sequence[int], state: TextState) -> None:
         """Keep the state behind a text for later prompts, as far as there is room."""
         assert self._recurrence is not None
         self._snapshots.keep(text, r.region.salt, state)

@@ -110,12 +110,12 @@ class Grammars(Source):
                     raise RequestError(FailureCode.UNSUPPORTED, detail)
                 # Not from a tokenizer.json, which llguidance would parse for another 2 s, and without slices of the
                 # vocabulary: they take 0.9 s for 262,000 entries, and no mask is the sooner for them.
-                known = llguidance.TokenizerWrapper(_Vocabulary(self._codec, self._codec.vocabulary(), ends[0]))
+                known = llguidance.TokenizerWrapper(_ByTokens(self._codec, self._codec.vocabulary(), ends[0]))
                 self._tokenizer = llguidance.LLTokenizer(known, self._info.vocab_size, ends, slices=[])
         return self._tokenizer
 
 
-class _Vocabulary:
+class _ByTokens:
     """A codec as llguidance takes a tokenizer."""
 
     def __init__(self, codec: Codec, vocabulary: Vocabulary, end: int) -> None:

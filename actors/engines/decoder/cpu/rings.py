@@ -44,7 +44,7 @@ def _shape(attentions: Iterable[Attention]) -> KVShape:
 
 
 class RingState:
-    """A :class:`actors.engines.flat_batch.StreamState`."""
+    """A :class:`actors.engines.flat_batch.TextState`."""
 
     def __init__(self, rings: Rings) -> None:
         self.start: int = rings.free.pop() * rings.length  # the ring's first slot
