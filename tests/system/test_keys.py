@@ -36,12 +36,18 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
     process.wait()
 
 
+def printed(lines: list[str], label: str, directory: Path) -> list[str]:
+    """The arguments of a printed command, with a key of one's own in its place."""
+    line = next(line for line in lines if line.startswith(f"{label}:"))
+    program, *arguments = shlex.split(line.removeprefix(f"{label}:"))
+    assert program == "duoactor" and "verifier.key" not in line
+    return [str(directory / "keys" / "laptop.key") if argument == "YOUR.key" else argument for argument in arguments]
+
+
 @pytest.mark.parametrize("label", ["Try", "See"])
 def test_a_printed_command_works_from_anywhere(up, label: str, tmp_path: Path):
-    _, lines, _ = up
-    printed = next(line for line in lines if line.startswith(f"{label}:"))
-    program, *arguments = shlex.split(printed.removeprefix(f"{label}:"))
-    assert program == "duoactor"
+    _, lines, directory = up
+    arguments = printed(lines, label, directory)
     limit = ("--max-tokens", "5") if label == "Try" else ()
     done = run(*arguments, *limit, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -71,8 +77,8 @@ def test_without_a_key_one_sentence_says_what_is_missing(up):
 
 
 def test_who_streams_is_told_at_once_that_it_is_stopped(up):  # the last: it stops what the others use
-    process, lines, _ = up
-    arguments = shlex.split(next(line for line in lines if line.startswith("Try:")))[2:]
+    process, lines, directory = up
+    arguments = printed(lines, "Try", directory)
     stream = subprocess.Popen(
         command(*arguments, "--max-tokens", "5000", "--ignore-eos"),
         stdout=subprocess.PIPE,
