@@ -79,7 +79,8 @@ class LlamaEngine:
         if recorder is None and self.device.type == "cuda":
             recorder = CudaRecorder(self.device)
         spare = 0 if recorder is None else MAX_ROWS
-        compiled = recorder is None and self.device.type == "cpu" and self.dtype in COMPILED and compiles(spec)
+        on_cpu = recorder is None and self.device.type == "cpu" and self.dtype in COMPILED
+        compiled = on_cpu and compiled_kernels() is not None and compiles(spec)
         length = ring_slots(spec, info.max_context) if compiled and rings else 0
         self.pool = KVPool(kv_shapes(spec, length > 0)[0], slots, self.dtype, self.device, spare)
         self._weights = weights
