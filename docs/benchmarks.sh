@@ -105,7 +105,7 @@ for section in "$@"; do
         bench modes 1 --target "$results/larger" --repeats 1 --max-tokens 80 --methods "$modes"
         grep '^|' "$results/modes/report.md" | sed 's/^| method |/\n&/' | put modes docs/two-devices.md
         ;;
-    second-machine) # seven minutes
+    second-machine) # some eleven minutes
         larger_target
         costly_draft 48m --layers 8 --hidden 640
         costly_draft 152m --layers 12 --hidden 960
