@@ -110,7 +110,7 @@ for section in "$@"; do
         costly_draft 48m --layers 8 --hidden 640
         costly_draft 152m --layers 12 --hidden 960
         {
-            printf '```\n'
+            printf '```text\n'
             second_machine bundled --delays 0.2 --losses 0.001 --answers 0
             second_machine "$results/draft-48m" --delays 0.2 --losses 0.001 --answers 0
             second_machine "$results/draft-152m" --delays 0.2,5 --losses 0,0.001 --answers "${ANSWERS:-4}"
