@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.engines.flat_batch import TextState
+from actors.models import common_prefix
 
 BORDER = 512  # tokens of a prompt between two snapshots of recurrent layers
 LEAST = 64  # tokens without one that two texts have in common, for a snapshot where they part
@@ -21,12 +22,8 @@ class Snapshot:
 
     def serves(self, text: tuple[int, ...]) -> int:
         """How much of a text's beginning it can be the state of."""
-        length = len(self.text) - self.state.back
-        if text[:length] != self.text[:length]:
-            return 0
-        while length < min(len(text), len(self.text)) and text[length] == self.text[length]:
-            length += 1
-        return length
+        shared = common_prefix(text, self.text)
+        return shared if shared >= len(self.text) - self.state.back else 0
 
 
 class Snapshots:
