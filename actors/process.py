@@ -63,10 +63,6 @@ def own_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal came before the actor began to serve; ``args`` has its number."""
-
-
 class _Stop(asyncio.Event):
     """An event that SIGINT and SIGTERM set, from the moment that a task waits for it."""
 
@@ -82,11 +78,14 @@ def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     SIGINT and SIGTERM set ``stop``. Before ``main`` waits for ``stop`` (it loads a model then), they end the process.
     """
 
-    def interrupt(number: int, frame: object) -> None:
-        raise Interrupted(number)
+    def leave(number: int, frame: object) -> None:
+        # no exception: libraries that compile call Python from C, where one is printed and lost, and a thread that loads
+        # a model would be waited for
+        sys.stderr.flush()
+        os._exit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
+        signal.signal(number, leave)
 
     async def body() -> None:
         await main(_Stop())
@@ -96,9 +95,6 @@ def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     except DuoactorError as error:
         print(f"duoactor: {error}", file=sys.stderr, flush=True)
         return 1
-    except Interrupted as error:
-        sys.stderr.flush()
-        os._exit(128 + error.args[0])  # because a thread that loads a model would be waited for
     return 0
 
 
