@@ -79,8 +79,8 @@ def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     """
 
     def leave(number: int, frame: object) -> None:
-        # no exception: libraries that compile call Python from C, where one is printed and lost, and a thread that loads
-        # a model would be waited for
+        # no exception: libraries that compile call Python from C, where one is printed and lost; and a thread that
+        # loads a model would be waited for
         sys.stderr.flush()
         os._exit(128 + number)
 
