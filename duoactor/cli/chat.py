@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from duoactor.cli.environment import Environment
-from duoactor.cli.generate import PrintedAnswer, colour_option, show
+from duoactor.cli.generate import colour_option, show
 from duoactor.cli.options import Place, place_options, request_options
 from duoactor.cli.sections import Command
 from duoactor.cli.waiting import connected, reading
@@ -63,11 +63,12 @@ def chat(
                 _say(line)
                 continue
             history.append(ChatTurn("user", line))
+            parts: list[tuple[str, str]] = []  # thoughts and content, also of an answer that is cut short
+            stats = None
             try:
                 stream = client.stream(messages=tuple(history), **request)
-                answer = PrintedAnswer(stream)
                 with reading(stream) as chunks:
-                    show(chunks, answer, color)
+                    stats = show(stream, chunks, color, parts)
             except KeyboardInterrupt:
                 if not on_terminal:
                     raise
@@ -77,8 +78,9 @@ def chat(
                 click.echo(f"duoactor: {error}", err=True)
                 history.pop()
                 continue
-            print_summary(answer.stats)
-            history.append(ChatTurn("assistant", answer.content, reasoning=answer.reasoning))
+            print_summary(stats)
+            reasoning, content = ("".join(part) for part in zip(*parts, strict=True)) if parts else ("", "")
+            history.append(ChatTurn("assistant", content, reasoning=reasoning))
     return 0
 
 

@@ -15,9 +15,10 @@ from duoactor.cli.options import Place, json_option, place_options, request_opti
 from duoactor.cli.sections import SAMPLING, Command
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
+from duoactor.client.request import Completion
 from duoactor.client.sync_client import Stream
 from protocols.errors import ConfigError
-from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, TokenLogprobs
+from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling
 
 colour_option = click.option(
     "--color",
@@ -27,47 +28,30 @@ colour_option = click.option(
 )
 
 
-class PrintedAnswer:
-    """Gathers the chunks of one stream."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self.text = self.reasoning = self.content = ""
-        self.token_ids: list[int] = []
-        self.logprobs: list[TokenLogprobs] = []
-        self.finish_reason: str | None = None
-        self.stats: RequestStats | None = None
-
-    def take(self, piece: Chunk) -> tuple[str, str]:
-        """What the chunk adds to the thoughts, and to the rest."""
-        thought, said = self._stream.split(piece)
-        self.text, self.reasoning, self.content = self.text + piece.text, self.reasoning + thought, self.content + said
-        self.token_ids += piece.token_ids
-        self.logprobs += piece.logprobs
-        self.finish_reason = str(piece.finish_reason) if piece.finish_reason else self.finish_reason
-        self.stats = piece.stats or self.stats
-        return thought, said
-
-    def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "text": self.text,
-            **({"reasoning": self.reasoning, "content": self.content} if self.reasoning else {}),
-            "token_ids": self.token_ids,
-            "finish_reason": self.finish_reason,
-            "metrics": metrics(self.stats or RequestStats()),
-        }
-        if self.logprobs:
-            found["logprobs"] = self.logprobs
-        return found
+def document(answer: Completion) -> dict[str, Any]:
+    """As ``--json`` prints it."""
+    thoughts = {"reasoning": answer.reasoning, "content": answer.content} if answer.reasoning else {}
+    return {
+        "text": answer.text,
+        **thoughts,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+        "metrics": metrics(answer.stats),
+        **({"logprobs": answer.logprobs} if answer.logprobs else {}),
+    }
 
 
-def show(chunks: Iterator[Chunk], answer: PrintedAnswer, colour: str) -> None:
-    """On a terminal thoughts are dimmed, without their marks; elsewhere the text is as the model wrote it."""
+def show(stream: Stream, chunks: Iterator[Chunk], colour: str, parts: list[tuple[str, str]]) -> RequestStats | None:
+    """Print the chunks of a stream as they come, and gather their ``parts`` (thought, content). On a terminal thoughts
+    are dimmed, without their marks; elsewhere the text is as the model wrote it."""
+    stats: RequestStats | None = None
     coloured = render.wants_colour(colour, sys.stdout)
     out, dims = render.TokenStream(sys.stdout, coloured), not coloured and render.wants_colour("auto", sys.stdout)
     try:
         for piece in chunks:
-            thought, said = answer.take(piece)
+            thought, said = stream.split(piece)
+            parts.append((thought, said))
+            stats = piece.stats
             if dims:
                 out.think(thought)
                 out.write((), (), said)
@@ -75,6 +59,7 @@ def show(chunks: Iterator[Chunk], answer: PrintedAnswer, colour: str) -> None:
                 out.write(piece.pieces, piece.accepted, piece.text)
     finally:
         out.close()
+    return stats
 
 
 @click.command(cls=Command)
@@ -114,14 +99,13 @@ def generate(
     question: dict[str, Any] = {"messages": (ChatTurn("user", text),)} if as_chat else {"prompt": text}
     with connected(environment, place, quiet=as_json) as client, ExitStack() as stack:
         stream = client.stream(**question, **request)
-        answer, chunks = PrintedAnswer(stream), stack.enter_context(reading(stream, quiet=as_json))
+        chunks = stack.enter_context(reading(stream, quiet=as_json))
         if as_json:
-            for piece in chunks:
-                answer.take(piece)
-            render.print_json(answer.document())
+            render.print_json(document(stream.complete(list(chunks))))
         else:
-            show(chunks, answer, color)
-            if not (as_chat or answer.text):
+            parts: list[tuple[str, str]] = []
+            stats = show(stream, chunks, color, parts)
+            if not as_chat and not any(map(any, parts)):
                 click.echo("duoactor: the model ended the text at once; --chat treats PROMPT as a question", err=True)
-            render.print_summary(answer.stats)
+            render.print_summary(stats)
     return 0

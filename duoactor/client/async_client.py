@@ -13,14 +13,14 @@ from typing import Any, Unpack, cast
 from actors.settings import PEER_VARIABLES
 from duoactor.client.calls import Answer, Question
 from duoactor.client.connection import CONNECT_TIMEOUT_S, Connection, closed, forked
-from duoactor.client.options import Options, shows_options
+from duoactor.client.options import CLIENT_DEFAULTS, ClientOptions, Options, shows_client_options, shows_options
 from duoactor.client.request import (
     PROMOTED,
     Completion,
     Prompt,
     Turn,
     checked,
-    make_rendering,
+    instance,
     make_request,
     make_tools,
     make_turns,
@@ -45,7 +45,6 @@ from protocols.messages import (
     Undo,
     Welcome,
 )
-from protocols.transport import Network
 
 RENDERING = Rendering()
 
@@ -66,17 +65,8 @@ class AsyncClient:
         ```
     """
 
-    def __init__(
-        self,
-        address: str | Sequence[str] = "",
-        *,
-        key: str = "",
-        server_key: str = "",
-        timeout: float | None = None,
-        reconnect_timeout: float | None = None,
-        max_retries: int = 2,
-        network: Network | None = None,
-    ) -> None:
+    @shows_client_options
+    def __init__(self, address: str | Sequence[str] = "", **options: Unpack[ClientOptions]) -> None:
         """Nothing is connected yet.
 
         Args:
@@ -84,26 +74,16 @@ class AsyncClient:
                 that serve the same model: requests are spread over them, and continue at another when one is lost.
                 Without an address, the environment variables DUOACTOR_CONNECT, DUOACTOR_KEY and DUOACTOR_SERVER_KEY
                 stand for what is not given here; without them, the address is the default of `duoactor up`.
-            key: Your CURVE secret key file, which a verifier that uses keys asks for.
-            server_key: The verifiers' CURVE public key file.
-            timeout: Seconds to wait for a verifier, and for its answers to questions. None: 10 s, but an
-                address without a listener is an error at once.
-            reconnect_timeout: Seconds for which streams wait until a lost verifier is back. None: 30 s, but no
-                time after an orderly shutdown.
-            max_retries: How often a request is repeated for which no verifier has room. The wait before each is what
-                the verifier says, or longer.
-            network: The transport; None: ZeroMQ.
         """
+        if unknown := options.keys() - CLIENT_DEFAULTS.keys():
+            raise TypeError(f"a client has no option {min(unknown)}; there are {', '.join(CLIENT_DEFAULTS)}")
+        self._options: ClientOptions = {**CLIENT_DEFAULTS, **options}
         if not address:
             said = {name: os.environ.get(variable, "") for name, variable in PEER_VARIABLES.items()}
             address = said["connect"] or default_address()
-            key, server_key = key or said["key"], server_key or said["server_key"]
+            self._options["key"] = self._options["key"] or said["key"]
+            self._options["server_key"] = self._options["server_key"] or said["server_key"]
         self.addresses = several(address)
-        self._keys = (key, server_key)
-        self._timeout = timeout
-        self._reconnect_timeout = reconnect_timeout
-        self._max_retries = max_retries
-        self._network = network
         self._opening: asyncio.Task[Connection] | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -188,18 +168,17 @@ class AsyncClient:
             raise ConnectionLost("this client is connected in another event loop; make one client for each loop")
 
     async def _open(self) -> Connection:
-        network, leave = self._network, _nothing
+        options, leave = self._options, _nothing
+        network = options["network"]
         if network is None:
             from protocols.security import load_security
             from protocols.zeromq import ZmqNetwork
 
-            key, server_key = self._keys
+            key, server_key = options["key"], options["server_key"]
             network = ZmqNetwork(load_security(key, server_key) if key or server_key else None)
             leave = network.close
         try:
-            connection = Connection(
-                network, self.addresses, self._timeout, self._reconnect_timeout, leave, self._max_retries
-            )
+            connection = Connection(network, self.addresses, options, leave)
         except DuoactorError:
             leave()
             raise
@@ -264,7 +243,7 @@ class AsyncClient:
         connection = await self._connected()
         mailbox = connection.ask(question, at)
         try:
-            async with asyncio.timeout(self._timeout or CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(self._options["timeout"] or CONNECT_TIMEOUT_S):
                 await mailbox.wait()
         except TimeoutError:
             raise ConnectionLost(
@@ -326,7 +305,7 @@ class AsyncClient:
                 rid,
                 messages=make_turns(text, "text"),
                 tools=make_tools(tools),
-                rendering=make_rendering(rendering),
+                rendering=instance("rendering", rendering, Rendering) or RENDERING,
             )
         )
         return cast(Tokenized, await self._ask(asked))

@@ -94,7 +94,6 @@ class StreamState:
     finish_reason: FinishReason | None = None
     submitted: bool = False
     answered: bool = False
-    suspended: bool = False
     attempt: int = 0  # see section 6.6 of SPEC.md: a request may be what ends the verifier
     begun: bool = False  # whether the verifier works on it, or may
     had: int = 0  # tokens when it was last asked for
@@ -130,7 +129,7 @@ class StreamState:
         return self.since + self.request.deadline_ms / 1000 if self.request.deadline_ms else math.inf
 
     def waits(self, now: float) -> bool:
-        return not self.submitted and not self.suspended and self.retry_at <= now
+        return not self.submitted and self.retry_at <= now
 
     def message(self, now: float) -> Generate:
         """The request for what is still to come."""
@@ -140,12 +139,6 @@ class StreamState:
     def sent(self, incarnation: str) -> None:
         self.submitted, self.answered = True, False
         self.had, self.begun, self.asked = len(self.token_ids), not self.attempt, incarnation
-
-    def suspend(self) -> bool:
-        """It is not read at present; whether a verifier may be working on it."""
-        was_submitted = self.submitted
-        self.suspended, self.submitted, self.begun = True, False, False
-        return was_submitted
 
     def welcomed(self, address: str, incarnation: str) -> None:
         if self.at in (None, address) and self.asked not in ("", incarnation):
@@ -157,7 +150,7 @@ class StreamState:
         self.submitted, self.at = False, None
         if in_order:
             self.asked = ""  # so no request is the cause
-        elif elsewhere and not self.suspended:
+        elif elsewhere:
             self._outlived()
             self.asked = ""
 

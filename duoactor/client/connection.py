@@ -12,6 +12,7 @@ from pathlib import Path
 from actors.peer import Line, introduction
 from actors.tasks import until_one_ends
 from duoactor.client.calls import News, Question
+from duoactor.client.options import ClientOptions
 from duoactor.client.session import Result, Session
 from protocols import wire
 from protocols.errors import ConnectionLost, DuoactorError, ProtocolError, RequestError
@@ -23,9 +24,6 @@ log = logging.getLogger("duoactor.client")
 CONNECT_TIMEOUT_S = 10.0
 RECONNECT_TIMEOUT_S = 30.0
 WATCH_S = 0.25  # between two looks at what has taken too long
-# A stream with chunks unread for this long is suspended. Reading on resumes it at the price of its prefill, so that
-# this is longer than people pause, and short beside an unread answer.
-UNREAD_S = 10.0
 FILE = "file://"  # begins the name of a file that holds a verifier's address at present
 
 
@@ -33,17 +31,13 @@ class Mailbox:
     """What came for one call and was not read yet: of a stream at most one chunk per token. Putting in is the event
     loop's, taking out is safe in any thread."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         self._news: deque[News] = deque()
         self._arrived = asyncio.Event()
-        self._clock = clock
-        self._unread_since: float | None = None
         self._closed = False
 
     def put(self, news: News) -> None:
         self._news.append(news)
-        if self._unread_since is None:
-            self._unread_since = self._clock()
         self._arrived.set()
 
     async def wait(self) -> None:
@@ -63,15 +57,9 @@ class Mailbox:
             news = self._news.popleft()
         except IndexError:
             return None
-        self._unread_since = self._clock() if self._news else None
         if isinstance(news, DuoactorError):
             raise news
         return news
-
-    def unread_for(self) -> float:
-        """Seconds since the last read, while there was something to read."""
-        since = self._unread_since
-        return 0.0 if since is None else self._clock() - since
 
 
 class Connection:
@@ -81,21 +69,18 @@ class Connection:
         self,
         network: Network,
         addresses: Sequence[str],
-        timeout: float | None,
-        reconnect_timeout: float | None,
+        options: ClientOptions,
         ended: Callable[[], None],
-        max_retries: int = 0,
     ) -> None:
-        """The time-outs are those of :class:`duoactor.AsyncClient`; ``ended`` is called when all is over."""
+        """``options``: all of them; ``ended`` is called when all is over."""
         self.address = ", ".join(addresses)
         self._ended = ended
         self.over: DuoactorError | None = None
-        self._wait = timeout is not None
-        self._timeout = CONNECT_TIMEOUT_S if timeout is None else timeout
-        self._reconnect_timeout = RECONNECT_TIMEOUT_S if reconnect_timeout is None else reconnect_timeout
+        self._options = options
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._session = Session(reconnect_timeout is not None, addresses, max_retries, self._loop.time)
+        outlive_drain = options["reconnect_timeout"] is not None
+        self._session = Session(outlive_drain, addresses, options["max_retries"], self._loop.time)
         self._mailboxes: dict[str, Mailbox] = {}
         self._welcomed = asyncio.Event()
         self._lost_at = self._loop.time()
@@ -112,9 +97,10 @@ class Connection:
         RefusedError."""
         if self._known():
             return
+        timeout = self._options["timeout"]
         try:
-            async with asyncio.timeout(self._timeout):
-                if not self._wait and self.over is None:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S if timeout is None else timeout):
+                if timeout is None and self.over is None:
                     await self._somebody()
                 await self._welcomed.wait()
         except TimeoutError:
@@ -233,9 +219,6 @@ class Connection:
             for address, line in list(self._lines.items()):
                 while (news := line.next_nowait()) is not None:
                     self._take(news, address)
-            for rid, mailbox in self._mailboxes.items():
-                if mailbox.unread_for() > UNREAD_S and (cancel := self._session.suspend(rid)) is not None:
-                    self._send(cancel, self._session.place(rid))
             self._tell(self._session.expire())
             self._submit()
             if not self._known() and self._session.calls:
@@ -245,9 +228,10 @@ class Connection:
         if not self._announced:
             self._announced = True
             log.warning("waiting for the verifier at %s to come back", self.address)
-        if waited_s > self._reconnect_timeout:
-            waited = f"{self._reconnect_timeout:.0f} s"
-            detail = f"the verifier at {self.address} has not come back within {waited}; start it again"
+        limit = self._options["reconnect_timeout"]
+        limit = RECONNECT_TIMEOUT_S if limit is None else limit
+        if waited_s > limit:
+            detail = f"the verifier at {self.address} has not come back within {limit:.0f} s; start it again"
             self._tell(self._session.fail(ConnectionLost(detail)))
 
     # --- telemetry ---------------------------------------------------------------------------------------------------
@@ -280,16 +264,11 @@ class Connection:
         return self._open(question.rid)
 
     def _open(self, rid: str) -> Mailbox:
-        mailbox = self._mailboxes[rid] = Mailbox(self._loop.time)
+        mailbox = self._mailboxes[rid] = Mailbox()
         if self.over is not None:
             self._tell(self._session.fail(self.over))
         self._submit()
         return mailbox
-
-    def wake(self, rid: str) -> None:
-        """A reader waits for more of a stream: if it was suspended, it goes on."""
-        if self._session.wake(rid):
-            self._submit()
 
     def cancel(self, rid: str) -> None:
         """This call's answer is not wanted any more."""

@@ -1,4 +1,4 @@
-"""What a caller may say about a request besides the prompt: one definition for every call, sync and async."""
+"""Options of a client and of a request: one definition for every call, sync and async."""
 
 from __future__ import annotations
 
@@ -8,11 +8,38 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 from protocols.messages import Dictation, Generate, Rendering, Sampling, StructuredOutputs
+from protocols.transport import Network
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Options(TypedDict, total=False):
+class ClientOptions(TypedDict, total=False):
+    """Of a client."""
+
+    key: Annotated[str, "your CURVE secret key file, which a verifier that uses keys asks for"]
+    server_key: Annotated[str, "the verifiers' CURVE public key file"]
+    timeout: Annotated[
+        float | None,
+        "seconds to wait for a verifier, and for its answers to questions; None: 10 s, but an address without a "
+        "listener is an error at once",
+    ]
+    reconnect_timeout: Annotated[
+        float | None,
+        "seconds for which streams wait until a lost verifier is back; None: 30 s, but no time after an orderly "
+        "shutdown",
+    ]
+    max_retries: Annotated[int, "how often a request is repeated for which no verifier has room"]
+    network: Annotated[Network | None, "the transport; None: ZeroMQ"]
+
+
+CLIENT_DEFAULTS = ClientOptions(
+    key="", server_key="", timeout=None, reconnect_timeout=None, max_retries=2, network=None
+)
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of ``Sampling``."""
+
     temperature: Annotated[float, "0 is greedy; higher is more varied"]
     top_k: Annotated[int, "sample from the k most likely tokens; 0 is off"]
     top_p: Annotated[float, "sample from the most likely tokens that together have this probability; 1 is off"]
@@ -30,6 +57,11 @@ class Options(TypedDict, total=False):
         Mapping[int, float] | Sequence[tuple[int, float]], "what to add to the logits of these token ids, -100 to 100"
     ]
     skip_special_tokens: Annotated[bool, "leave special tokens out of the text"]
+
+
+class Options(SamplingOptions, total=False):
+    """Of a request."""
+
     sampling: Annotated[Sampling | None, "all of the above at once; single options win"]
     tools: Annotated[Sequence[Mapping[str, Any]] | str, "functions in OpenAI's shape, for the chat template"]
     method: Annotated[str, "how to draft and verify, such as auto, duodecoding or vanilla; never changes the text"]
@@ -57,17 +89,25 @@ DESCRIPTIONS: Mapping[str, str] = {
 }
 
 
-def shows_options(call: F) -> F:
-    """Show every option in the signature and docstring of ``call(..., **options: Unpack[Options])``: ``help`` and
-    notebooks read those at run time, where editors and type checkers read :class:`Options`."""
-    hints = get_type_hints(Options, include_extras=True)
-    signature = inspect.signature(call)
-    listed = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=hint.__origin__)
-        for name, hint in hints.items()
-    ]
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    call.__signature__ = signature.replace(parameters=[*own, *listed])  # type: ignore[attr-defined]
-    lines = [f"{name}: {description}" for name, description in DESCRIPTIONS.items()]
-    call.__doc__ = f"{inspect.getdoc(call)}\n\nOptions:\n{textwrap.indent(chr(10).join(lines), '    ')}"
-    return call
+def shows(options: type, defaults: Mapping[str, object]) -> Callable[[F], F]:
+    """Show every option in the signature and docstring of ``call(..., **options: Unpack[...])``: ``help`` and
+    notebooks read those at run time, where editors and type checkers read the class of ``options``."""
+
+    def decorate(call: F) -> F:
+        hints = get_type_hints(options, include_extras=True)
+        signature = inspect.signature(call)
+        listed = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint.__origin__)
+            for name, hint in hints.items()
+        ]
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        call.__signature__ = signature.replace(parameters=[*own, *listed])  # type: ignore[attr-defined]
+        lines = "\n".join(f"{name}: {hint.__metadata__[0]}" for name, hint in hints.items())
+        call.__doc__ = f"{inspect.getdoc(call)}\n\nOptions:\n{textwrap.indent(lines, '    ')}"
+        return call
+
+    return decorate
+
+
+shows_options = shows(Options, DEFAULTS)
+shows_client_options = shows(ClientOptions, CLIENT_DEFAULTS)

@@ -40,6 +40,7 @@ from protocols.messages import (
 from protocols.validation import MAX_INT, validate
 
 M = TypeVar("M", bound=Message)
+K = TypeVar("K", bound=msgspec.Struct)
 Turn = ChatTurn | Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Turn]
 
@@ -95,12 +96,12 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
         cache_salt=typed("cache_salt", options.get("cache_salt", ""), str),
         structured_outputs=make_structure(options.get("structured_outputs")),
         tools=make_tools(options.get("tools") or ()),
-        prediction=_prediction(options.get("prediction", "")),
+        prediction=_text("prediction", options.get("prediction", "")),
         **{name: typed(name, value, int) for name, value in rest.items()},
         trace=typed("trace", options.get("trace", False), bool),
         deadline_ms=typed("deadline_ms", options.get("deadline_ms", 0.0), float),
-        rendering=make_rendering(options.get("rendering", Rendering())),
-        dictation=_dictation(options.get("dictation")),
+        rendering=instance("rendering", options.get("rendering"), Rendering) or Rendering(),
+        dictation=instance("dictation", options.get("dictation"), Dictation),
     )
     validate(request)
     return checked(request)
@@ -118,8 +119,7 @@ def defaulted(sampling: Sampling, defaults: Sampling, said: Collection[str]) -> 
 
 def make_sampling(given: Sampling | None, options: Mapping[str, Any]) -> Sampling:
     """Sampling from keyword arguments. A seed is drawn here if none is given, so that a resumed stream keeps it."""
-    if not isinstance(given, Sampling | None):
-        raise _bad(f"sampling must be a duoactor.Sampling, not {reprlib.repr(given)}")
+    instance("sampling", given, Sampling)
     values = {name: getattr(given or Sampling(), name) for name in Sampling.__struct_fields__}
     if given is None:
         values["seed"] = random.SystemRandom().getrandbits(63)
@@ -131,17 +131,14 @@ def make_sampling(given: Sampling | None, options: Mapping[str, Any]) -> Samplin
     kinds = get_type_hints(Sampling)
     sampling = Sampling(**{name: typed(name, value, kinds[name]) for name, value in values.items()})
     for stop in sampling.stop:
-        _check_text("stop", stop)
+        _text("stop", stop)
     return sampling
 
 
 def make_structure(given: object) -> StructuredOutputs | None:
     """``json_schema`` may also be the schema itself, as a mapping."""
-    if given is None:
+    if instance("structured_outputs", given, StructuredOutputs) is None:
         return None
-    if not isinstance(given, StructuredOutputs):
-        example = "StructuredOutputs(json_schema=...)"
-        raise _bad(f"structured_outputs must be a duoactor.{example}, not {reprlib.repr(given)}")
     texts: dict[str, str] = {}
     for field in StructuredOutputs.__struct_fields__:
         value, name = getattr(given, field), f"structured_outputs.{field}"
@@ -151,27 +148,15 @@ def make_structure(given: object) -> StructuredOutputs | None:
             except (TypeError, ValueError) as error:
                 raise _bad(f"{name} is not JSON: {error}") from None
         if value is not None:
-            _check_text(name, typed(name, value, str))
-            texts[field] = value
+            texts[field] = _text(name, value)
     return StructuredOutputs(**texts)
 
 
-def make_rendering(given: object) -> Rendering:
-    if not isinstance(given, Rendering):
-        raise _bad(f"rendering must be a duoactor.Rendering, not {reprlib.repr(given)}")
-    return given
-
-
-def _prediction(given: object) -> str:
-    text: str = typed("prediction", given, str)
-    _check_text("prediction", text)
-    return text
-
-
-def _dictation(given: object) -> Dictation | None:
-    if not isinstance(given, Dictation | None):
-        raise _bad(f"dictation must be a duoactor.Dictation, not {reprlib.repr(given)}")
-    return given
+def instance(name: str, given: object, kind: type[K]) -> K | None:
+    """What was given for an option that takes one of our own classes, or None."""
+    if isinstance(given, kind | None):
+        return given
+    raise _bad(f"{name} must be a duoactor.{kind.__name__}, not {reprlib.repr(given)}")
 
 
 def make_turns(given: object, name: str = "messages") -> tuple[ChatTurn, ...]:
@@ -259,8 +244,7 @@ def _question(prompt: object, messages: object) -> tuple[str | tuple[int, ...], 
             raise _bad("give either a prompt or messages, not both")
         if not prompt and not turns:
             raise _bad("the prompt is empty; give a text, token ids or messages")
-        _check_text("prompt", prompt)
-        return prompt, turns
+        return _text("prompt", prompt), turns
     items = list(prompt) if isinstance(prompt, list | tuple | range) else _plain(prompt)
     if not isinstance(items, list):
         raise _bad(f"prompt must be {PROMPT}, not {reprlib.repr(prompt)}")
@@ -289,7 +273,7 @@ def _turn(turn: object, name: str) -> ChatTurn:
             raise _bad(f"{name} has no {key}; {TURN}")
         if turn[key] is None and turn.get("tool_calls"):
             turn = {**turn, key: ""}  # as OpenAI's API writes a turn of calls alone
-        _check_text(f"{name}.{key}", typed(f"{name}.{key}", turn[key], str))
+        _text(f"{name}.{key}", turn[key])
     unknown = [key for key in turn if key not in ChatTurn.__struct_fields__]
     if unknown:
         raise _bad(f"{name} has {unknown[0]!r}, which no turn has here; {TURN}")
@@ -297,8 +281,7 @@ def _turn(turn: object, name: str) -> ChatTurn:
         raise _bad(f"{name}.role is empty; give system, user or assistant")
     calls = tuple(_tool_call(call, f"{name}.tool_calls[{at}]") for at, call in enumerate(turn.get("tool_calls") or ()))
     answered: str = typed(f"{name}.tool_call_id", turn.get("tool_call_id", ""), str)
-    thought: str = typed(f"{name}.reasoning", turn.get("reasoning") or "", str)
-    _check_text(f"{name}.reasoning", thought)
+    thought = _text(f"{name}.reasoning", turn.get("reasoning") or "")
     return ChatTurn(turn["role"], turn["content"], calls, answered, thought)
 
 
@@ -312,7 +295,8 @@ def _tool_call(call: object, name: str) -> ToolCall:
         raise _bad(f"{name} must be a call in OpenAI's shape, with id and function, not {reprlib.repr(call)}") from None
 
 
-def _check_text(name: str, text: str) -> None:
+def _text(name: str, value: object) -> str:
+    text: str = typed(name, value, str)
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -320,3 +304,4 @@ def _check_text(name: str, text: str) -> None:
             f"{name} holds half of a character ({text[error.start]!r} at {error.start}), which is no text; read its "
             "source as UTF-8"
         ) from None
+    return text

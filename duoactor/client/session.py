@@ -2,8 +2,7 @@
 
 Tokens are numbered: what comes twice is dropped, what is missing is requested again together with the tokens so far.
 Noise is keyed by position, so the rest of the text is the same (docs/how-it-works.md). So a stream survives its
-verifier, an unread stream is suspended and resumed later, and a verifier that is lost, full or about to leave
-is replaced by another.
+verifier, and a verifier that is lost, full or about to leave is replaced by another.
 """
 
 from __future__ import annotations
@@ -171,21 +170,6 @@ class Session:
         call = self.calls.pop(rid, None)
         return Cancel(rid) if isinstance(call, StreamState) and call.submitted else None
 
-    def suspend(self, rid: str) -> Cancel | None:
-        """The stream is not read at present: the verifier need not go on with it."""
-        call = self.calls.get(rid)
-        if not isinstance(call, StreamState) or call.suspended:
-            return None
-        return Cancel(rid) if call.suspend() else None
-
-    def wake(self, rid: str) -> bool:
-        """The stream is being read again; whether it had been suspended."""
-        call = self.calls.get(rid)
-        if not isinstance(call, StreamState) or not call.suspended:
-            return False
-        call.suspended = False
-        return True
-
     def due(self, address: str = ONLY) -> Iterator[tuple[str, Message]]:
         """Every call that this verifier is to be asked and has not been, with the message that asks it."""
         now = self._clock()
@@ -199,8 +183,8 @@ class Session:
     def _choose(self, call: Asking | StreamState) -> str | None:
         if isinstance(call, Asking):
             return next(iter(self.verifiers.usable()), None)
-        streams = Counter(one.at for one in self.calls.values() if isinstance(one, StreamState) and not one.suspended)
-        return self.verifiers.choose(call.request, {at: n for at, n in streams.items() if at}, call.refused_by)
+        streams = Counter(one.at for one in self.calls.values() if isinstance(one, StreamState) and one.at)
+        return self.verifiers.choose(call.request, streams, call.refused_by)
 
     def sent(self, rid: str) -> None:
         call = self.calls[rid]
@@ -212,7 +196,7 @@ class Session:
         late = [
             rid
             for rid, call in self.calls.items()
-            if isinstance(call, StreamState) and not call.submitted and not call.suspended and call.deadline < now
+            if isinstance(call, StreamState) and not call.submitted and call.deadline < now
         ]
         detail = "no verifier had room for the request before its deadline; allow more time"
         error = RequestError(FailureCode.DEADLINE_EXCEEDED, detail)
@@ -281,7 +265,7 @@ class Session:
 
     def _failed(self, failed: Failed, address: str) -> Result:
         call = self.calls.get(failed.rid)
-        if call is None or call.at != address or (isinstance(call, StreamState) and call.suspended):
+        if call is None or call.at != address:
             return Result()
         error: DuoactorError = RequestError(failed.code, failed.detail, failed.retry_after_ms)
         if failed.code is FailureCode.DRAINING:

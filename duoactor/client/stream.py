@@ -16,9 +16,8 @@ from protocols.messages import DEFAULTED, NO_THOUGHTS, UNCHANGED, Chunk, FinishR
 class AsyncStream(AsyncIterator[Chunk]):
     """The chunks of one answer, as they come. The request is sent when the first is asked for.
 
-    ``aclose``, leaving ``async with``, and dropping the last reference cancel the request at once. A stream kept but
-    not read is suspended after ten seconds: the verifier stops working on it, and when it is read again
-    it continues where it stopped, with the same text. What has come waits in memory: at most one chunk per token.
+    ``aclose``, leaving ``async with``, and dropping the last reference cancel the request at once. Chunks that were not
+    read wait in memory: at most one per token.
     """
 
     def __init__(
@@ -79,8 +78,7 @@ class AsyncStream(AsyncIterator[Chunk]):
             if self._mailbox is None and not self._over:
                 self._settle(connection.welcome)
                 self._connection, self._mailbox = connection, connection.start(self.request)
-        if self._connection is not None and self._mailbox is not None:
-            self._connection.wake(self.request.rid)
+        if self._mailbox is not None:
             await self._mailbox.wait()
 
     def _settle(self, welcome: Welcome) -> None:

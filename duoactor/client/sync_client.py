@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from duoactor.client.async_client import RENDERING, AsyncClient
+from duoactor.client.async_client import AsyncClient
 from duoactor.client.connection import closed, forked
-from duoactor.client.options import Options, shows_options
+from duoactor.client.options import ClientOptions, Options, shows_client_options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn
 from duoactor.client.stream import AsyncStream
-from protocols.messages import Chunk, Generate, Rendering, Sampling, StatusReport, Tokenized
-from protocols.transport import Network
+from protocols.messages import Chunk, Generate, Sampling
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def blocking(
+    call: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Client, P], T]:
+    """The same call for :class:`Client`, with its signature and documentation."""
+
+    def run(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._runner.run(call(self._client, *args, **kwargs))
+
+    functools.update_wrapper(run, call)
+    run.__doc__ = (call.__doc__ or "").replace("await ", "")
+    return run
 
 
 class Client:
@@ -35,27 +49,10 @@ class Client:
         ```
     """
 
-    def __init__(
-        self,
-        address: str | Sequence[str] = "",
-        *,
-        key: str = "",
-        server_key: str = "",
-        timeout: float | None = None,
-        reconnect_timeout: float | None = None,
-        max_retries: int = 2,
-        network: Network | None = None,
-    ) -> None:
-        """Arguments are those of ``AsyncClient``."""
-        self._client = AsyncClient(
-            address,
-            key=key,
-            server_key=server_key,
-            timeout=timeout,
-            reconnect_timeout=reconnect_timeout,
-            max_retries=max_retries,
-            network=network,
-        )
+    @shows_client_options
+    def __init__(self, address: str | Sequence[str] = "", **options: Unpack[ClientOptions]) -> None:
+        """``address``: as for ``AsyncClient``."""
+        self._client = AsyncClient(address, **options)
         self._runner = _Runner()
         self._finalizer = weakref.finalize(self, _close, self._runner, self._client)
 
@@ -81,90 +78,35 @@ class Client:
 
     @shows_options
     def stream(self, prompt: Prompt = "", *, messages: Sequence[Turn] = (), **options: Unpack[Options]) -> Stream:
-        """Ask for an answer and iterate over its chunks as they come. Give either ``prompt`` or ``messages``.
-
-        Args:
-            prompt: A text, or the target's token ids.
-            messages: A conversation for the model's chat template: turns with ``role`` and ``content``.
-
-        Returns:
-            An iterator over ``Chunk``; the last one has ``finish_reason`` and ``stats``. The request is sent when the
-            first chunk is asked for; leaving the loop cancels it.
-
-        Raises:
-            RequestError: At once for what cannot be right; while reading, also for what the verifier refuses.
-            RefusedError: While reading: the verifier does not accept this client.
-            ConnectionLost: While reading: no verifier answers, or none came back in time.
-        """
+        """Ask for an answer and iterate over its chunks as they come. Arguments and errors are those of
+        ``AsyncClient.stream``."""
         return Stream(self._client.stream(prompt, messages=messages, **options), self._runner.run)
 
-    @shows_options
-    def generate(self, prompt: Prompt = "", *, messages: Sequence[Turn] = (), **options: Unpack[Options]) -> Completion:
-        """Ask for an answer and wait for all of it. Arguments and errors are those of ``stream``.
-
-        Example:
-            ```python
-            answer = client.generate("def factorial(n):", max_tokens=64, temperature=0.7, seed=1)
-            print(answer.text, answer.finish_reason, answer.stats.acceptance_histogram)
-            ```
-        """
-        return self._runner.run(self._client.generate(prompt, messages=messages, **options))
-
-    @shows_options
-    def chat(self, messages: Sequence[Turn], **options: Unpack[Options]) -> Completion:
-        """Ask for the assistant's next turn in a conversation and wait for all of it.
-
-        Example:
-            ```python
-            answer = client.chat([{"role": "user", "content": "What is speculative decoding?"}])
-            ```
-        """
-        return self._runner.run(self._client.chat(messages, **options))
-
-    def status(self) -> StatusReport:
-        """What the verifier is doing now; see ``AsyncClient.status``."""
-        return self._runner.run(self._client.status())
-
-    def tokenize(
-        self,
-        text: str | Sequence[Turn],
-        *,
-        tools: Sequence[Mapping[str, Any]] | str = (),
-        special_tokens: bool = True,
-        rendering: Rendering = RENDERING,
-    ) -> Tokenized:
-        """The target's tokens of a text or a conversation; see ``AsyncClient.tokenize``."""
-        asked = self._client.tokenize(text, tools=tools, special_tokens=special_tokens, rendering=rendering)
-        return self._runner.run(asked)
-
-    def tokenizer_config(self) -> dict[str, Any]:
-        """The target's ``tokenizer_config.json``; see ``AsyncClient.tokenizer_config``."""
-        return self._runner.run(self._client.tokenizer_config())
-
-    def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
-        """The text of token ids; see ``AsyncClient.detokenize``."""
-        return self._runner.run(self._client.detokenize(token_ids))
-
-    def swap(self, old: str, new: str) -> str:
-        """Move every stream of drafter ``old`` to drafter ``new``; see ``AsyncClient.swap``."""
-        return self._runner.run(self._client.swap(old, new))
-
-    def drain(self, actor_id: str) -> str:
-        """Take a drafter out of service; see ``AsyncClient.drain``."""
-        return self._runner.run(self._client.drain(actor_id))
-
-    def undo(self, version: int) -> str:
-        """Make the learner go back from that version; see ``AsyncClient.undo``."""
-        return self._runner.run(self._client.undo(version))
+    generate = blocking(AsyncClient.generate)
+    """Ask for an answer and wait for all of it."""
+    chat = blocking(AsyncClient.chat)
+    """Ask for the assistant's next turn in a conversation and wait for all of it."""
+    status = blocking(AsyncClient.status)
+    """The verifier's requests, drafters, counters and budgets."""
+    tokenize = blocking(AsyncClient.tokenize)
+    """The target's tokens of a text or a conversation."""
+    tokenizer_config = blocking(AsyncClient.tokenizer_config)
+    """The target's special tokens, chat template and class."""
+    detokenize = blocking(AsyncClient.detokenize)
+    """The text of token ids."""
+    swap = blocking(AsyncClient.swap)
+    """Move every stream of one drafter to another."""
+    drain = blocking(AsyncClient.drain)
+    """Take a drafter out of service."""
+    undo = blocking(AsyncClient.undo)
+    """Make the learner go back from its last promotion."""
 
 
 class Stream(Iterator[Chunk]):
     """The chunks of one answer, as they come. The request is sent when the first is asked for.
 
     ``close``, leaving ``with``, and dropping the last reference cancel the request at once; so does leaving a
-    ``for chunk in client.stream(...)`` loop, which holds the only reference. A stream that is kept in a variable but
-    not read any more is suspended after ten seconds: the verifier stops working on it, and when it is read again it
-    continues where it stopped, with the same text.
+    ``for chunk in client.stream(...)`` loop, which holds the only reference.
     """
 
     def __init__(self, stream: AsyncStream, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
@@ -207,7 +149,11 @@ class Stream(Iterator[Chunk]):
 
     def completion(self) -> Completion:
         """Read the rest and return it as one answer, without the chunks that were read before."""
-        return self._stream.complete(list(self))
+        return self.complete(list(self))
+
+    def complete(self, chunks: Sequence[Chunk]) -> Completion:
+        """Chunks up to the last as one answer."""
+        return self._stream.complete(chunks)
 
 
 class _Runner:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
+from duoactor.client.request import Completion
 from protocols.messages import (
     ActorStatus,
     DrafterStatus,
+    FinishReason,
     RequestStats,
     RequestStatus,
+    Sampling,
     StatusReport,
     TargetStatus,
     TokenLogprobs,
@@ -60,6 +63,19 @@ class FakeStream:
 
     def split(self, chunk: FakeChunk) -> tuple[str, str]:
         return (chunk.text[1:-1], "") if chunk.text.startswith("[") else ("", chunk.text)
+
+    def complete(self, chunks: Sequence[FakeChunk]) -> Completion:
+        thoughts, said = zip(*map(self.split, chunks), strict=True)
+        return Completion(
+            "".join(one.text for one in chunks),
+            tuple(token for one in chunks for token in one.token_ids),
+            FinishReason(chunks[-1].finish_reason),
+            chunks[-1].stats or RequestStats(),
+            Sampling(),
+            tuple(found for one in chunks for found in one.logprobs),
+            "".join(thoughts),
+            "".join(said),
+        )
 
     def close(self) -> None: ...
 

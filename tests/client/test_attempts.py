@@ -5,7 +5,7 @@ import pytest
 from duoactor.client.calls import SETTLED_TOKENS
 from duoactor.client.session import Session
 from protocols.handshake import Lost, Why
-from protocols.messages import Cancel, Chunk, Generate, Welcome
+from protocols.messages import Chunk, Generate, Welcome
 
 
 def welcome(incarnation: str) -> Welcome:
@@ -65,11 +65,3 @@ def test_a_silence_of_the_network_is_not_the_verifiers_end(session):
 
 def test_an_orderly_end_is_nobodys_fault(session):
     assert crash(session, "v2", Why.DRAINING) == [0]
-
-
-def test_a_suspended_stream_is_not_worked_on(session):
-    assert session.suspend("r") == Cancel("r")
-    session.receive(Lost(Why.SILENT))
-    session.receive(welcome("v2"))
-    session.wake("r")
-    assert asked(session) == [0]

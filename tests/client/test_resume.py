@@ -125,18 +125,6 @@ def test_a_stream_that_goes_on_although_it_was_cancelled_is_cancelled_again():
     assert session.receive(chunk(2, 6)).send is None
 
 
-def test_a_suspended_stream_is_cancelled_and_resumed_where_it_stopped():
-    session = started()
-    session.receive(chunk(0, 2))
-    assert session.suspend("r") == Cancel("r")
-    assert session.suspend("r") is None
-    assert news(session.receive(chunk(2, 3))).token_ids == TEXT[2:3]  # it was on its way
-    assert submit(session) == []
-    assert session.wake("r") is True and session.wake("r") is False
-    assert submit(session) == [Generate("r", "x", generated=TEXT[:3])]
-    assert news(session.receive(chunk(3, 6))).finish_reason is FinishReason.STOP
-
-
 def test_a_failed_request_is_an_error_of_that_stream_alone():
     session = started()
     session.start(Generate("other", "y"))

@@ -80,45 +80,6 @@ def test_a_verifier_that_was_shut_down_in_order_ends_streams_at_once_with_what_t
 # --- streams that nobody reads ---------------------------------------------------------------------------------------
 
 
-def test_a_stream_that_is_kept_but_not_read_is_suspended_and_goes_on_with_the_same_text():
-    async def go():
-        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
-            stream = client.stream(PROMPT, max_tokens=300, temperature=0.8, seed=4)
-            cluster.target.verify = slowed(cluster.target.verify)
-            chunks = [await stream.__anext__()]
-            await settled(lambda: not cluster.target.kv_used)
-            asked = cluster.target.next_handle
-            chunks += [chunk async for chunk in stream]
-            assert cluster.target.next_handle == asked + 1
-            return [t for c in chunks for t in c.token_ids]
-
-    assert run(go()) == LANGUAGE.continuation(PROMPT, Sampling(max_tokens=300, temperature=0.8, seed=4))
-
-
-def slowed(verify):
-    """A target that takes 0.1 s for a round."""
-
-    def slow(windows):
-        loop = asyncio.get_running_loop()
-        loop.now += 0.1
-        return verify(windows)
-
-    return slow
-
-
-def test_a_slow_reader_is_not_suspended():
-    async def go():
-        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
-            ids = []
-            async for chunk in client.stream(PROMPT, max_tokens=30):
-                ids += chunk.token_ids
-                await asyncio.sleep(4.0)
-            assert cluster.target.next_handle == 1
-            return ids
-
-    assert run(go()) == TRUTH[:30]
-
-
 @pytest.mark.parametrize("how", ["dropped", "closed", "left"])
 def test_a_stream_that_is_done_with_is_cancelled_at_once(how):
     async def go():

@@ -128,17 +128,6 @@ def test_a_stream_that_is_done_with_is_cancelled_at_once(server, how):
         soon(server.idle)
 
 
-def test_a_stream_that_is_kept_but_not_read_is_suspended(server, monkeypatch):
-    monkeypatch.setattr("duoactor.client.connection.UNREAD_S", 0.2)
-    server.slow_down()
-    with Client(server.address) as client:
-        stream = client.stream(PROMPT, max_tokens=100)
-        ids = list(next(stream).token_ids)
-        soon(server.idle)
-        assert len(ids) < 100
-        assert [*ids, *(t for c in stream for t in c.token_ids)] == TRUTH
-
-
 def test_many_threads_may_use_one_client(server):
     answers = {}
     with Client(server.address) as client:

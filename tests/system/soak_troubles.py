@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 METHODS = [method.value for method in Method if method is not Method.REST]  # which needs a datastore
 TOKENS = 80  # of every answer
-UNREAD_S = 12.0  # longer than a client lets chunks lie before it suspends their stream
+UNREAD_S = 12.0
 CANCELS = 10
 JUMPS = (0, 60, -60, 5 * HOUR, -7 * HOUR, 4000 * DAY, -9000 * DAY)  # ahead of the machine's wall clock, or behind
 
