@@ -174,13 +174,17 @@ def table(*columns: str) -> Table:
 
 
 def print_table(made: Table, spare: Sequence[str] = ()) -> None:
-    """``spare``: columns that are left out, the first of them first, where a terminal is too narrow for all."""
     console = _console()
+    console.print(fitted(made, spare, console))
+
+
+def fitted(made: Table, spare: Sequence[str], console: Console) -> Table:
+    """``spare``: columns that are left out, the first of them first, where a terminal is too narrow for all."""
     for name in spare:
         if Measurement.get(console, console.options.update(width=UNBOUNDED), made).maximum <= console.width:
             break
         made = _without(made, name)
-    console.print(made)
+    return made
 
 
 def _without(made: Table, name: str) -> Table:
@@ -189,6 +193,11 @@ def _without(made: Table, name: str) -> Table:
     for row in zip(*(column.cells for column in kept), strict=True):
         narrower.add_row(*row)
     return narrower
+
+
+def clean(text: str) -> str:
+    """A name that comes from another process: what would move the cursor is shown as ``?``."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def duration(milliseconds: float) -> str:

@@ -5,13 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from rich.table import Table
+
 from actors.settings import retrieves
-from duoactor.render import duration, model_name, print_table, table
-from protocols.messages import DEFAULTED, UNCHANGED, Budget, DrafterStatus, Method, Sampling, StatusReport, TargetStatus
+from duoactor.render import clean, duration, model_name, print_table, table
+from protocols.messages import (
+    DEFAULTED,
+    UNCHANGED,
+    Budget,
+    DrafterStatus,
+    Method,
+    RequestStatus,
+    Sampling,
+    StatusReport,
+    TargetStatus,
+)
 
 GGUF_BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # of a weight
 SMALLER = 0.8  # times as large, for another format to be worth its name
 SOURCE = "accepted_from_"  # in names of counters
+SPARE = ("pid", "host", "weights", "model", "drafted", "leases")  # columns of drafters, the least important first
 
 
 def print_status(report: StatusReport) -> None:
@@ -53,11 +66,18 @@ def print_status(report: StatusReport) -> None:
         print_drafters(report.drafters, report.method)
     if report.requests:
         print()
-        requests = table("request", "method", "state", ">tokens", "drafter")
-        for request in report.requests:
-            requests.add_row(request.rid, request.method, request.state, str(request.tokens), request.drafter or "none")
-        print_table(requests)
+        print_table(request_table(report.requests))
     sys.stdout.flush()
+
+
+def request_table(requests: Sequence[RequestStatus], rates: Mapping[str, float] | None = None) -> Table:
+    """``rates``: tokens/s by request id."""
+    made = table("request", "method", "state", ">tokens", *([] if rates is None else [">tokens/s"]), "drafter")
+    for one in requests:
+        rate = [] if rates is None else [f"{rates[one.rid]:.1f}" if one.rid in rates else "-"]
+        rid = one.rid if rates is None else one.rid[:12]
+        made.add_row(*map(clean, (rid, one.method, one.state)), str(one.tokens), *rate, clean(one.drafter or "none"))
+    return made
 
 
 def sampling(defaults: Sampling) -> str:
@@ -152,28 +172,30 @@ def print_drafters(drafters: Sequence[DrafterStatus], method: str) -> None:
         left = "drafts are copied from earlier text" if copies else "the target decodes alone"
         print(f"no drafters: {left}; start one with `duoactor drafter`", flush=True)
         return
+    print_table(drafter_table(drafters), SPARE)
+    for one in drafters:
+        if one.trouble:
+            print(f"{one.actor_id}: {one.trouble}")
+    sys.stdout.flush()
+
+
+def drafter_table(drafters: Sequence[DrafterStatus]) -> Table:
     columns = ("drafter", "model", "state", ">leases", ">gains", ">step", ">drafted", ">accepted")
     made = table(*columns, "host", ">pid", "weights")
     for one in drafters:
         share = f"{one.accepted} ({one.accepted / one.drafted:.0%})" if one.drafted else "0"
         made.add_row(
-            one.actor_id,
-            model_name(one.model_id),
-            one.state,
+            *map(clean, (one.actor_id, model_name(one.model_id), one.state)),
             str(one.leases),
             _gains(one),
             f"{one.step_us / 1000:.2f} ms",
             str(one.drafted),
             share,
-            one.host,
+            clean(one.host),
             str(one.pid),
             _weights(one),
         )
-    print_table(made, spare=("pid", "host", "weights", "model", "drafted", "leases"))
-    for one in drafters:
-        if one.trouble:
-            print(f"{one.actor_id}: {one.trouble}")
-    sys.stdout.flush()
+    return made
 
 
 def _gains(drafter: DrafterStatus) -> str:
