@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duoactor import __version__
+from duoactor.client.async_client import AsyncClient
 from duoactor.serve import tokens
 from duoactor.serve.answers import Answer, new_id, now
 from duoactor.serve.anthropic import messages
@@ -167,7 +168,8 @@ class Routes:
         return json(await tokens.detokenize(self.gateway, await read_body(request)))
 
     async def tokenizer_info(self, request: Request) -> Response:
-        return json(await self.gateway.tokenizer_config())
+        config = await self.gateway.asked(AsyncClient.tokenizer_config)
+        return json({**config, "model_max_length": (await self.gateway.model()).max_context})
 
     def _ask(self, request: Request, question: Question, model: Model, operation: str) -> Choices:
         how = msgspec.structs.replace(question.how, cache_salt=cache_salt(request.scope, question.how.cache_salt))

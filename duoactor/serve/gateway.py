@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from protocols.messages import (
     Welcome,
 )
 
+T = TypeVar("T")
 HEALTH_TIMEOUT_S = 0.9  # of a probe: those of orchestrators wait one second
 MAX_TRACED = 8  # answers at once: each costs the verifier up to 0.4 ms a round, see actors/verifier/trace.py
 
@@ -129,26 +130,19 @@ class Gateway:
             self._callings = {welcome.incarnation: found}
         return found
 
+    async def asked(self, call: Callable[[AsyncClient], Awaitable[T]]) -> T:
+        """A call of the client, once it is connected, with its errors as ApiError."""
+        await self.model()
+        with self.blamed():
+            return await call(self.client)
+
     async def status(self) -> StatusReport:
         """ApiError (503) unless the verifier answers now."""
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                await self.model()
-                with self.blamed():
-                    return await self.client.status()
+                return await self.asked(AsyncClient.status)
         except TimeoutError:
             raise ApiError(503, "the verifier does not answer; see whether it still runs, and try again") from None
-
-    async def swap(self, old: str, new: str) -> str:
-        """Move every stream of one drafter to another; a sentence that says how many."""
-        await self.model()
-        with self.blamed():
-            return await self.client.swap(old, new)
-
-    async def drain(self, actor_id: str) -> str:
-        await self.model()
-        with self.blamed():
-            return await self.client.drain(actor_id)
 
     async def scrape(self) -> bytes:
         """What Prometheus reads; also while no verifier answers."""
@@ -212,11 +206,6 @@ class Gateway:
         with self.blamed():
             return await self.client.tokenize(text, tools=tools.described, **how)
 
-    async def tokenizer_config(self) -> dict[str, Any]:
-        model = await self.model()
-        with self.blamed():
-            return {**await self.client.tokenizer_config(), "model_max_length": model.max_context}
-
     async def spelt(self, question: Question) -> tuple[Question, list[Tokenized]]:
         """The question with its prompts as token ids, and their texts."""
         found: list[Tokenized] = []
@@ -276,7 +265,7 @@ class Choices:
         self._watch = RequestTimer(gateway.metrics)
         self._stats: dict[int, RequestStats] = {}
         self._readers: list[asyncio.Task[None]] = []
-        # Bounded: an unread stream is suspended, and not gathered here.
+        # bounded: what a slow HTTP client does not read waits in the streams
         self._queue: asyncio.Queue[tuple[int, Chunk] | DuoactorError] = asyncio.Queue(64 * len(streams))
 
     @property

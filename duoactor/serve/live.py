@@ -85,12 +85,12 @@ class Live:
     async def swap(self, request: Request) -> Response:
         self._check_origin(request)
         order = decode(await read_body(request), SwapOrder)[0]
-        return self._done(await self._gateway.swap(order.old, order.new))
+        return self._done(await self._gateway.asked(lambda client: client.swap(order.old, order.new)))
 
     async def drain(self, request: Request) -> Response:
         self._check_origin(request)
         order = decode(await read_body(request), DrainOrder)[0]
-        return self._done(await self._gateway.drain(order.actor_id))
+        return self._done(await self._gateway.asked(lambda client: client.drain(order.actor_id)))
 
     def _done(self, detail: str) -> Response:
         self._state = None  # it has changed

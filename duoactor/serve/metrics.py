@@ -7,7 +7,7 @@ anew goes on where they are. Latencies are this gateway's, as its clients see th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,6 +24,14 @@ _FIRST_TOKEN = (
 )  # fmt: skip
 _BETWEEN_TOKENS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
 _WHOLE = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+# name, the verifier's own name, meaning
+_COUNTERS = (
+    ("prompt_tokens", "prompt_tokens", "Tokens of prompts."),
+    ("generation_tokens", "generation_tokens", "Tokens of answers."),
+    ("prefix_cache_queries", "prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache."),
+    ("prefix_cache_hits", "prefix_cache_hits", "Prompt tokens that the prefix cache had."),
+    ("num_preemptions", "preempted", "Requests that gave up their room in the KV pool, and were computed again."),
+)
 
 
 class Metrics:
@@ -40,23 +48,18 @@ class Metrics:
             ["parameter"],
             registry=registry,
         )
-        self.first_token = Histogram(
-            "duoactor:time_to_first_token_seconds",
-            "From a request's arrival at the gateway to its first token.",
-            buckets=_FIRST_TOKEN,
-            registry=registry,
+
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(f"duoactor:{name}_seconds", text, buckets=buckets, registry=registry)
+
+        self.first_token = histogram(
+            "time_to_first_token", "From a request's arrival at the gateway to its first token.", _FIRST_TOKEN
         )
-        self.between_tokens = Histogram(
-            "duoactor:inter_token_latency_seconds",
-            "Time of a round over the tokens that it brought, once for each of them.",
-            buckets=_BETWEEN_TOKENS,
-            registry=registry,
+        self.between_tokens = histogram(
+            "inter_token_latency", "Time of a round over its tokens, once for each of them.", _BETWEEN_TOKENS
         )
-        self.whole = Histogram(
-            "duoactor:e2e_request_latency_seconds",
-            "From a request's arrival at the gateway to the end of its last answer.",
-            buckets=_WHOLE,
-            registry=registry,
+        self.whole = histogram(
+            "e2e_request_latency", "From a request's arrival at the gateway to the end of its last answer.", _WHOLE
         )
 
     def ignore(self, ignored: Ignored) -> None:
@@ -117,18 +120,8 @@ class _Verifier(Collector):
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"duoactor:{name}", text, float(value))
         counters = report.counters
-        yield CounterMetricFamily("duoactor:prompt_tokens", "Tokens of prompts.", counters.get("prompt_tokens", 0))
-        yield CounterMetricFamily(
-            "duoactor:generation_tokens", "Tokens of answers.", counters.get("generation_tokens", 0)
-        )
-        for name, text in (
-            ("queries", "Prompt tokens that were looked up in the prefix cache."),
-            ("hits", "Prompt tokens that the prefix cache had."),
-        ):
-            value = counters.get(f"prefix_cache_{name}", 0)
-            yield CounterMetricFamily(f"duoactor:prefix_cache_{name}", text, value)
-        text = "Requests that gave their room in the KV pool up, and were computed again."
-        yield CounterMetricFamily("duoactor:num_preemptions", text, counters.get("preempted", 0))
+        for name, counter, text in _COUNTERS:
+            yield CounterMetricFamily(f"duoactor:{name}", text, counters.get(counter, 0))
         ended = CounterMetricFamily(
             "duoactor:request_success", "Answers that came to an end.", labels=["finished_reason"]
         )

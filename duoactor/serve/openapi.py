@@ -20,17 +20,15 @@ _BODIES: dict[str, tuple[str, Any, Any]] = {
     "/tokenize": ("The tokens of a text", tokens.TokenizeRequest, tokens.TokenizeAnswer),
     "/detokenize": ("The text of tokens", tokens.DetokenizeRequest, tokens.DetokenizeAnswer),
 }
-_REFUSALS = {
-    400: "a parameter has no such value, or is not supported; the error names it",
-    401: "no key that is known here",
-    404: "no such model",
-    408: "the body did not arrive",
-    413: "the body is too large",
-    415: "the body is not sent as JSON",
-    429: "too many requests are open: try again later",
-    500: "a fault of ours",
-    504: "not complete at its deadline_ms",
-    503: "no verifier answers, or the gateway is shutting down: try again later",
+_QUESTIONS = {
+    "/v1/models": "The models that are served",
+    "/v1/models/": "The same",
+    "/v1/models/{name}": "One of them",
+    "/tokenizer_info": "The tokenizer's configuration",
+    "/health": "Does the verifier answer?",
+    "/ping": "The same",
+    "/version": "The version of duoactor",
+    "/metrics": "For Prometheus",
 }
 
 
@@ -48,20 +46,11 @@ def describe(version: str) -> dict[str, Any]:
         }
         for path, (summary, asked, _) in _BODIES.items()
     }
-    anything = {"application/json": {"schema": {"type": "object"}}}
-    paths["/v1/models"] = {"get": {"summary": "The models that are served", "responses": _answers(anything)}}
-    paths["/v1/models/"] = paths["/v1/models"]
+    for path, summary in _QUESTIONS.items():
+        content: dict[str, Any] = {"text/plain" if path == "/metrics" else "application/json": {"schema": {}}}
+        paths[path] = {"get": {"summary": summary, "responses": _answers(content)}}
     named = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    paths["/v1/models/{name}"] = {
-        "get": {"summary": "One of them", "parameters": [named], "responses": _answers(anything)}
-    }
-    paths["/tokenizer_info"] = {"get": {"summary": "The tokenizer's configuration", "responses": _answers(anything)}}
-    paths["/health"] = {"get": {"summary": "Does the verifier answer?", "responses": _answers(anything)}}
-    paths["/ping"] = paths["/health"]
-    paths["/version"] = {"get": {"summary": "The version of duoactor", "responses": _answers(anything)}}
-    paths["/metrics"] = {
-        "get": {"summary": "For Prometheus", "responses": _answers({"text/plain": {"schema": {"type": "string"}}})}
-    }
+    paths["/v1/models/{name}"]["get"]["parameters"] = [named]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -83,6 +72,5 @@ def _streamed(asked: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _answers(content: dict[str, Any]) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"type": "object"}}}
-    refusals = {str(status): {"description": text, "content": error} for status, text in _REFUSALS.items()}
-    return {"200": {"description": "the answer", "content": content}, **refusals}
+    error = {"description": "an error, whose message says what to do", "content": {"application/json": {"schema": {}}}}
+    return {"200": {"description": "the answer", "content": content}, "default": error}

@@ -12,7 +12,7 @@ from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import bad
 from duoactor.serve.structure import AnswerForm, json_shape
 from duoactor.serve.thinking import ThinkingSwitch, Wish, wish
-from duoactor.serve.tool_calls.use import Tool, ToolUse
+from duoactor.serve.tool_calls.use import Choice, Pick, Tool, ToolUse
 from protocols.messages import ChatTurn, ToolCall
 
 
@@ -126,18 +126,14 @@ def use(tools: Sequence[ToolDefinition], choice: ToolChoice | None) -> ToolUse:
         if tool.type not in (None, "custom") or tool.input_schema is None:
             param = f"tools[{at}].{'input_schema' if tool.type in (None, 'custom') else 'type'}"
             raise bad(param, ": tools are functions with a name and an input_schema here")
-    functions = tuple(Tool(one.name, one.description, one.input_schema) for one in tools)
-    choice = choice or ToolChoice("auto")
-    if choice.type == "tool" and not choice.name:
+    functions = (Tool(one.name, one.description, one.input_schema) for one in tools)
+    given = choice or ToolChoice("auto")
+    if given.type == "tool" and not given.name:
         raise bad("tool_choice.name", "is missing")
-    found = ToolUse(
-        functions,
-        choice.type if choice.type in ("auto", "none") else "required",
-        choice.name if choice.type == "tool" else "",
-        not choice.disable_parallel_tool_use,
-    )
-    found.check("tools[{}].name")
-    return found
+    picked: Choice | Pick = "required"  # any
+    if given.type != "any":
+        picked = Pick(name=given.name) if given.type == "tool" else given.type
+    return ToolUse.of(functions, picked, not given.disable_parallel_tool_use, "tools[{}].name")
 
 
 def shape(wanted: OutputConfig) -> AnswerForm | None:
