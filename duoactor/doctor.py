@@ -20,7 +20,7 @@ from duoactor.bench.results import Results
 from duoactor.bench.suites import Prompt, by_turns, load_suite, select
 from duoactor.bench.summary import AVERAGE, MethodLine, summarize
 from duoactor.status import agreement, reading, taking
-from protocols.messages import InlineStatus
+from protocols.messages import InlineStatus, TargetStatus
 
 METHODS = "vanilla,sam,auto"
 SECONDS = 20.0
@@ -55,14 +55,10 @@ class DoctorReport(msgspec.Struct, kw_only=True):
     machine: dict[str, Any]
     versions: dict[str, str]
     instructions: tuple[str, ...] = ()
-    device: str = ""
-    dtype: str = ""
+    served: TargetStatus | None = None  # the target as the verifier serves it
+    head: InlineStatus | None = None  # with which the verifier drafts; None: it has none
     texts: int = 0  # that were compared with the target's own
     methods: tuple[MeasuredMethod, ...] = ()  # vanilla first
-    head: str = ""  # with which the verifier drafts; empty: it has none
-    agreement: tuple[float, ...] = ()  # of the head, by depth
-    weights: str = ""  # what a token reads of them
-    memory: str = ""  # what a stream takes of it
     findings: tuple[Finding, ...] = ()
     place: str = ""  # what would pay, by the model of a round
     verdict: str = ""
@@ -102,7 +98,6 @@ def sample_prompts() -> list[Prompt]:
 def fill(report: DoctorReport, results: Results) -> None:
     """Take over what was measured."""
     lines = [line for line in summarize(results) if line.cells]
-    report.device, report.dtype = str(results.models.get("device", "")), str(results.models.get("dtype", ""))
     report.texts = sum(line.compared for line in lines)
     report.methods = tuple(_method(line) for line in lines)
     report.place = _placed(report, results)
@@ -139,17 +134,17 @@ async def measure(benchmark: Benchmark, report: DoctorReport, show: Any) -> None
         ours = answers["auto"]
         assert isinstance(ours, Ours)
         status = await ours.client.status()
-    report.weights, report.memory, inline = reading(status.target), taking(status.target), status.inline
-    if inline is not None and not benchmark.deployment.drafters:
-        judge_head(report, inline)
+    report.served = status.target
+    if status.inline is not None and not benchmark.deployment.drafters:
+        judge_head(report, status.inline)
 
 
-def judge_head(report: DoctorReport, inline: InlineStatus) -> None:
-    report.head, report.agreement = inline.model_id, inline.agreement
-    if inline.agreement and inline.agreement[0] < AGREES:
+def judge_head(report: DoctorReport, head: InlineStatus) -> None:
+    report.head = head
+    if head.agreement and head.agreement[0] < AGREES:
         report.add(
             "warning",
-            f"the head {agreement(inline.agreement)}: it was made for another target, is hardly trained, or has a "
+            f"the head {agreement(head.agreement)}: it was made for another target, is hardly trained, or has a "
             "convention that duoactor reads wrongly; please tell us its name",
         )
 
@@ -182,16 +177,13 @@ def lines(report: DoctorReport) -> list[str]:
     found.append("           " + ", ".join(f"{name} {version}" for name, version in report.versions.items()))
     draft = render.model_name(report.draft) or "drafts copied from earlier text"
     found.append(f"pair       {render.model_name(report.target)} and {draft}")
-    if report.head:
-        found.append(f"head       {render.model_name(report.head)}: {agreement(report.agreement) or 'drafted nothing'}")
-    if report.weights:
-        found.append(f"weights    {report.weights}")
-    if report.memory:
-        found.append(f"memory     {report.memory}")
+    if (head := report.head) is not None:
+        found.append(f"head       {render.model_name(head.model_id)}: {agreement(head.agreement) or 'drafted nothing'}")
+    if (served := report.served) is not None:
+        sizes = (("weights", reading(served)), ("memory", taking(served)))
+        found += [f"{label:<11}{text}" for label, text in sizes if text]
+        found.append(f"           {served.dtype} on {served.device}; {report.texts} texts are the target's own")
     if report.methods:
-        found.append(
-            f"           target in {report.dtype} on {report.device}; {report.texts} texts are the target's own"
-        )
         found += ["", "measured   one stream, greedy, prompts of seven tasks in turns"]
     for one in report.methods:
         tasks = ", ".join(f"{task} {speedup:.2f}" for task, speedup in one.by_task.items())
@@ -214,8 +206,8 @@ def toml(report: DoctorReport, verifier: VerifierSettings, drafters: Sequence[Dr
     text.append(f"target = {json.dumps(verifier.target)}")
     if verifier.tokenizer:
         text.append(f"tokenizer = {json.dumps(verifier.tokenizer)}")
-    if report.device:
-        text += [f"device = {json.dumps(report.device)}", f"dtype = {json.dumps(verifier.dtype)}"]
+    if report.served is not None:
+        text += [f"device = {json.dumps(report.served.device)}", f"dtype = {json.dumps(verifier.dtype)}"]
     text += ["", "[drafter]", f"draft = {json.dumps(kept[0].draft if kept else RETRIEVAL)}"]
     text += [f"device = {json.dumps(drafter.device)}" for drafter in kept]
     return "\n".join(text) + "\n"

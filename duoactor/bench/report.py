@@ -56,15 +56,13 @@ class Table:
         return "\n".join([line(self.columns), ruler, *rows])
 
     def show(self) -> None:
-        """Print it on the terminal; a star for bold, which a pipe does not show."""
+        """Print the columns for which the terminal has room; a star for bold, which a pipe does not show."""
         print(f"{self.title}\n")
         made = render.table(self.columns[0], *(f">{name}" for name in self.columns[1:]))
         made.columns[0].no_wrap = False  # on a narrow terminal figures stay whole
         for r, row in enumerate(self.rows):
             made.add_row(*(f"{cell} *" if (r, c) in self.bold else cell for c, cell in enumerate(row)))
-        render.print_table(made)
-        if self.note:
-            print(self.note)
+        render.print_table(made, self.columns[:4:-1])
         print()
 
 
@@ -75,12 +73,12 @@ def write_all(results: Results, directory: Path) -> None:
 
 
 def show(results: Results, directory: Path | None = None) -> None:
-    """Print the main table and the short answers."""
-    (streams(results) if results.loads else overview(results)).show()
+    """Print the main table, as far as the terminal is wide, and the short answers."""
+    (streams(results) if results.loads else details(results)).show()
     for sentence in verdict(results):
         print(sentence.replace("**", ""))
     if directory is not None:
-        print(f"By task, and where the time went: {directory / REPORT}", flush=True)
+        print(f"By task, with the meaning of each column: {directory / REPORT}", flush=True)
 
 
 def markdown(results: Results) -> str:
@@ -153,41 +151,11 @@ def speeds(results: Results) -> Table:
 
 
 def details(results: Results) -> Table:
-    """What was drafted, and where the time of a round went."""
+    """Speed, what was drafted, and where the time of a round went. The most important columns come first."""
     columns = (
-        "method", "decode", "first token", "tokens/round", "acceptance rate", "foreseen", "γ", "k", "round",
-        "verifying", "waiting", "overhead",
+        "method", "tokens/s", "speed-up", "repeats", "first token", "tokens/round", "waiting", "acceptance rate",
+        "decode", "foreseen", "γ", "k", "round", "verifying", "overhead",
     )  # fmt: skip
-    rows = []
-    for line in summarize(results):
-        if not line.cells:
-            continue
-        row = [line.label, f"{line.decode_speedup:.2f}x", f"{line.ttft_ms:.1f} ms ({line.ttft_ratio:.2f}x)"]
-        if (work := line.work) is None:
-            rows.append((*row, *("-" for _ in columns[3:])))
-            continue
-        drafts = work.mean_acceptance_length > 1
-        row += [
-            f"{work.mean_acceptance_length:.2f}",
-            f"{work.acceptance_rate:.2f}" if drafts else "-",
-            f"{work.foreseen:.0%}" if drafts else "-",
-            f"{work.gamma:.1f}" if drafts else "-",
-            f"{work.sequences:.2f}" if work.sequences else "-",
-            *(f"{ms:.2f} ms" for ms in (work.round_ms, work.forward_ms, work.wait_ms, work.overhead_ms)),
-        ]
-        rows.append(tuple(row))
-    note = (
-        "decode: average speed-up without first tokens. first token: median, and over vanilla's. tokens/round: 1 + "
-        "accepted draft tokens over rounds. foreseen: rounds whose outcome had been drafted for when they ended, a "
-        "hit of SSD's speculation cache. γ and k: means per round and per phase. round: mean time, as verifying, "
-        "waiting for drafts, and overhead."
-    )
-    return Table("Drafts and time", columns, tuple(rows), note=note)
-
-
-def overview(results: Results) -> Table:
-    """The columns that fit a terminal."""
-    columns = ("method", "tokens/s", "speed-up", "repeats", "first token", "tokens/round", "waits")
     lines = summarize(results)
     winner = _best(lines, AVERAGE)
     rows: list[tuple[str, ...]] = []
@@ -196,13 +164,23 @@ def overview(results: Results) -> Table:
         if cell is None:
             rows.append((line.label, line.missing, *("" for _ in columns[2:])))
             continue
-        own = ("-", "-")
-        if work is not None:
-            own = (f"{work.mean_acceptance_length:.2f}", f"{work.wait_ms / work.round_ms:.0%}")
-        shown = (f"{cell.tokens_per_second:.0f}", f"{cell.speedup:.2f}x", _spread(cell, results))
-        rows.append((_marked(line), *shown, f"{line.ttft_ms:.0f} ms", *own))
+        row = [_marked(line), f"{cell.tokens_per_second:.0f}", f"{cell.speedup:.2f}x", _spread(cell, results)]
+        row.append(f"{line.ttft_ms:.0f} ms ({line.ttft_ratio:.2f}x)")
+        decode = f"{line.decode_speedup:.2f}x"
+        if work is None:
+            rows.append((*row, "-", "-", "-", decode, *("-" for _ in columns[9:])))
+            continue
+        drafts = work.mean_acceptance_length > 1
+        row += [f"{work.mean_acceptance_length:.2f}", f"{work.wait_ms / work.round_ms:.0%}"]
+        row += [f"{work.acceptance_rate:.2f}" if drafts else "-", decode, f"{work.foreseen:.0%}" if drafts else "-"]
+        row += [f"{work.gamma:.1f}" if drafts else "-", f"{work.sequences:.2f}" if work.sequences else "-"]
+        rows.append((*row, *(f"{ms:.2f} ms" for ms in (work.round_ms, work.forward_ms, work.overhead_ms))))
     bold = frozenset((r, 2) for r, line in enumerate(lines) if line.name == winner)
-    note = "*: the fastest. waits: share of the time from the first token on that the target waits for drafts."
+    note = (
+        "first token: median, and over vanilla's. tokens/round: 1 + accepted draft tokens over rounds. waiting: share "
+        "of a round in which the target waits for drafts. decode: speed-up without first tokens. foreseen: rounds at "
+        "whose end the next drafts were there, a hit of SSD's speculation cache. γ and k: means per round and phase."
+    )
     return Table("Average of the tasks, end to end", columns, tuple(rows), bold, note)
 
 

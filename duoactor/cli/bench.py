@@ -30,7 +30,7 @@ from duoactor.bench.survey import Survey
 from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.measuring import access_to, carry_out, progress
 from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
-from duoactor.launch.deployment import Deployment, deploy
+from duoactor.launch.deployment import Deployment
 from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
@@ -119,12 +119,7 @@ def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
         wanted, job = Wanted(verifier, pair.drafters), dataclasses.replace(job, datastore=stored.origin)
 
         def deployed(wanted: Wanted) -> Deployment:
-            return deploy(
-                wanted,
-                cpus=available_cpus(),
-                command=environment.command,
-                log_flags=logs.flags or ("--quiet",),
-            )
+            return environment.deploy(wanted, logs.flags or ("--quiet",))
 
         def benchmark(deployment: Deployment, job: BenchJob) -> Benchmark:
             return Benchmark(deployment, job, access_to(environment, deployment, logs.verbose), _command())

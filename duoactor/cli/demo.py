@@ -17,7 +17,7 @@ from duoactor.bench import report
 from duoactor.bench.benchmark import BenchJob, Benchmark, failed
 from duoactor.bench.methods import choose
 from duoactor.bench.suites import Prompt
-from duoactor.cli.environment import Environment, available_cpus, private_address
+from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.measuring import access_to
 from duoactor.cli.options import (
     Logs,
@@ -30,7 +30,7 @@ from duoactor.cli.options import (
     struct_options,
 )
 from duoactor.cli.waiting import say_if_slow
-from duoactor.launch.deployment import Deployment, deploy
+from duoactor.launch.deployment import Deployment
 from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ModelError
@@ -105,12 +105,7 @@ def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **f
     pair = real or pair
     job = options.job(REAL_PROMPTS if real else PROMPTS)
     with private_address() as address:
-        deployment = deploy(
-            Wanted(replace(pair.verifier, bind=address), pair.drafters),
-            cpus=available_cpus(),
-            command=environment.command,
-            log_flags=logs.flags,
-        )
+        deployment = environment.deploy(Wanted(replace(pair.verifier, bind=address), pair.drafters), logs.flags)
         bench = Benchmark(deployment, job, access_to(environment, deployment, logs.verbose), "duoactor demo")
         run_until_signal(_run(bench, options.method, as_json))
     results = bench.results(complete=True)

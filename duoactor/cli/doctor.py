@@ -14,7 +14,6 @@ from duoactor.bench.methods import choose
 from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.measuring import access_to
 from duoactor.cli.options import Pair, json_option, pair_options
-from duoactor.launch.deployment import deploy
 from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.errors import DuoactorError
@@ -66,12 +65,7 @@ def _measure(environment: Environment, report: diagnosis.DoctorReport, pair: Pai
     job = BenchJob(diagnosis.sample_prompts(), choose(diagnosis.METHODS), 1, Sampling(max_tokens=diagnosis.TOKENS))
     spinner = render.Spinner(sys.stderr)
     with private_address() as address:
-        deployment = deploy(
-            Wanted(replace(pair.verifier, target=target, bind=address), pair.drafters),
-            cpus=available_cpus(),
-            command=environment.command,
-            log_flags=("--quiet",),
-        )
+        deployment = environment.deploy(Wanted(replace(pair.verifier, target=target, bind=address), pair.drafters))
         bench = Benchmark(deployment, job, access_to(environment, deployment, False), "duoactor doctor")
         try:
             run_until_signal(diagnosis.measure(bench, report, lambda text, *_: spinner.show(text and f"{text} …")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # an actor's command needs none of these
     from duoactor.client.sync_client import Client
     from duoactor.launch.deployment import Deployment
     from duoactor.launch.supervisor import Probe
+    from duoactor.launch.wanted import Wanted
 
 SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
 
@@ -55,6 +56,12 @@ class Environment:
     command: Callable[..., tuple[str, ...]] = own_command
     probe: Callable[[Deployment], Probe] = _probe
     connect_async: Callable[..., AsyncClient] = _connect_async
+
+    def deploy(self, wanted: Wanted, log_flags: Sequence[str] = ("--quiet",)) -> Deployment:
+        """``wanted`` on this host: every option decided, and a plan for each actor."""
+        from duoactor.launch.deployment import deploy
+
+        return deploy(wanted, cpus=available_cpus(), command=self.command, log_flags=log_flags)
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from actors.settings import RETRIEVAL, DrafterSettings, Settings
 from duoactor import config, render
 from duoactor.bench.datastore import datastore_for
-from duoactor.cli.environment import Environment, available_cpus, private_address
+from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.measuring import access_to
 from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
-from duoactor.launch.deployment import Deployment, deploy
+from duoactor.launch.deployment import Deployment
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.wanted import Wanted
 from duoactor.prove.report import ProofReport, lines
@@ -83,16 +83,12 @@ def _deployment(environment: Environment, pair: Pair, logs: Logs, address: str, 
     stored = datastore_for("", needed, datastore, target, environment.command, DATASTORE_FILES)
     verifier = replace(pair.verifier, target=target, bind=address, datastore=stored.directory)
 
-    def deployed(*drafters: DrafterSettings) -> Deployment:
-        flags = logs.flags or ("--quiet",)
-        wanted = Wanted(verifier, drafters)
-        return deploy(wanted, cpus=available_cpus(), command=environment.command, log_flags=flags)
-
-    found = deployed(*pair.drafters, *pair.drafters)
+    log_flags = logs.flags or ("--quiet",)
+    found = environment.deploy(Wanted(verifier, (*pair.drafters, *pair.drafters)), log_flags)
     if found.drafters:
         return found
     retrieval = DrafterSettings(draft=RETRIEVAL)
-    return deployed(*pair.drafters, retrieval, retrieval)
+    return environment.deploy(Wanted(verifier, (*pair.drafters, retrieval, retrieval)), log_flags)
 
 
 def _show(found: ProofReport, as_json: bool, spinner: render.Spinner) -> None:

@@ -14,12 +14,12 @@ import msgspec
 
 from actors.settings import DrafterSettings, VerifierSettings
 from duoactor import config
-from duoactor.cli.environment import Environment, available_cpus
+from duoactor.cli.environment import Environment
 from duoactor.cli.options import Logs, config_option, json_option, log_options, struct_options
 from duoactor.cli.sections import Command
 from duoactor.cli.up_models import up_models
 from duoactor.cli.up_on_ray import up_on_ray
-from duoactor.launch.deployment import Deployment, deploy
+from duoactor.launch.deployment import Deployment
 from duoactor.launch.progress import LaunchReport
 from duoactor.launch.readiness import check_address
 from duoactor.launch.signals import Terminated, run_until_signal
@@ -98,12 +98,7 @@ def up(
     if verifiers != 1:
         raise click.UsageError("several verifiers need several hosts: give --launcher ray, too")
     bound = msgspec.structs.replace(wanted.verifier, bind=wanted.verifier.bind or default_address())
-    deployment = deploy(
-        dataclasses.replace(wanted, verifier=bound),
-        cpus=available_cpus(),
-        command=environment.command,
-        log_flags=logs.flags,
-    )
+    deployment = environment.deploy(dataclasses.replace(wanted, verifier=bound), logs.flags)
     check_address(deployment)
     reporter = LaunchReport(quiet=logs.quiet)
     try:

@@ -11,9 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from duoactor.cli.environment import Environment, available_cpus, private_address
+from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.options import Logs
-from duoactor.launch.deployment import deploy
 from duoactor.launch.progress import LaunchReport
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.supervisor import Supervisor
@@ -65,7 +64,7 @@ async def _loaded(
     wanted = await asyncio.to_thread(make)
     with private_address() as address:
         bound = dataclasses.replace(wanted, verifier=replace(wanted.verifier, bind=address), gateway=None)
-        deployment = deploy(bound, cpus=available_cpus(), command=environment.command, log_flags=logs.flags)
+        deployment = environment.deploy(bound, logs.flags)
         report = LaunchReport(quiet=logs.quiet)
         probe = environment.probe(deployment)
         async with Supervisor(deployment.plans, probe, report=report, address=deployment.address):

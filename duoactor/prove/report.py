@@ -11,7 +11,7 @@ from duoactor import render
 from duoactor.bench.provenance import machine, versions
 from duoactor.launch.deployment import Deployment
 from duoactor.prove.proof import Evidence, Proof
-from protocols.messages import StatusReport
+from protocols.messages import StatusReport, TargetStatus
 
 
 class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,11 +20,7 @@ class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     target: str
     draft: str
-    device: str
-    dtype: str
-    threads: int  # that compute; 0: not on a CPU
-    rows_agree: tuple[int, ...]  # row counts that the target's rounds keep to
-    branches: bool
+    served: TargetStatus
     machine: dict[str, Any]
     versions: dict[str, str]
     seconds: float
@@ -42,16 +38,11 @@ class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(proof: Proof, deployment: Deployment, status: StatusReport, seconds: float, check: str) -> ProofReport:
-    target = status.target
     return ProofReport(
         command=f"duoactor prove --seed {proof.questions.seed}",
         target=render.model_name(deployment.verifier.target),
         draft=render.model_name(deployment.first_draft),
-        device=target.device,
-        dtype=target.dtype,
-        threads=target.threads,
-        rows_agree=target.rows_agree,
-        branches=target.branches,
+        served=status.target,
         machine=machine(),
         versions=versions(),
         seconds=round(seconds, 1),
@@ -75,7 +66,7 @@ def lines(found: ProofReport) -> Iterator[str]:
         yield f"beside     {len(difference.batch)} other requests"
         yield from (f"           {one}" for one in difference.batch)
     yield from (f"failed     {one}" for one in evidence.failed[:8])
-    yield f"target     {found.target}, {found.dtype} on {found.device}; drafts: {found.draft}"
+    yield f"target     {found.target}, {found.served.dtype} on {found.served.device}; drafts: {found.draft}"
     yield f"compared   {evidence.answers:,} answers with {found.chain.partition(':')[0]} that were decoded alone"
     yield f"           of {evidence.logprobs:,} tokens the bits of log-probabilities as well"
     yield f"           by {_shares(evidence.by_method)}"
@@ -92,7 +83,7 @@ def lines(found: ProofReport) -> Iterator[str]:
         yield "           the same command on a machine of the same kind compares it:"
         yield f"           {found.command} --check {found.chain}"
     where = found.machine
-    yield f"kind       {where.get('accelerator', where['cpu'])}, {found.threads} threads"
+    yield f"kind       {where.get('accelerator', where['cpu'])}, {found.served.threads} threads"
     yield "           " + ", ".join(f"{name} {version}" for name, version in found.versions.items())
 
 

@@ -13,14 +13,14 @@ from duoactor.cli import main
 from duoactor.launch.deployment import deploy
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
-from protocols.messages import InlineStatus
+from protocols.messages import InlineStatus, TargetStatus
 from tests.cli.fake_actors import fake_world
 
 
 def measured(auto: float, retrieval: float = 1.0) -> doctor.DoctorReport:
     report = doctor.DoctorReport(
         target="bundled", draft="bundled", machine={"cpu": "a CPU", "cpus": 4, "python": "3.12"},
-        versions={"torch": "2"}, device="cpu", dtype="float32", texts=7,
+        versions={"torch": "2"}, served=TargetStatus("bundled", "cpu", "float32", 0, 0), texts=7,
     )  # fmt: skip
     report.methods = tuple(
         doctor.MeasuredMethod(
