@@ -82,10 +82,14 @@ class Generations:
             log.warning("%s; goes on with version %d", trouble, self.current.source.version)
             return trouble
         if message == self.told:
-            self.newest += 1
-            self._held[self.newest] = Generation(model, message)
+            self.serve(model, message)
             log.info("version %d of the draft's weights serves from now on", message.version)
         return ""
+
+    def serve(self, model: DraftModel, source: Load) -> None:
+        """New leases get this model from now on."""
+        self.newest += 1
+        self._held[self.newest] = Generation(model, source)
 
     def retire(self, used: Iterable[int]) -> None:
         """Give up weights that neither serve nor are ``used`` by a lease."""

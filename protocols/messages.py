@@ -677,11 +677,11 @@ class Detokenize(Message, frozen=True):
 
 
 class Swap(Message, frozen=True):
-    """Move every lease of drafter ``old`` to drafter ``new``."""
+    """Move every lease of drafter ``old`` to drafter ``new``; or put a head in the place of the verifier's own."""
 
     rid: RequestId
-    old: ActorId
-    new: ActorId
+    old: ActorId  # "head": the verifier's, unless a drafter has that name
+    new: Sentence  # of a head its directory or hub id; empty: the one before
 
 
 class DrainActor(Message, frozen=True):

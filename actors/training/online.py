@@ -14,6 +14,7 @@ import torch
 from actors.engines.build import build_draft
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.replay import replay_draft
+from actors.engines.heads.kinds import configuration, kind_of
 from actors.engines.sampling.noise import gumbel
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
 from actors.engines.weights.loading import load_model, load_tokenizer
@@ -22,6 +23,7 @@ from actors.training.answers import Job, TargetAnswer, TrainingPrompt
 from actors.training.batches import LOGITS, TrainingBatch, batch_of, groups
 from actors.training.draft_training import DraftTraining, halfway
 from actors.training.losses import choice
+from protocols.errors import ModelError
 
 TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
 RATE = 0.3  # of the rate that a draft is made with: what it knows already is to stay
@@ -34,6 +36,11 @@ class OnlineTrainer:
 
     def __init__(self, draft: str, dtype: str) -> None:
         """``dtype``: of the drafters' weights, as their settings name it. ModelError if there is no such model."""
+        if kind := kind_of(configuration(draft)):
+            raise ModelError(
+                f"{draft} is a head ({kind}), and a learner trains draft models alone: give it one, or train the head "
+                "further by `duoactor distill --kind head --resume` and swap it in by `duoactor swap head DIRECTORY`"
+            )
         torch.set_num_threads(1)
         self._draft, self._dtype = draft, dtype
         self._random = random.Random(0)

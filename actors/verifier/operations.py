@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import socket
 
@@ -12,8 +14,9 @@ from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
-from protocols.errors import RequestError
-from protocols.limits import Mean, within
+from actors.verifier.sources.head import HeadSource
+from protocols.errors import ModelError, RequestError
+from protocols.limits import Mean, clipped, within
 from protocols.messages import (
     ActorStatus,
     Budget,
@@ -30,13 +33,16 @@ from protocols.messages import (
     Undo,
 )
 
+log = logging.getLogger("duoactor.verifier")
 METHODS = frozenset(Method)
+HEAD = "head"  # in a Swap: what the verifier itself drafts with
 
 
 class Operations:
     def __init__(self, context: Context, leases: Leases, admission: Admission, learning: Learning) -> None:
         self.context, self.state = context, context.state
         self.leases, self.admission, self.learning = leases, admission, learning
+        self._swaps = set[asyncio.Task[None]]()  # of heads
 
     def order(self, peer: bytes, message: Swap | DrainActor | Undo) -> None:
         """Carry out an operator's order, and answer with Done or Failed and a sentence."""
@@ -45,6 +51,11 @@ class Operations:
                 detail = "this key is no operator's; make one with `duoactor keys NAME --role operator` for that"
                 raise RequestError(FailureCode.FORBIDDEN, detail)
             match message:
+                case Swap() if message.old == HEAD and self.state.drafters.named(HEAD) is None:
+                    swap = asyncio.create_task(self._swap_head(peer, message))
+                    self._swaps.add(swap)
+                    swap.add_done_callback(self._swaps.discard)
+                    return
                 case Swap():
                     done = self._swap(message)
                 case DrainActor():
@@ -63,6 +74,20 @@ class Operations:
         self.state.drafters.swap(old, new)
         self.context.trials.pardon(new.source)
         return f"moved {_streams(self.leases.move(old, new))} from {old.actor_id} to {new.actor_id}"
+
+    async def _swap_head(self, peer: bytes, message: Swap) -> None:
+        """Answer once the other head drafts, or why it does not."""
+        head = self.context.equipment.inline
+        try:
+            if not isinstance(head, HeadSource):
+                raise ModelError("this verifier drafts with no head: start it with one, by --draft or --inline-draft")
+            done = await head.swap(message.new)
+        except Exception as error:  # whatever is wrong with that head, the one in service goes on
+            log.warning("the head stays: %s", error)
+            self.context.send(peer, Failed(message.rid, FailureCode.BAD_REQUEST, clipped(str(error))))
+        else:
+            self.context.trials.forget(head.name)
+            self.context.send(peer, Done(message.rid, clipped(done)))
 
     def _drain(self, message: DrainActor) -> str:
         drafter = self._named(message.actor_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from actors.peer import introduction
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from actors.cost import CostModel
+    from actors.engines.heads.draft import HeadDraft
     from actors.engines.targets.target import Target
     from actors.models import DraftModel, ModelInfo, TargetModel
     from actors.verifier.compute import Compute, ThreadCompute
@@ -113,40 +115,64 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
     return InlineDraft(draft, measure_draft(draft), info.vocab_size, info.eos_token_ids, load=load)
 
 
-def head_of(settings: VerifierSettings, target: Target, thread: Executor | None) -> InlineDraft | None:
-    """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none. Raises
-    ModelError for one of another target. ``thread``: the one that computes it; None: any."""
-    from actors.draft_timing import measure_draft
-    from actors.engines.heads.build import build_head, found_at
+def _named_head(name: str, target: str) -> tuple[str, str]:
+    """The head that a name stands for, empty for the target's own, and what is said of it. Raises ModelError: none."""
+    from actors.engines.heads.build import found_at
     from actors.engines.heads.cached import cached_head
     from actors.engines.heads.kinds import configuration, kind_of, own_layer
+
+    if name in ("", AUTO_DRAFT) and own_layer(found_at(target)) is not None:
+        return "", "with the target's own layer for more tokens, which its checkpoint holds"
+    if name == AUTO_DRAFT and (found := cached_head(target)):
+        return found, f"with {found}, which is in the hub's cache"
+    if name not in ("", AUTO_DRAFT, NO_DRAFT) and (kind := kind_of(configuration(name))):
+        return name, f"with the {kind} {Path(name).name} beside the target, as --draft says"
+    raise ModelError(f"{name or AUTO_DRAFT} is no head that drafts for {target}: name one by its directory or hub id")
+
+
+def head_of(
+    settings: VerifierSettings, target: Target, thread: Executor | None, compute: Compute | None = None
+) -> InlineDraft | None:
+    """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none. Raises
+    ModelError for one of another target. ``thread``: the one that computes it; None: any. ``compute``: what runs the
+    target, where another head may take the place of this one."""
+    from actors.draft_timing import measure_draft, measuring, step_times
+    from actors.engines.heads.build import another_head, build_head
     from actors.verifier.sources.head import HeadSource, OnThread
 
-    name = settings.inline_draft
-    if name in ("", AUTO_DRAFT) and own_layer(found_at(settings.target)) is not None:
-        try:
-            model = build_head("", target, settings.target)
-        except ModelError as error:  # nobody named it
-            log.warning("no drafts by the target's own layer: %s", error)
-            return None
-        log.info("drafts with the target's own layer for more tokens, which its checkpoint holds")
-    elif name == AUTO_DRAFT and (found := cached_head(settings.target)):
-        try:
-            model = build_head(found, target, settings.target)
-        except ModelError as error:  # nobody named it
-            log.warning("no drafts by %s, which is in the hub's cache: %s", found, error)
-            return None
-        log.info("drafts with %s, which is in the hub's cache", found)
-    elif name in ("", AUTO_DRAFT):
+    try:
+        name, said = _named_head(settings.inline_draft, settings.target)
+    except ModelError:
         return None
-    elif name != NO_DRAFT and (kind := kind_of(configuration(name))):
-        model = build_head(name, target, settings.target)
-        log.info("drafts with the %s %s beside the target, as --draft says", kind, model.info.model_id)
-    else:
+    try:
+        model: DraftModel = build_head(name, target, settings.target)
+    except ModelError as error:
+        if settings.inline_draft not in ("", AUTO_DRAFT):
+            raise
+        log.warning("no drafts %s: %s", said, error)
         return None
-    info, steps = target.info, measure_draft(model)
-    serving = cast("DraftModel", OnThread(model, thread)) if thread is not None else model
-    return HeadSource(serving, steps, info.vocab_size, info.eos_token_ids)
+    log.info("drafts %s", said)
+
+    def serving(model: DraftModel) -> DraftModel:
+        return model if thread is None else cast("DraftModel", OnThread(model, thread))
+
+    def another(name: str) -> HeadDraft:
+        pin(settings.spare_cpus)  # only this thread
+        return another_head(_named_head(name, settings.target)[0], target, settings.target)
+
+    async def load(name: str, old: DraftModel) -> tuple[DraftModel, dict[int, float]]:
+        """Step by step between rounds, as far as it computes on what the target computes on."""
+        assert compute is not None
+        head = await asyncio.to_thread(another, name)
+        times, steps = dict[int, list[float]](), measuring(head)
+        while (found := await compute.start(lambda: next(steps, None))) is not None:
+            times = found
+        await compute.start(lambda: target.taps.exchange(cast("HeadDraft", old).states, head.states))
+        return serving(head), step_times(times)
+
+    known = target.info
+    others = None if compute is None else (settings.inline_draft or AUTO_DRAFT, load)
+    return HeadSource(serving(model), measure_draft(model), known.vocab_size, known.eos_token_ids, others=others)
 
 
 async def _load(
@@ -181,7 +207,7 @@ async def _load(
     openmp = await compute.start(openmp_threads)  # of the thread that built the target; this one has others
     serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
     bound = compute.pool if model.info.device == "cpu" and openmp > 1 else None
-    inline = await compute.start(lambda: head_of(settings, model, bound))
+    inline = await compute.start(lambda: head_of(settings, model, bound, serving))
     if inline is None and bound is None:  # else only the thread that built the target computes
         inline = _inline_draft(settings, model)
     equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)

@@ -159,6 +159,13 @@ class Trials:
             if name == source:
                 trial.backoff.clear()
 
+    def forget(self, source: str) -> None:
+        """Another bears its name from now on."""
+        for key in [key for key in self._groups if key[0] == source]:
+            del self._groups[key]
+        for trials in self._streams.values():
+            trials.pop(source, None)
+
     def all_of(self, source: str) -> list[tuple[Trial, bool]]:
         """What is known of a source with each kind of streams, and whether it rests there."""
         found = [(group, trial) for (name, group), trial in self._groups.items() if name == source]

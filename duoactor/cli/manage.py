@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from duoactor import render
@@ -51,21 +53,30 @@ def drafters(environment: Environment, /, place: Place, as_json: bool) -> None:
 
 @click.command(cls=Command)
 @click.argument("old")
-@click.argument("new")
+@click.argument("new", default="")
 @place_options
 @json_option
 @click.pass_obj
 def swap(environment: Environment, /, old: str, new: str, place: Place, as_json: bool) -> None:
     """Move all streams from drafter OLD to NEW, while they run.
 
-    The text stays the same, token for token. `duoactor drafters` lists the names.
+    The text stays the same, token for token. `duoactor drafters` lists the names. With `head` as OLD, NEW is the
+    directory or hub id of another draft head, for the verifier to run in place of its own; without NEW the one before
+    comes back.
 
     \b
     Example:  duoactor swap drafter-1 drafter-2
+              duoactor swap head ./better-head
+              duoactor swap head
     """
+    if not new and old != "head":
+        raise click.UsageError("name the drafter that takes the streams: `duoactor swap OLD NEW`")
+    if old == "head" and Path(new).is_dir() and new:
+        new = str(Path(new).absolute())
     with connected(environment, place, quiet=as_json) as client:
         detail = client.swap(old, new)
-    render.print_done({"old": old, "new": new, "detail": detail}, f"{old} hands over to {new}", as_json)
+    line = detail if old == "head" else f"{old} hands over to {new}"
+    render.print_done({"old": old, "new": new, "detail": detail}, line, as_json)
 
 
 @click.command(cls=Command)

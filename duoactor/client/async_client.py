@@ -325,12 +325,15 @@ class AsyncClient:
     async def swap(self, old: str, new: str) -> str:
         """Move every stream of drafter ``old`` to drafter ``new``; no token changes.
 
+        With ``"head"`` as ``old``, ``new`` is the directory or hub id of a draft head for the verifier to run instead
+        of its own; empty: the one before.
+
         Returns:
-            A sentence that says how many were moved.
+            A sentence that says how many were moved, or which head drafts now.
 
         Raises:
-            RequestError: There is no such drafter (``not_found``), or this client's key is not an operator's
-                (``forbidden``).
+            RequestError: There is no such drafter (``not_found``), the head does not fit the target (``bad_request``),
+                or this client's key is not an operator's (``forbidden``).
         """
         return await self._order(Swap(uuid.uuid4().hex, typed("old", old, str), typed("new", new, str)))
 

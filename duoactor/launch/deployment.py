@@ -178,7 +178,8 @@ def _learner(
     taught = next((drafter for drafter in drafters if not retrieves(drafter.draft)), None)
     if taught is None:
         raise ConfigError(
-            "a learner needs a drafter that has a model, and a head is none: leave --learn out, or give --draft a model"
+            "a learner trains draft models and no heads, and no drafter here has a model: leave --learn out, or give "
+            "--draft a model"
         )
     keys = {} if learner.key else {"key": beside.key, "server_key": beside.server_key}
     cpus = sorted({int(cpu) for drafter in drafters for cpu in drafter.cpus.split(",") if cpu})

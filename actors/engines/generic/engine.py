@@ -21,6 +21,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface
 
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers
@@ -125,6 +126,7 @@ class TransformersEngine:
         if self._fixed and use_experts is not None:
             use_experts("eager")  # products by :class:`FixedRows`, added up in the order of the experts' numbers
         self._tapped: dict[int, Tensor] = {}  # by layer
+        self._hooks: list[RemovableHandle] = []
         self._segments: Sequence[Segment] = ()
         self._views: Sequence[View] = ()
         self._attentions: dict[int, PoolAttention] = {}
@@ -308,15 +310,18 @@ class TransformersEngine:
             if (engine := owner()) is not None:
                 engine._tapped[layer] = states[0] if isinstance(states, tuple) else states
 
+        for hook in self._hooks:
+            hook.remove()
         self._tapped = dict.fromkeys(layers, torch.empty(0))
-        for layer in layers:
-            if layer < len(modules):
-                modules[layer].register_forward_pre_hook(
-                    lambda _, args, options, layer=layer: keep(layer, args[0] if args else options["hidden_states"]),
-                    with_kwargs=True,
-                )
-            else:
-                modules[-1].register_forward_hook(lambda _, args, out, layer=layer: keep(layer, out))
+        self._hooks = [
+            modules[layer].register_forward_pre_hook(
+                lambda _, args, options, layer=layer: keep(layer, args[0] if args else options["hidden_states"]),
+                with_kwargs=True,
+            )
+            if layer < len(modules)
+            else modules[-1].register_forward_hook(lambda _, args, out, layer=layer: keep(layer, out))
+            for layer in layers
+        ]
 
     @property
     def tapped(self) -> Tensor:

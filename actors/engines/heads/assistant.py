@@ -236,7 +236,7 @@ class AssistantDraft(HeadDraft):
 
     def __init__(self, model: Assistant, info: ModelInfo, target: Target, states: States, candidates: int = 8) -> None:
         Draft.__init__(self, _NoEngine(info, target), candidates, SCRATCH)  # type: ignore[arg-type]
-        self._model, self._target, self._states = model, target, states
+        self._model, self._target, self.states = model, target, states
 
     def missing(self, handle: int) -> int:
         """Nothing: the target has read the text."""
@@ -248,7 +248,7 @@ class AssistantDraft(HeadDraft):
 
     def _feed(self, m: Mirror) -> None:
         assert isinstance(m, AssistantMirror)
-        found = None if m.source is None else self._states.take(m.source)
+        found = None if m.source is None else self.states.take(m.source)
         if found is not None:
             position, tapped = found
             m.fed, m.root = position + len(tapped), None

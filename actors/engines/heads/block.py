@@ -292,7 +292,7 @@ class BlockDraft(HeadDraft):
 
     def __init__(self, engine: BlockEngine, states: States, candidates: int = 8) -> None:
         Draft.__init__(self, engine, candidates, SCRATCH)  # type: ignore[arg-type]
-        self.blocks, self._states = engine, states
+        self.blocks, self.states = engine, states
 
     def missing(self, handle: int) -> int:
         """Nothing: what the target has states of is read as it comes."""
@@ -303,7 +303,7 @@ class BlockDraft(HeadDraft):
         self._feed(self._mirrors[handle])
 
     def _feed(self, m: HeadMirror) -> None:
-        found = None if m.source is None else self._states.take(m.source)
+        found = None if m.source is None else self.states.take(m.source)
         if found is not None:
             position, tapped = found
             tapped = tapped[: max(0, m.room - position)]

@@ -21,6 +21,7 @@ from actors.engines.heads.engine import HeadEngine
 from actors.engines.heads.head import Head
 from actors.engines.heads.kinds import DEEPSEEK, EAGLE3, GEMMA4, NEXT, configuration, kind_of, own_layer
 from actors.engines.heads.mtp import Mtp
+from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
 from actors.engines.weights.gguf_loading import open_gguf
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
@@ -111,17 +112,30 @@ def _plain(weights: Tensors) -> dict[str, Tensor]:
 
 def build_head(name: str, target: Target, target_name: str) -> HeadDraft:
     """The head in a directory or of a hub id; with an empty name the target's own. Raises ModelError."""
+    head = head_for(name, target, target_name)
+    target.taps.exchange(None, head.states)
+    return head
+
+
+def another_head(name: str, target: Target, target_name: str) -> HeadDraft:
+    """:func:`head_for` a target that goes on meanwhile: a second team of OpenMP's would slow it down."""
+    torch.set_num_threads(1)
+    return head_for(name, target, target_name)
+
+
+def head_for(name: str, target: Target, target_name: str) -> HeadDraft:
+    """:func:`build_head`, which nobody gives states yet."""
     trunk = target.engine.trunk()
     head = _published(name, target, target_name, trunk) if name else _own_head(target_name, trunk)
     own, info = Path(name or target_name).name, target.info
     info = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
     if isinstance(head, Dflash):
         blocks = BlockEngine(head, trunk, info, _slots(target, head.shape.slot_bytes(trunk.dtype)))
-        return BlockDraft(blocks, target.keep_states(head.convention.taps))
+        return BlockDraft(blocks, States(head.convention.taps))
     if isinstance(head, Assistant):
-        return AssistantDraft(head, info, target, target.keep_states([trunk.layers]))
+        return AssistantDraft(head, info, target, States([trunk.layers]))
     size = head.shape.slot_bytes(trunk.dtype) + head.stages * head.width * trunk.dtype.itemsize
-    return HeadDraft(HeadEngine(head, trunk, info, _slots(target, size)), target.keep_states(head.taps))
+    return HeadDraft(HeadEngine(head, trunk, info, _slots(target, size)), States(head.taps))
 
 
 def _slots(target: Target, size: int) -> int:

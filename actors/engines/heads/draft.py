@@ -24,7 +24,7 @@ from actors.engines.flat_batch import FlatBatch, Mask, causal
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.sampling.sampler import SamplerState
 from actors.engines.targets.states import States
-from actors.models import Leaf
+from actors.models import Expansion, Leaf
 from protocols.messages import Sampling
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ class HeadDraft(Draft):
 
     def __init__(self, engine: HeadEngine, states: States, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
         super().__init__(engine, candidates, scratch_slots)
-        self._states = states
+        self.states = states
 
     def follow(self, handle: int, source: int) -> None:
-        """The target's request whose text the mirror has."""
+        """The target's request whose text the mirror has, and whose states it awaits."""
         self._mirrors[handle].source = source
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
@@ -83,12 +83,28 @@ class HeadDraft(Draft):
         new.known[: new.computed] = old.known[: new.computed]
 
     def missing(self, handle: int) -> int:
-        self._feed(self._mirrors[handle])
-        return super().missing(handle)
+        m = self._mirrors[handle]
+        self._feed(m)
+        return max(0, min(m.length - 1, self._end(m)) - m.computed)
+
+    def _end(self, m: HeadMirror) -> int:
+        """The tokens before this one can be computed. Texts that no target has are measured with."""
+        return m.length if m.source is None else min(m.length, m.fed + 1)
+
+    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
+        """See :class:`actors.models.DraftModel`. There are no children where the target's state before the root is not
+        known."""
+        fed = {leaf.handle: self._is_fed(self._mirrors[leaf.handle]) for leaf in leaves}
+        found = iter(super().expand([leaf for leaf in leaves if fed[leaf.handle]]))
+        return [next(found) if fed[leaf.handle] else Expansion(-1, (), ()) for leaf in leaves]
+
+    def _is_fed(self, m: HeadMirror) -> bool:
+        self._feed(m)
+        return self._end(m) == m.length
 
     def _feed(self, m: HeadMirror) -> None:
         """Take the states that the target has computed since the last call."""
-        found = None if m.source is None else self._states.take(m.source)
+        found = None if m.source is None else self.states.take(m.source)
         if found is None:
             return
         position, tapped = found
@@ -101,7 +117,7 @@ class HeadDraft(Draft):
     def prefill(self, handle: int, limit: int) -> None:
         m = self._mirrors[handle]
         self._feed(m)
-        goal = min(m.computed + limit, m.length)
+        goal = min(m.computed + limit, self._end(m))
         while m.computed < goal:
             start, end = m.computed, min(m.computed + CHUNK, goal)
             m.add_text(batch := FlatBatch(), start, end)

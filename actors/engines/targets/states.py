@@ -25,15 +25,14 @@ class _Unread:
 
 
 class States:
-    def __init__(self, engine: Engine) -> None:
-        """``engine`` taps the layers of which states are kept."""
-        self._engine = engine
+    """Of ``layers``, for one reader."""
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.layers = tuple(layers)
         self._unread: dict[int, _Unread] = {}  # by request
 
-    def add(self, handle: int, position: int, rows: Sequence[int]) -> None:
-        """These ``rows`` of the last forward are the request's tokens from ``position`` on."""
-        tapped = self._engine.tapped
-        part = tapped[rows.start : rows.stop].clone() if isinstance(rows, range) else tapped[list(rows)]
+    def add(self, handle: int, position: int, part: torch.Tensor) -> None:
+        """``part``: of the request's tokens from ``position`` on."""
         mine = self._unread.setdefault(handle, _Unread(position))
         mine.parts.append(part)
         mine.count += len(part)
@@ -53,3 +52,42 @@ class States:
 
     def end(self, handle: int) -> None:
         self._unread.pop(handle, None)
+
+
+class Taps:
+    """What readers have asked of one target."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._readers: list[States] = []
+        self._layers: tuple[int, ...] = ()  # of which the engine keeps states
+
+    def exchange(self, old: States | None, new: States | None) -> None:
+        """Between two forwards: ``new`` reads from now on, ``old`` no more. What an engine keeps for nobody costs less
+        than recording its rounds anew."""
+        self._readers = [reader for reader in self._readers if reader is not old]
+        if new is not None:
+            self._readers.append(new)
+            wanted = {layer for reader in self._readers for layer in reader.layers}
+            if not wanted <= set(self._layers):
+                self._layers = tuple(sorted(wanted))
+                self._engine.tap(self._layers)
+
+    def add(self, handle: int, position: int, rows: Sequence[int]) -> None:
+        """These ``rows`` of the last forward are the request's tokens from ``position`` on."""
+        if not self._readers:
+            return
+        tapped = self._engine.tapped
+        part = tapped[rows.start : rows.stop].clone() if isinstance(rows, range) else tapped[list(rows)]
+        for reader in self._readers:
+            reader.add(handle, position, self._of(reader, part))
+
+    def _of(self, reader: States, part: torch.Tensor) -> torch.Tensor:
+        if reader.layers == self._layers:
+            return part
+        places = [self._layers.index(layer) for layer in reader.layers]
+        return part.view(len(part), len(self._layers), -1)[:, places].flatten(1)
+
+    def end(self, handle: int) -> None:
+        for reader in self._readers:
+            reader.end(handle)

@@ -18,7 +18,7 @@ from actors.engines.flat_batch import FlatBatch, TextState
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
-from actors.engines.targets.states import States
+from actors.engines.targets.states import States, Taps
 from actors.models import DEFAULT_NODES, Constraint, ModelInfo, Outcome, Window
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
@@ -60,7 +60,7 @@ class Target:
         self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else fine)
         self._snapshots = Snapshots()
         self._requests: dict[int, TargetRequest] = {}
-        self.states: States | None = None  # of committed tokens, if a draft head reads them
+        self.taps = Taps(engine)  # states of committed tokens, for draft heads
         self._next_handle = 0
 
     @property
@@ -110,9 +110,8 @@ class Target:
 
     def keep_states(self, layers: Sequence[int]) -> States:
         """From now on keep the states of committed tokens that enter these layers, see ``Engine.tap``."""
-        self.engine.tap(layers)
-        self.states = States(self.engine)
-        return self.states
+        self.taps.exchange(None, states := States(layers))
+        return states
 
     def first_slots(self, handle: int) -> tuple[int, int]:
         """Where the request's text begins in the pool, and its ring, if it has one; regions that moved are copied."""
@@ -155,8 +154,7 @@ class Target:
 
     def close(self, handle: int) -> None:
         request = self._requests.pop(handle, None)
-        if self.states is not None:
-            self.states.end(handle)
+        self.taps.end(handle)
         if request is not None:
             if self._shares_answers and request.state is not None and (behind := request.behind):
                 self._keep(request, behind, request.state)
@@ -184,8 +182,7 @@ class Target:
             self._pad(batch)
         logits = self._forward(batch, None if resumed else [rows - 1])
         row = rows - 1 if resumed else 0
-        if self.states is not None:
-            self.states.add(handle, r.done, range(rows))
+        self.taps.add(handle, r.done, range(rows))
         return self._computed(r, end, logits[row : row + 1])
 
     def _lay_out_piece(self, r: TargetRequest, limit: int | None, batch: FlatBatch) -> tuple[int, bool]:
@@ -253,8 +250,7 @@ class Target:
         end, _ = self._lay_out_piece(r, limit, batch)
         logits = self._forward(batch, [*range(rows), len(batch.tokens) - 1])
         outcomes = self._verified(windows, groups, logits[:rows])
-        if self.states is not None:
-            self.states.add(handle, r.done, range(rows, len(batch.tokens)))
+        self.taps.add(handle, r.done, range(rows, len(batch.tokens)))
         return outcomes, self._computed(r, end, logits[rows:])
 
     def _verified(self, windows: Sequence[Window], groups: list[Rows], logits: torch.Tensor) -> list[Outcome]:
@@ -304,9 +300,7 @@ class Target:
         first_row = 0
         for window, outcome in zip(windows, outcomes, strict=True):
             r = self._requests[window.handle]
-            if self.states is not None:
-                walked = [first_row, *(first_row + 1 + node for node in outcome.path)]
-                self.states.add(window.handle, r.length - 1, walked)
+            self.taps.add(window.handle, r.length - 1, [first_row, *(first_row + 1 + node for node in outcome.path)])
             first_row += len(outcome.sampled)
             if r.state is not None:
                 r.state.keep([0, *(1 + node for node in outcome.path)])

@@ -1,12 +1,16 @@
 """A draft head of the target, on its device: it reads the states of committed tokens, and its drafts join the tree.
 
 It is a draft model between forwards (:mod:`actors.verifier.sources.inline`) that works beside a drafter too: the
-drafter's nodes are in the same tree, and a head's are cheap.
+drafter's nodes are in the same tree, and a head's are cheap. An operator may have another take its place between two
+rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol, cast
 
@@ -14,8 +18,16 @@ from actors.models import DraftModel
 from actors.tree.tree import NO_SLOT, Node
 from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.inline_tree import InlineTree
-from actors.verifier.sources.source import HEAD
+from actors.verifier.sources.source import HEAD, Allowance
 from actors.verifier.streams import Stream
+from protocols.errors import ModelError
+from protocols.messages import Load
+
+# Loads and measures the head of that name in place of a model, whose states it gets from then on. Raises ModelError.
+Loader = Callable[[str, DraftModel], Awaitable[tuple[DraftModel, Mapping[int, float]]]]
+
+
+log = logging.getLogger("duoactor.verifier")
 
 
 class HeadModel(DraftModel, Protocol):
@@ -63,5 +75,44 @@ class HeadSource(InlineDraft):
     name, bit, exclusive = "head", HEAD, False
     tree_of = HeadTree
 
+    def __init__(
+        self,
+        model: DraftModel,
+        step_us: Mapping[int, float],
+        vocab_size: int,
+        eos: frozenset[int],
+        timer: Callable[[], float] = time.perf_counter,
+        others: tuple[str, Loader] | None = None,
+    ) -> None:
+        """``others``: the head's name, and what loads another; None: there are none."""
+        super().__init__(model, step_us, vocab_size, eos, timer)
+        self.names, self._others = [others[0]] if others else [], others and others[1]
+        self._swapping = asyncio.Lock()
+
+    def load(self, message: Load) -> None:
+        """A learner trains no heads."""
+
+    async def swap(self, name: str) -> str:
+        """Draft with that head from the next round on, or with the one before; say so. Raises ModelError, and goes on
+        as before."""
+        async with self._swapping:
+            if self._others is None or (not name and len(self.names) < 2):
+                raise ModelError("no other head was here before; name one: `duoactor swap head DIRECTORY`")
+            left = self.model_id
+            model, steps = await self._others(name or self.names[-2], self.model)
+            self.names = [*self.names, name] if name else self.names[:-1]
+            self.generations.serve(model, Load(0, name))
+            self.model_id = model.info.model_id
+            self.measured(steps)
+            self._unable.clear()
+            said = f"drafts with {self.model_id} from now on, no more with {left}"
+            log.info("%s", said)
+            return said
+
+    def _read(self, stream: Stream, allowance: Allowance, until: float) -> InlineTree | None:
+        if (tree := self._trees.get(stream)) is not None:
+            self._opened(tree, stream)  # a stream that was preempted has another request at the target
+        return super()._read(stream, allowance, until)
+
     def _opened(self, tree: InlineTree, stream: Stream) -> None:
-        cast(HeadModel, self.model).follow(tree.handle, stream.handle)
+        cast(HeadModel, tree.model).follow(tree.handle, stream.handle)

@@ -54,15 +54,19 @@ class InlineDraft(Source):
         no others."""
         self.generations, self.timer = Generations(model, load), timer
         self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
-        self.steps = CostModel(step_us)
-        self._usual_read_us = self.steps(UNREAD) / UNREAD
-        self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # of a token of a text
-        self.depths = Estimate(memory=AGREED), Estimate(memory=AGREED)  # its agreement at the first two tokens
+        self.measured(step_us)
         self._vocab_size, self._eos = vocab_size, eos | model.info.eos_token_ids
         self._trees: WeakKeyDictionary[Stream, InlineTree] = WeakKeyDictionary()
         self._unable: WeakKeyDictionary[Stream, bool] = WeakKeyDictionary()  # it has no room, or cannot mirror them
         self._generation = 0  # of the latest round
         self._failures = 0
+
+    def measured(self, step_us: Mapping[int, float]) -> None:
+        """Of a model of which nothing else is known."""
+        self.steps = CostModel(step_us)
+        self._usual_read_us = self.steps(UNREAD) / UNREAD
+        self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # of a token of a text
+        self.depths = Estimate(memory=AGREED), Estimate(memory=AGREED)  # its agreement at the first two tokens
 
     @property
     def model(self) -> DraftModel:

@@ -163,7 +163,7 @@ class InlineTree:
             self.calibration.rest()
         node: Node | None = root
         for depth, token in enumerate(tokens):
-            if node is None or (expansion := self._expansions.get(node)) is None:
+            if node is None or (expansion := self._expansions.get(node)) is None or not expansion.tokens:
                 return
             hit = expansion.tokens.index(token) if token in expansion.tokens else -1
             if depth < len(self.depths):

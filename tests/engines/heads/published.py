@@ -21,10 +21,12 @@ def some(*shape, seed=0, scale=0.3):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed * 1000 + sum(shape))) * scale
 
 
-def eagle3_weights(prefix="midlayer", hidden=HIDDEN, head_vocab=40, taps=3, embedding=False, heads=4, kv=2, width=16):
-    """A head in SafeAILab's layout, or with the prefix ``layers.0`` in speculators'."""
+def eagle3_weights(
+    prefix="midlayer", hidden=HIDDEN, head_vocab=40, taps=3, embedding=False, heads=4, kv=2, width=16, read=HIDDEN
+):
+    """A head in SafeAILab's layout, or with the prefix ``layers.0`` in speculators'. ``read``: width of the states."""
     weights = {
-        "fc.weight": some(hidden, taps * HIDDEN, seed=1),
+        "fc.weight": some(hidden, taps * read, seed=1),
         f"{prefix}.input_layernorm.weight": 1 + some(hidden, seed=2),
         f"{prefix}.hidden_norm.weight": 1 + some(hidden, seed=3),
         f"{prefix}.self_attn.q_proj.weight": some(heads * width, 2 * hidden, seed=4),

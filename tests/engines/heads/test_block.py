@@ -248,7 +248,7 @@ def test_what_the_target_did_not_compute_is_not_seen_and_a_chat_goes_on():
     pair.draft.missing(mirror)
     pair.target.close(handle)
     handle, other, text = pair.begin([*prompt, 5, 6], GREEDY)
-    start = pair.draft._states._unread[handle].start
+    start = pair.draft.states._unread[handle].start
     assert start > 100
     [top] = pair.draft.expand([root_of(other, text)])
     assert_proposes(top, expected(pair, text, start)[0])

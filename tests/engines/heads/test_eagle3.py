@@ -112,7 +112,7 @@ def test_the_next_turn_of_a_chat_goes_on_from_what_the_head_kept():
     known = [step[0] for step in pair.rounds(handle, mirror, begun, 4)][-1]
     pair.target.close(handle)
     handle, mirror, text = pair.begin([*known, 7, 8, 9], GREEDY, mirror=mirror)
-    position = pair.draft._states._unread[handle].start
+    position = pair.draft.states._unread[handle].start
     assert position > 150, "the target computed its beginning before"
     kept = pair.draft._mirrors[mirror]
     assert pair.draft.missing(mirror) < len(text) - 150
@@ -128,7 +128,7 @@ def test_what_was_never_computed_is_not_seen():
     handle, _, _ = pair.begin(prompt, GREEDY)
     pair.target.close(handle)
     handle, mirror, text = pair.begin([*prompt, 5, 6], GREEDY)
-    first = pair.draft._states._unread[handle].start
+    first = pair.draft.states._unread[handle].start
     [top] = pair.draft.expand([root_of(mirror, text)])
     states = pair.tapped(text[:-1])
     tapped = torch.cat([states[layer][0] for layer in pair.head.taps], 1)[first:]

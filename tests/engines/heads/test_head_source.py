@@ -16,12 +16,13 @@ from actors.engines.heads.engine import HeadEngine
 from actors.engines.heads.kinds import QWEN
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
 from actors.settings import VerifierSettings
 from actors.verifier.sources.head import HeadSource, OnThread
 from actors.verifier.start import head_of
 from protocols.errors import ModelError
-from protocols.messages import Sampling, Status, StatusReport
+from protocols.messages import Done, Failed, Generate, Sampling, Status, StatusReport, Swap
 from tests.engines.heads.published import EAGLE3, HIDDEN, fused
 from tests.engines.tiny import VOCAB, info, make
 from tests.world.caller import tokens_of
@@ -60,14 +61,29 @@ def weights_for(model, doubt):
 
 
 def with_head(doubt=0.0, **fields):
+    """Another one, ``better``, doubts nothing."""
     model = model_of_tokens()
-    config, weights, known = model.config, weights_for(model, doubt), info(model)
+    known, weights = info(model), {each: weights_for(model, each) for each in (0.0, doubt)}
     target = Target(LlamaEngine(model, known, 4096), rows_agree=ROWS)
     trunk = target.engine.trunk()
-    head = Mtp(config, weights, trunk, QWEN)
-    draft = HeadDraft(HeadEngine(head, trunk, known, 4096), target.keep_states(head.taps))
+
+    def head_of(doubt):
+        head = Mtp(model.config, weights[doubt], trunk, QWEN)
+        return HeadDraft(HeadEngine(head, trunk, known, 4096), States(head.taps))
+
+    async def load(name, old):
+        await asyncio.sleep(FORWARD_S)
+        if name not in ("first", "better"):
+            raise ModelError(f"{name} does not draft for target tiny")
+        draft = head_of(doubt if name == "first" else 0.0)
+        target.taps.exchange(old.states, draft.states)
+        return draft, STEP_US
+
+    draft = head_of(doubt)
+    target.taps.exchange(None, draft.states)
     ticks = itertools.count()  # one passes during each step
-    source = HeadSource(draft, STEP_US, VOCAB, known.eos_token_ids, timer=lambda: next(ticks) * STEP_US[1] / 1e6)
+    timer = lambda: next(ticks) * STEP_US[1] / 1e6  # noqa: E731
+    source = HeadSource(draft, STEP_US, VOCAB, known.eos_token_ids, timer, ("first", load))
     return Cluster(target=target, inline=source, forward_s=FORWARD_S, **fields), source
 
 
@@ -132,6 +148,36 @@ def test_the_next_turn_of_a_chat_and_a_resumed_stream_have_their_texts():
             assert [token for chunk in whole for token in chunk.token_ids] == answer[23:]
 
     run(story())
+
+
+def test_another_head_takes_over_in_mid_stream_and_the_one_before_comes_back():
+    asked = sampled(1.0, 3, 470)
+
+    async def story():
+        system, source = with_head(doubt=0.9)
+        async with system:
+            [plain] = await texts(system, [(PROMPT, asked)], "vanilla")
+            caller, operator = await system.caller(), await system.caller()
+            caller.send(Generate("r", PROMPT, sampling=asked, method="auto"))
+            agreed, said = [], []
+            for new in ("other", "better", "", ""):
+                operator.send(Swap("s", "head", new))
+                answer = await operator.until(lambda message: isinstance(message, Done | Failed))
+                said.append((type(answer), answer.detail))
+                agreed.append([depth.known for depth in source.depths])
+                await asyncio.sleep(9 * FORWARD_S)
+                agreed.append(source.depths[0].mean)
+            assert system.verifier.state.requests.decoding, agreed
+            text = tokens_of((await caller.collect("r"))["r"])
+            assert text == tokens_of(plain)
+            return said, agreed
+
+    said, agreed = run(story())
+    assert [kind for kind, _ in said] == [Failed, Done, Done, Failed]
+    assert "does not draft for target tiny" in said[0][1] and "name one" in said[3][1]
+    _, first, new, better, former, again, *_ = agreed
+    assert not any((*new, *former))
+    assert first < 0.9 and better > 0.95 and again < 0.9
 
 
 def test_a_head_works_beside_a_drafter_in_one_tree():
