@@ -42,6 +42,8 @@ LIMIT_S = 900  # only a hang reaches it
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"<!-- not run: (.+?) -->\s*\Z")
 
+# One deployment for all that ask for no more than a part of it.
+SHARED_START = "duoactor up --http 127.0.0.1:8000 --drafters 2"
 # Hosts and models that are elsewhere are here; what takes minutes is made short.
 STAND_INS: Mapping[str, str] = {
     r" --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0\.6B": "",
@@ -49,9 +51,8 @@ STAND_INS: Mapping[str, str] = {
     r"gpu-box|0\.0\.0\.0": "127.0.0.1",
     r"duoactor demo\b": "duoactor demo --max-tokens 8 --repeats 1 --no-reference",
     r"(measure_gateway\.py) 1 16 64": r"\1 1",
+    r"(?m)^duoactor up(?: --http 127\.0\.0\.1:8000)?(?= *(?:#|$))": SHARED_START,
 }
-# One for all examples that say no more than a part of it.
-SHARED_START = "duoactor up --http 127.0.0.1:8000 --drafters 2"
 
 PRELUDE = r"""
 set -euo pipefail
@@ -87,7 +88,7 @@ duoactor() {
     *) command duoactor "$@" ;;
     esac
 }
-pip() { python -m tests.documentation "$@"; }
+pip() { :; }  # check_extras has read it
 curl() { command curl --silent --show-error --fail-with-body "$@"; }
 """
 
@@ -108,13 +109,12 @@ class Block:
         return self.code
 
 
-def check_extras(words: Iterable[str]) -> None:
+def check_extras(script: str) -> None:
     """Raises LookupError for an extra of ours in pip's arguments that there is not; tests/test_packaging.py builds."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for word in words:
-        for extras in re.findall(r"^(?:duoactor|\.)\[(.+)\]$", word):
-            for extra in extras.split(","):
-                known[extra]
+    for extras in re.findall(r"^pip install .*?'(?:duoactor|\.)\[(.+)\]'", script, re.MULTILINE):
+        for extra in extras.split(","):
+            known[extra]
 
 
 def pages() -> list[Path]:
@@ -144,7 +144,11 @@ def blocks(page: Path) -> list[Block]:
 def start_of(code: Iterable[Block]) -> str:
     """The first command that starts the actors; empty: there is none."""
     starts = re.search(r"^duoactor up\b.*?(?= *#|$)", "\n".join(block.code for block in code), re.MULTILINE)
-    return starts[0] if starts else ""
+    return shared(starts[0]) if starts else ""
+
+
+def shared(start: str) -> str:
+    return SHARED_START if set(start.split()) <= set(SHARED_START.split()) else start
 
 
 def example_block(example: Path) -> tuple[str, Block]:
@@ -159,9 +163,8 @@ def example_block(example: Path) -> tuple[str, Block]:
         return "", Block(name, "bash", "", left_out[1])
     if not (start and then):
         return "", Block(name, "bash", "")
-    shared = set(start[1].split()) <= set(SHARED_START.split())
     lines = [*(f"stay beside 'connected to' {line}" for line in beside), *then]
-    return SHARED_START if shared else start[1], Block(name, "bash", "".join(line + "\n" for line in lines))
+    return shared(start[1]), Block(name, "bash", "".join(line + "\n" for line in lines))
 
 
 def run(parts: Iterable[Block], directory: Path, ports: Mapping[str, int]) -> None:
@@ -183,6 +186,7 @@ def run(parts: Iterable[Block], directory: Path, ports: Mapping[str, int]) -> No
         example.write_text(here(example.read_text()))
     (directory / "run").mkdir(mode=0o700)
     script = PRELUDE + "".join(f"\nhere='{block.where}'\n{block.script}" for block in parts)
+    check_extras(script)
     for pattern, stand_in in STAND_INS.items():
         script = re.sub(pattern, stand_in, script)
     environment = os.environ | {
@@ -229,7 +233,3 @@ def check_command(arguments: list[str]) -> None:
         command, arguments = found, arguments[1:]
     assert command is not cli, f"duoactor has no command {arguments}"
     command.make_context(command.name, list(arguments))
-
-
-if __name__ == "__main__":
-    check_extras(sys.argv[1:])

@@ -22,6 +22,7 @@ from duoactor import config
 from tests.documentation import (
     ROOT,
     RUN,
+    SHARED_START,
     SHOWN,
     Block,
     blocks,
@@ -64,7 +65,7 @@ TOGETHER: dict[str, list[Block]] = defaultdict(list)  # by page, or pages and ex
 for page in pages():
     if run_here := [*filter(runs, blocks(page))]:
         alone = any("duoactor keys" in block.code for block in run_here)  # it writes files and sets variables
-        TOGETHER[page.name if alone else start_of(run_here) or "duoactor up"] += run_here
+        TOGETHER[page.name if alone else start_of(run_here) or SHARED_START] += run_here
 for example in sorted((ROOT / "examples").glob("*.py")):
     start, block = example_block(example)
     if block.not_run:

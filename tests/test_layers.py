@@ -3,15 +3,13 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 FILES = [p for package in ("protocols", "actors", "duoactor") for p in sorted((ROOT / package).rglob("*.py"))]
 WITH_RAY = {Path("duoactor/launch/host.py"), *(p.relative_to(ROOT) for p in (ROOT / "duoactor/ray").glob("*.py"))}
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
-
 
 # Folders of actors that each folder may import; "" are the files of actors itself. Engines and actors meet in start.py.
 ARROWS = {
@@ -25,96 +23,57 @@ ARROWS = {
     "training": {"", "tree", "engines"},
 }
 MEET = {"verifier": {"engines"}, "drafter": {"engines"}, "learner": {"engines", "training"}}
-
-
-def folders(path: Path) -> set[str]:
-    """Folders of actors that a file imports from; its own is not among them."""
-    place, found = path.relative_to(ROOT / "actors"), set()
-    own = place.parts[0] if len(place.parts) > 1 else ""
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        for name in names:
-            package, _, rest = name.partition(".")
-            first = rest.split(".")[0]
-            if package == "actors":
-                found.add(first if (ROOT / "actors" / first).is_dir() else "")
-    return found - {own}
-
-
-def test_folders_of_actors_import_downwards_only():
-    wrong = set()
-    for path in sorted((ROOT / "actors").rglob("*.py")):
-        place = path.relative_to(ROOT / "actors")
-        own = place.parts[0] if len(place.parts) > 1 else ""
-        allowed = ARROWS.get(own, set()) | (MEET.get(own, set()) if place.name == "start.py" else set())
-        if own == "replay":  # it runs the actors
-            continue
-        wrong |= {(str(place), folder) for folder in folders(path) - allowed}
-    assert not wrong
+PACKAGES = {"protocols": set(), "actors": {"protocols"}, "duoactor": {"protocols", "actors"}}
 
 
 def imported(path: Path) -> set[str]:
-    """Top-level names of every import statement in the file, also of those inside functions."""
+    """Names of the modules in every import statement of the file, also of those inside functions."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names.update(alias.name.split(".")[0] for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.add((node.module or "").split(".")[0])
+            names.add(node.module or "")
     return names
 
 
-def modules(path: Path) -> set[str]:
-    """Full names of the modules that the file imports from."""
-    return {node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
-
-
-def test_the_tree_imports_nothing_of_the_house():
-    for path in (ROOT / "actors/tree").glob("*.py"):
-        assert not imported(path) & {"protocols", "duoactor"}, path
-        assert not folders(path), path
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_nothing_imports_upwards_and_few_import_torch_or_ray(path):
-    names = imported(path)
-    place = path.relative_to(ROOT)
-    if place.parts[0] == "protocols":
-        assert not names & {"actors", "duoactor"}
-    if place.parts[0] == "actors":
-        assert "duoactor" not in names
-    if place.parts[:2] == ("actors", "tree"):
-        assert "protocols" not in names
-        assert not {name for name in modules(path) if name.startswith("actors.") and name.split(".")[1] != "tree"}
+def complaints(path: Path) -> Iterator[str]:
+    """What the file imports and may not."""
+    place, names = path.relative_to(ROOT), imported(path)
+    tops = {name.partition(".")[0] for name in names}
+    yield from tops & PACKAGES.keys() - {place.parts[0]} - PACKAGES[place.parts[0]]
     if place.parts[:2] not in {("actors", "engines"), ("actors", "training")}:
-        assert not names & TORCH
+        yield from tops & TORCH
     if place not in WITH_RAY:
-        assert "ray" not in names
+        yield from tops & {"ray"}
+    if place.parts[0] != "actors" or place.parts[1] == "replay":  # which runs the actors
+        return
+    own = place.parts[1] if len(place.parts) > 2 else ""
+    if own == "tree":
+        yield from tops & {"protocols"}
+    allowed = {own} | ARROWS.get(own, set()) | (MEET.get(own, set()) if place.name == "start.py" else set())
+    for name in names:
+        package, _, rest = name.partition(".")
+        folder = rest.partition(".")[0]
+        if package == "actors" and (folder if (ROOT / "actors" / folder).is_dir() else "") not in allowed:
+            yield name
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "duoactor",
-        "duoactor.cli",
-        "duoactor.serve.start",
-        "actors.verifier.loop",
-        "actors.drafter.loop",
-        "actors.controller.loop",
-        "actors.learner.loop",
-    ],
-)
-def test_what_people_import_and_type_loads_no_torch(module):
-    code = f"import sys, {module}; print(sorted({TORCH!r} & set(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert out.stdout.strip() == "[]"
+def test_nothing_imports_upwards_and_few_import_torch_or_ray():
+    assert {str(path.relative_to(ROOT)): found for path in FILES if (found := [*complaints(path)])} == {}
 
 
-def test_importing_the_client_loads_neither_numpy_nor_rich():
-    code = "import sys; from duoactor import Client; print(sorted({'numpy', 'rich', 'click'} & set(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert out.stdout.strip() == "[]"
+def loaded(modules: Iterable[str]) -> set[str]:
+    code = f"import sys, {', '.join(modules)}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(done.stdout.split())
+
+
+def test_what_people_import_and_type_loads_no_torch():
+    actors = [f"actors.{actor}.loop" for actor in ("verifier", "drafter", "controller", "learner")]
+    assert not loaded(["duoactor", "duoactor.cli", "duoactor.serve.start", *actors]) & TORCH
+    assert not loaded(["duoactor"]) & {"protocols", "actors", "zmq"}
+    assert not loaded(["duoactor.client.sync_client"]) & {"numpy", "rich", "click"}
 
 
 def test_files_can_be_read_in_one_sitting():

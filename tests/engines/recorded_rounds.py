@@ -13,7 +13,7 @@ from tests.engines.tape import TapeRecorder
 from tests.engines.test_llama import BUNDLED, SLOTS, load
 from tests.engines.tiny import info, make
 
-MODELS = [("bundled", torch.float32), ("llama", torch.float32), ("qwen3", torch.bfloat16), ("qwen2", torch.bfloat16)]
+MODELS = [("bundled", torch.float32), ("qwen3", torch.bfloat16), ("qwen2", torch.bfloat16)]
 
 
 @pytest.fixture(autouse=True)

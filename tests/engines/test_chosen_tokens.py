@@ -10,6 +10,7 @@ from actors.engines.decoder.cpu.noise_tiles import consecutive, gumbel_tile, noi
 from actors.engines.decoder.cpu.simd import LANES, store
 from actors.engines.sampling.sampler import Rows, SamplerState, sample
 from protocols.messages import Sampling
+from tests.world.pairs import every_pair
 
 SETTINGS = [
     Sampling(temperature=1.0, seed=3),
@@ -44,9 +45,7 @@ def by_torch(monkeypatch, *arguments):
         return sample(*arguments)
 
 
-@pytest.mark.parametrize("size", [16, 17, 500, 8192])
-@pytest.mark.parametrize("scale", [0.1, 3.0, 8.0])
-@pytest.mark.parametrize("setting", SETTINGS, ids=range(len(SETTINGS)))
+@pytest.mark.parametrize(("setting", "scale", "size"), every_pair(SETTINGS, [0.1, 3.0, 8.0], [16, 17, 500, 8192]))
 def test_the_compiled_choice_is_that_of_torch(setting, scale, size, monkeypatch):
     count = 200 if size == 8192 else 600
     logits = many_logits(count, size, scale, size)

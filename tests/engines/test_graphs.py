@@ -1,6 +1,7 @@
 """Rounds that are recorded and replayed, against the same rounds run as usual."""
 
 import random
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -20,8 +21,6 @@ from tests.engines.recorded_rounds import MODELS, fill, pair_of, recorded, torch
 from tests.engines.tape import TapeRecorder
 from tests.engines.test_llama import OURS, SLOTS, chain, close, ids, plain
 from tests.engines.tiny import VOCAB, info, make
-
-DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.mark.parametrize("name, dtype", MODELS)
@@ -104,8 +103,9 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
     assert not torch.equal(*second)
 
 
-@pytest.mark.parametrize("family", OURS)
-@pytest.mark.parametrize("attention", [gathered.attend_as_eager, attend_folded])
+@pytest.mark.parametrize(
+    ("family", "attention"), zip(OURS, cycle([attend_folded, gathered.attend_as_eager]), strict=False)
+)
 def test_every_family_agrees_with_the_plain_model_when_replayed(family, attention):
     tokens = ids(300)
     engine = recorded(family)
@@ -136,8 +136,7 @@ def test_padding_rows_write_behind_the_pool_and_nowhere_else():
     assert engine.pool.slots == SLOTS
 
 
-@pytest.mark.parametrize("rows_agree", [ROWS, (8, 16, 32)])
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(("temperature", "rows_agree"), [(0.0, (8, 16, 32)), (0.9, ROWS)])
 def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temperature, rows_agree):
     prompt, count = ids(200, seed=4), 80
     sampling = Sampling(temperature=temperature, seed=3, max_tokens=count + 20, ignore_eos=True)
@@ -174,8 +173,7 @@ def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temp
     assert len(of.engine.graphs) >= 3 and of.engine.graphs._recorder.replays > count
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [30, 120, 250])
+@pytest.mark.parametrize(("length", "dtype"), [(30, torch.float32), (120, torch.bfloat16), (250, torch.float32)])
 def test_every_branch_has_the_bits_of_a_chain_with_the_attention_of_a_gpu(length, dtype):
     model = make("qwen3").to(dtype)
     engine = LlamaEngine(model, info(model), SLOTS, recorder=TapeRecorder())

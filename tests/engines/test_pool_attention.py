@@ -5,6 +5,7 @@ import pytest
 
 from actors.engines.decoder.cpu.pool_attention import shared_slots
 from actors.engines.decoder.cpu.simd import LANES
+from tests.world.pairs import every_pair
 
 SLOTS, LENGTHS = 400, 144
 
@@ -95,20 +96,13 @@ ROUNDS = {
 SHAPES = [(3, 1, 64), (2, 3, 16), (1, 2, 48), (2, 4, 80), (1, 1, 128)]  # heads of keys, queries of each, width
 
 
-@pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("slots", ROUNDS.values(), ids=ROUNDS)
-def test_attention_is_softmax_over_the_slots_that_a_row_sees(slots, shape, half):
+@pytest.mark.parametrize(("round_", "shape", "half"), every_pair([*ROUNDS], SHAPES, [True, False]), ids=str)
+def test_attention_is_softmax_over_the_slots_that_a_row_sees_with_the_bits_that_it_has_alone(round_, shape, half):
+    slots = ROUNDS[round_]
     attention = Attention(slots, *shape, half)
+    together = attention.computed()
     off = 0.02 if half else 1e-5  # queries and weights have eight bits
-    np.testing.assert_allclose(attention.computed(), attention.expected(), atol=off)
-
-
-@pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("slots", ROUNDS.values(), ids=ROUNDS)
-def test_a_rows_attention_has_the_bits_that_it_has_alone(slots, shape, half):
-    together = Attention(slots, *shape, half).computed()
+    np.testing.assert_allclose(together, attention.expected(), atol=off)
     attention = Attention([[row] for request in slots for row in request], *shape, half)
     for row in range(len(together)):
         assert (attention.computed(only=slice(row, row + 1))[0] == together[row]).all(), row

@@ -11,6 +11,7 @@ from actors.tree.accept import depths_of
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import Sampling
 from tests.engines.tiny import VOCAB, info, make
+from tests.world.pairs import every_pair
 
 
 @pytest.fixture(autouse=True)
@@ -116,22 +117,24 @@ SAMPLINGS = [
 ]
 
 
-@pytest.mark.parametrize("window", [chain, tree, lambda c, t: tree(c, t, first=False)])
+WINDOWS = [chain, tree, lambda c, t: tree(c, t, first=False)]
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_any_window_commits_what_plain_decoding_commits(sampling, window):
+def test_any_window_commits_what_plain_decoding_commits(sampling):
     target = target_of()
     prompt = some_prompt(100)
     truth, _ = plain(target, prompt, sampling, 48)
-    for seed in range(3):
+    for seed, window in enumerate(WINDOWS):
         tokens = speculate(target, prompt, sampling, truth, window, seed)
         assert tokens[: len(truth)] == truth
     assert target.kv_used == 64  # the padding rows' own
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("window", [chain, tree, lambda c, t: tree(c, t, first=False)])
-@pytest.mark.parametrize("length", [5, 120, 230, 300])
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize(
+    ("length", "window", "dtype", "family"),
+    every_pair([5, 120, 230, 300], WINDOWS, [torch.float32, torch.bfloat16], ["llama", "gemma2"]),
+)
 def test_every_path_has_the_logits_of_plain_decoding_bit_for_bit(length, window, dtype, family):
     target = target_of(dtype, family=family)
     prompt = some_prompt(length)
@@ -148,8 +151,7 @@ def test_every_path_has_the_logits_of_plain_decoding_bit_for_bit(length, window,
     assert len(compared) > 30
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(("sampling", "dtype"), zip(SAMPLINGS, [torch.float32, torch.bfloat16] * 3, strict=True))
 def test_a_resumed_stream_goes_on_as_if_nothing_had_happened(sampling, dtype):
     target = target_of(dtype)
     prompt = some_prompt(290)  # two chunks

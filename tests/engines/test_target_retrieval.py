@@ -13,6 +13,7 @@ from actors.verifier.sources.lookup import Library
 from actors.verifier.timing import measure_target
 from protocols.messages import Sampling
 from tests.engines.tiny import VOCAB, info, make
+from tests.world.pairs import every_pair
 from tests.world.table import Table, asked
 
 
@@ -41,9 +42,10 @@ SAMPLINGS = [
 ]
 
 
-@pytest.mark.parametrize("rows_agree", [(*ROWS, *LARGE), (4, 8, 16, 32)])
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("method", ["pld", "sam", "rest", "lookahead", "auto"])
+@pytest.mark.parametrize(
+    ("method", "sampling", "rows_agree"),
+    every_pair(["pld", "sam", "rest", "lookahead", "auto"], SAMPLINGS, [(*ROWS, *LARGE), (4, 8, 16, 32)]),
+)
 def test_the_text_is_that_of_plain_decoding(method, sampling, rows_agree, tmp_path):
     target = target_of(rows_agree=rows_agree)
     chance = random.Random(3)

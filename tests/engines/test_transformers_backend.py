@@ -17,9 +17,10 @@ from actors.engines.flat_batch import FlatBatch, align
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.weights.packed import can_pack
 from protocols.errors import ModelError
-from tests.engines.tiny import COMMON, FAMILIES, VOCAB, info, make
+from tests.engines.tiny import COMMON, VOCAB, info, make
 
 SLOTS = 512
+KINDS = ["llama-tied", "mistral-sliding", "gemma2", "gpt2", "gpt-oss"]  # test_families.py has all
 
 
 def plain(family: str, tokens: list[int]) -> torch.Tensor:
@@ -51,14 +52,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
     torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_prompt_in_one_forward_agrees_with_the_plain_model(family):
-    tokens = ids(30)
-    out = run(engine_for(family), tokens, range(30), range(30), [range(i + 1) for i in range(30)])
-    close(out, plain(family, tokens))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", KINDS)
 def test_scattered_slots_agree_with_the_plain_model(family):
     tokens = ids(24)
     where = torch.randperm(200, generator=torch.Generator().manual_seed(1))[:24].tolist()
@@ -68,7 +62,7 @@ def test_scattered_slots_agree_with_the_plain_model(family):
     close(torch.cat([first, rest]), plain(family, tokens))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", KINDS)
 def test_a_branching_tree_agrees_with_one_plain_forward_per_branch(family):
     prompt, tree = ids(12), ids(6, seed=2)
     parents = [-1, 0, 0, 1, 2, -1]
@@ -88,7 +82,7 @@ def test_a_branching_tree_agrees_with_one_plain_forward_per_branch(family):
         close(out[node], plain(family, [*prompt, *(tree[n] for n in path)])[-1])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", KINDS)
 def test_rolling_back_is_forgetting_slots(family):
     prompt, wrong, right = ids(15), ids(4, seed=3), ids(4, seed=4)
     engine = engine_for(family)
@@ -99,7 +93,7 @@ def test_rolling_back_is_forgetting_slots(family):
     close(out, plain(family, prompt + right)[15:])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", KINDS)
 def test_two_requests_in_one_flat_batch_do_not_see_each_other(family):
     a, b = ids(9, seed=5), ids(14, seed=6)
     engine = engine_for(family)

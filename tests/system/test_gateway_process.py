@@ -68,20 +68,6 @@ def test_what_can_never_be_right_ends_it_with_a_sentence(wrong, tmp_path):
     assert done.returncode == 1 and done.stderr.startswith("duoactor: ") and len(done.stderr.splitlines()) == 1
 
 
-def shown() -> dict[str, str]:
-    """What the README and the example say about the openai client."""
-    (block,) = re.findall(r"```python\n(from openai .*?)```", (ROOT / "README.md").read_text(), re.S)
-    return {"README": block, "example": (ROOT / "examples" / "openai_client.py").read_text()}
-
-
-@pytest.mark.parametrize("where", shown())
-def test_what_is_shown_runs_as_it_stands(base, where):
-    code = shown()[where].replace("http://127.0.0.1:8000/v1", base).replace('api_key="none"', 'api_key="secret"')
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
-    assert done.returncode == 0, done.stderr
-    assert "tokens/s" in done.stdout or "tokens_per_second" in done.stdout
-
-
 def test_the_example_of_tools_calls_its_function_and_hands_the_result_back(base):
     code = (ROOT / "examples" / "openai_tools.py").read_text()
     code = code.replace("http://127.0.0.1:8000/v1", base).replace('api_key="none"', 'api_key="secret"')

@@ -134,11 +134,10 @@ def test_a_drafter_that_retrieves_serves_every_method(method, kind, store):
 
 @pytest.mark.parametrize("method", PARALLEL)
 @pytest.mark.parametrize("kind", ["pld", "sam", "rest"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_nor_does_a_bad_network_in_front_of_it_change_a_token(method, kind, temperature, store):
+def test_nor_does_a_bad_network_in_front_of_it_change_a_token(method, kind, store):
     faulty = only("Open", "Verdict", "Close", "Grow", "Resync", "Budget", "DraftStats")
     for seed in range(3):
-        sampling = Sampling(temperature=temperature, seed=seed, max_tokens=50)
+        sampling = Sampling(temperature=1.0 * (seed % 2), seed=seed, max_tokens=50)
         network = MemoryNetwork(seed, drop=0.2, duplicate=0.2, reorder=0.3, delay=5, faulty=faulty)
         name = f"rest:{store}" if kind == "rest" else kind
         chunks = run(drafted(name, method, sampling, network))

@@ -132,11 +132,10 @@ def sources(tmp_path_factory):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("gamma", [1, 4, 9])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_text_is_the_targets_own_whatever_the_channel_does(method, gamma, temperature, sources):
+def test_the_text_is_the_targets_own_whatever_the_channel_does(method, gamma, sources):
     language = ToyLanguage(eos_rate=0.01)
     for seed in range(12):
-        sampling = Sampling(temperature=temperature, seed=seed, max_tokens=40)
+        sampling = Sampling(temperature=0.8 * (seed % 3 > 0), seed=seed, max_tokens=40)
         pair = Pair(seed, method, gamma, seed % 4, sampling, language, 0.8, drop=0.15, repeat=0.15, sources=sources)
         assert pair.run() == language.continuation(PROMPT, sampling)
 

@@ -11,6 +11,7 @@ from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.weights.grouped import Rounded
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import PanelLinear, Panels, quickest_linear
+from tests.world.pairs import every_pair
 
 
 def team_of(*helpers):
@@ -33,14 +34,15 @@ def team(request):
     return team_of(request.param)
 
 
-@pytest.mark.parametrize("halves", [torch.float16, torch.bfloat16, None])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("packed", [True, False])
+SIZES = [(40, 48), (48, 2200), (72, 48), (192, 48), (72, 1100)]  # more inputs than a block, and fewer
+
+
 @pytest.mark.parametrize(
-    "outputs, inputs", [(40, 48), (48, 2200), (72, 48), (192, 48), (72, 1100)]
-)  # more inputs than a block
-def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, inputs, packed, bias, halves, team):
-    chance = torch.Generator().manual_seed(0)
+    ("size", "halves", "packed", "bias", "helpers"),
+    every_pair(SIZES, [torch.float16, torch.bfloat16, None], [True, False], [True, False], [0, 2]),
+)
+def test_panels_give_the_plain_product_and_every_row_its_own_bits(size, halves, packed, bias, helpers):
+    (outputs, inputs), team, chance = size, team_of(helpers), torch.Generator().manual_seed(0)
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     if halves is not None:
         weight = weight.to(halves).float()
@@ -55,10 +57,11 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, input
         assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("packed", [True, False])
-def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(packed, kind, team):
-    chance = torch.Generator().manual_seed(0)
+@pytest.mark.parametrize(
+    ("kind", "packed", "helpers"), every_pair([torch.float32, torch.float16, torch.bfloat16], [True, False], [0, 2])
+)
+def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(packed, kind, helpers):
+    team, chance = team_of(helpers), torch.Generator().manual_seed(0)
     team.make_room(19 * 1200)
 
     def panels(outputs, inputs):
