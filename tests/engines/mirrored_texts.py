@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from actors.engines.drafts.draft import Draft
-from actors.engines.generic.engine import TransformersEngine
 from actors.models import Leaf
 from protocols.messages import Sampling
-from tests.engines.tiny import VOCAB, info, make
+from tests.engines import tiny
+from tests.engines.tiny import VOCAB, make
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,7 @@ def one_thread():
 
 
 def engine_of(slots=4096, family="llama"):
-    model = make(family)
-    return TransformersEngine(model, info(model), slots)
+    return tiny.engine_of(make(family), slots)
 
 
 def some_prompt(length, seed=0):

@@ -58,8 +58,8 @@ def test_a_tensor_that_was_left_on_the_host_is_an_error(fake_cuda):  # noqa: F81
 
 @pytest.mark.parametrize(
     "family, dtype, sampling",
-    [(family, dtype, "greedy") for family in (*FUSED, *GENERIC) for dtype in DTYPES]
-    + [(family, torch.bfloat16, sampling) for family in ("llama", "gemma2") for sampling in SAMPLED],
+    [(family, DTYPES[number % 2], "greedy") for number, family in enumerate(("qwen2", *GENERIC))]
+    + [(("llama", "gemma2")[number % 2], torch.bfloat16, sampling) for number, sampling in enumerate(SAMPLED)],
 )
 def test_a_round_reads_from_the_device_once(fake_cuda, family, dtype, sampling):  # noqa: F811
     target = Target(engine_of(family, dtype), rows_agree=ROWS)
@@ -71,10 +71,9 @@ def test_a_round_reads_from_the_device_once(fake_cuda, family, dtype, sampling):
         assert len(fake_cuda.reads) == 1, fake_cuda.reads
 
 
-@pytest.mark.parametrize("family", ["Lfm2", "Qwen3_5"])
-def test_so_does_a_round_with_recurrent_layers(fake_cuda, family):  # noqa: F811
+def test_so_does_a_round_with_recurrent_layers(fake_cuda):  # noqa: F811
     with unset_fake_temporarily():
-        model = model_of(family)
+        model = model_of("Qwen3_5")
     model = on_cuda(model, torch.bfloat16)
     target = Target(TransformersEngine(model, info(model), 4096), rows_agree=ROWS)
     handles = [begun(target), begun(target)]
@@ -84,9 +83,8 @@ def test_so_does_a_round_with_recurrent_layers(fake_cuda, family):  # noqa: F811
         assert len(fake_cuda.reads) == 1, fake_cuda.reads
 
 
-@pytest.mark.parametrize("family", FUSED)
-def test_a_recorded_greedy_round_is_sent_without_waiting(fake_cuda, family):  # noqa: F811
-    target = Target(engine_of(family, torch.bfloat16), rows_agree=ROWS)
+def test_a_recorded_greedy_round_is_sent_without_waiting(fake_cuda):  # noqa: F811
+    target = Target(engine_of("qwen3", torch.bfloat16), rows_agree=ROWS)
     handles = [begun(target), begun(target), begun(target)]
     for streams in (handles[:1], handles):
         fake_cuda.writes.clear()
@@ -121,9 +119,8 @@ def test_accepted_siblings_logprobs_and_top_p_stay_on_the_device(fake_cuda, fami
     assert len(fake_cuda.reads) == 5, fake_cuda.reads
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_a_stream_resumes_on_the_device(fake_cuda, family):  # noqa: F811
-    target = Target(engine_of(family, torch.bfloat16), rows_agree=ROWS)
+def test_a_stream_resumes_on_the_device(fake_cuda):  # noqa: F811
+    target = Target(engine_of("llama", torch.bfloat16), rows_agree=ROWS)
     handle = target.open(PROMPT, Sampling(max_tokens=50), generated=list(range(30)))
     while (outcome := target.prefill(handle)) is None:
         pass
@@ -132,7 +129,7 @@ def test_a_stream_resumes_on_the_device(fake_cuda, family):  # noqa: F811
 
 @pytest.mark.parametrize(
     "family, sampling",
-    [*((family, "greedy") for family in ("llama", "qwen3", "gemma3")), *(("llama", s) for s in SAMPLED)],
+    [("llama", "greedy"), ("gemma3", "greedy"), ("llama", "top-k and min-p"), ("llama", "penalties")],
 )
 def test_a_draft_step_reads_from_the_device_twice(fake_cuda, family, sampling):  # noqa: F811
     draft = Draft(engine_of(family, torch.bfloat16, exact=False))

@@ -120,6 +120,7 @@ def test_a_forward_that_fails_leaves_the_mirrors_as_they_were(monkeypatch):
         raise RuntimeError("as asked")
 
     monkeypatch.setattr(engine, "forward", broken)
+    monkeypatch.setattr(engine, "pick", broken)
     for _ in range(draft.scratch_slots):
         with pytest.raises(RuntimeError, match="as asked"):
             draft.expand([Leaf(one, 5, ()), Leaf(one, 6, ()), root(two)])

@@ -12,10 +12,8 @@ import transformers
 from msgspec.structs import replace
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from actors.engines.decoder.configuration import is_plain, spec_of, supports
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.configuration import is_plain, spec_of
 from actors.engines.generic import engine as backend
-from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
@@ -24,7 +22,7 @@ from actors.verifier.sources.memory import Memory
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 from tests.engines.families import FAMILIES, REFUSED, VARIANTS, model_of
-from tests.engines.tiny import COMMON, VOCAB, info, make_model
+from tests.engines.tiny import COMMON, VOCAB, engine_of, make_model
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -36,10 +34,6 @@ PROMPT, COUNT = [5 + 7 * i % 150 for i in range(21)], 24
 SAMPLING = Sampling(max_tokens=COUNT, ignore_eos=True, repetition_penalty=PENALTY)
 METHODS = (Method.VANILLA, Method.AUTO)
 DRAFTER = {"vocab_size": VOCAB, "tokenizer_digest": "tiny-tokenizer"}
-
-
-def engine_of(model):
-    return (LlamaEngine if supports(model.config) else TransformersEngine)(model, info(model), 4096)
 
 
 def greedy(model) -> list[int]:

@@ -104,7 +104,7 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("family", "attention"), zip(OURS, cycle([attend_folded, gathered.attend_as_eager]), strict=False)
+    ("family", "attention"), [*zip(OURS, cycle([attend_folded, gathered.attend_as_eager]), strict=False)]
 )
 def test_every_family_agrees_with_the_plain_model_when_replayed(family, attention):
     tokens = ids(300)

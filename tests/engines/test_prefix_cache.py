@@ -20,7 +20,7 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def target_of(family="llama", dtype=torch.float32, slots=8192, engine=TransformersEngine, rows_agree=None):
+def target_of(family="llama", dtype=torch.float32, slots=8192, engine=LlamaEngine, rows_agree=None):
     """``rows_agree``: None: what this machine finds."""
     model = make(family).to(dtype)
     return Target(Spy(engine(model, info(model), slots)), rows_agree=rows_agree)

@@ -177,7 +177,7 @@ def test_a_round_that_failed_behind_its_forward_is_done_again_with_the_same_resu
 
 
 def test_a_text_whose_slots_moved_goes_on_with_its_state():
-    name, prompts = "Qwen3_5", [PROMPT * 3, PROMPT[::-1] * 3, PROMPT[3:] * 4]
+    name, prompts = "fused Qwen3_5", [PROMPT * 3, PROMPT[::-1] * 3, PROMPT[3:] * 4]
     roomy = Target(engine_of(name, 4096), rows_agree=ROWS)
     expected = [alone(roomy, prompt, count=298) for prompt in prompts]
     tight = Target(engine_of(name, TRASH + 3 * 512), rows_agree=ROWS)

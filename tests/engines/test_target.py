@@ -3,14 +3,13 @@ import random
 import pytest
 import torch
 
-from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import ROOT, Window
 from actors.tree.accept import depths_of
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import Sampling
-from tests.engines.tiny import VOCAB, info, make
+from tests.engines.tiny import VOCAB, engine_of, make
 from tests.world.pairs import every_pair
 
 
@@ -20,7 +19,7 @@ def one_thread():
 
 
 class Spy:
-    """An engine that keeps the last logits."""
+    """An engine that keeps the last logits, which it also hands over where it could choose tokens by itself."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -30,6 +29,9 @@ class Spy:
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
+    def pick(self, *_):
+        return None
+
     def forward(self, batch, *args):
         self.rows = len(batch.tokens)
         self.logits = self.engine.forward(batch, *args)
@@ -38,7 +40,7 @@ class Spy:
 
 def target_of(dtype=torch.float32, slots=4096, rows_agree=ROWS, family="llama"):
     model = make(family).to(dtype)
-    return Target(Spy(TransformersEngine(model, info(model), slots)), rows_agree=rows_agree)
+    return Target(Spy(engine_of(model, slots)), rows_agree=rows_agree)
 
 
 def begin(target, prompt, sampling, generated=()):
@@ -151,7 +153,7 @@ def test_every_path_has_the_logits_of_plain_decoding_bit_for_bit(length, window,
     assert len(compared) > 30
 
 
-@pytest.mark.parametrize(("sampling", "dtype"), zip(SAMPLINGS, [torch.float32, torch.bfloat16] * 3, strict=True))
+@pytest.mark.parametrize(("sampling", "dtype"), [*zip(SAMPLINGS, [torch.float32, torch.bfloat16] * 3, strict=True)])
 def test_a_resumed_stream_goes_on_as_if_nothing_had_happened(sampling, dtype):
     target = target_of(dtype)
     prompt = some_prompt(290)  # two chunks

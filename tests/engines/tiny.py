@@ -20,6 +20,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from actors.engines.decoder.configuration import supports
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.generic.engine import TransformersEngine
 from actors.models import ModelInfo
 
 VOCAB = 160
@@ -67,6 +70,11 @@ def make_model(build, seed: int = 0):
         for name, parameter in model.named_parameters():
             parameter.mul_(4.0 if parameter.ndim > 1 and "embed" not in name else 1.0)
     return model.eval()
+
+
+def engine_of(model, slots: int = 4096) -> LlamaEngine | TransformersEngine:
+    """The one that a user would get."""
+    return (LlamaEngine if supports(model.config) else TransformersEngine)(model, info(model), slots)
 
 
 def info(model) -> ModelInfo:
