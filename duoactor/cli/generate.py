@@ -11,14 +11,14 @@ import click
 
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Place, json_option, place_options, request_options, struct_options
-from duoactor.cli.sections import SAMPLING, Command
+from duoactor.cli.options import Place, json_option, place_options, scored_request_options
+from duoactor.cli.sections import Command
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
 from duoactor.client.request import Completion
 from duoactor.client.sync_client import Stream
 from protocols.errors import ConfigError
-from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling
+from protocols.messages import ChatTurn, Chunk, RequestStats
 
 colour_option = click.option(
     "--color",
@@ -65,8 +65,7 @@ def show(stream: Stream, chunks: Iterator[Chunk], colour: str, parts: list[tuple
 @click.command(cls=Command)
 @click.argument("prompt")
 @click.option("--chat", "as_chat", is_flag=True, help="treat PROMPT as a question: apply the model's chat template")
-@request_options
-@struct_options(Sampling, section=SAMPLING, only=("logprobs",))
+@scored_request_options
 @place_options
 @colour_option
 @json_option
@@ -77,7 +76,6 @@ def generate(
     prompt: str,
     as_chat: bool,
     request: dict[str, Any],
-    logprobs: int | None,
     place: Place,
     color: str,
     as_json: bool,
@@ -89,10 +87,8 @@ def generate(
               duoactor generate --chat "Wie geht es dir?" --temperature 0.7 --seed 3
               cat report.txt | duoactor generate - --json
     """
-    if logprobs is not None:
-        if not as_json:
-            raise click.UsageError("--logprobs is shown with --json only")
-        request["logprobs"] = logprobs
+    if "logprobs" in request and not as_json:
+        raise click.UsageError("--logprobs is shown with --json only")
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise ConfigError("the prompt is empty: give a text, or - to read it from standard input")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -22,9 +23,7 @@ from duoactor.cli.options import json_option
     help="type of the weights  [SRC's]",
 )
 @json_option
-def inflate(
-    source: str, destination: str, layers: int, hidden: int, intermediate: int, dtype: str | None, as_json: bool
-) -> None:
+def inflate(source: str, destination: str, as_json: bool, **size: Any) -> None:
     """Write a model with another's function at a larger cost.
 
     It adds layers that change nothing and pads matrices with zeros. The text, and how often a draft is accepted, stay
@@ -42,15 +41,7 @@ def inflate(
         shown.show(f"writing {destination}: {done / 1e9:.1f} of {size / 1e9:.1f} GB ({done / max(1, size):.0%})")
 
     try:
-        shape = write(
-            config.resolve_model(source, "target", "SRC"),
-            destination,
-            layers=layers,
-            hidden=hidden,
-            intermediate=intermediate,
-            dtype=dtype,
-            progress=progress,
-        )
+        shape = write(config.resolve_model(source, "target", "SRC"), destination, **size, progress=progress)
     finally:
         shown.show("")
     if as_json:

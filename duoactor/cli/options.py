@@ -206,8 +206,8 @@ method_option = click.option(
 )
 
 
-NO_FLAG = ("skip_special_tokens", "logprobs")  # a flag could not say no; `generate --json` alone has a place for them
-REQUESTED = [name for name in Sampling.__struct_fields__ if name not in NO_FLAG]
+SCORED = [name for name in Sampling.__struct_fields__ if name != "skip_special_tokens"]  # a flag could not say no
+REQUESTED = [name for name in SCORED if name != "logprobs"]  # `generate --json` alone has a place for them
 
 
 def _request(method: str, num_speculative_tokens: int, sequences: int, **values: object) -> dict[str, Any]:
@@ -220,15 +220,19 @@ def _speculation_option(flag: str, text: str) -> Callable[[F], F]:
     return click.option(flag, cls=SectionOption, section=SPECULATION, default=0, metavar="N", type=whole, help=text)
 
 
-request_options = _as_one(
-    "request",
-    _request,
-    (*REQUESTED, "method", "num_speculative_tokens", "sequences"),
-    struct_options(Sampling, section=SAMPLING, only=REQUESTED),
-    method_option,
-    _speculation_option("--num-speculative-tokens", "draft length gamma; 0 lets it adapt  [0]"),
-    _speculation_option("--sequences", "number of draft sequences; 0 lets it adapt  [0]"),
-)
+def _request_options(sampling: Sequence[str]) -> Callable[[F], F]:
+    return _as_one(
+        "request",
+        _request,
+        (*sampling, "method", "num_speculative_tokens", "sequences"),
+        struct_options(Sampling, section=SAMPLING, only=sampling),
+        method_option,
+        _speculation_option("--num-speculative-tokens", "draft length gamma; 0 lets it adapt  [0]"),
+        _speculation_option("--sequences", "number of draft sequences; 0 lets it adapt  [0]"),
+    )
+
+
+request_options, scored_request_options = _request_options(REQUESTED), _request_options(SCORED)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="print one JSON document on stdout, nothing else")
 config_option = click.option(

@@ -6,16 +6,18 @@ import dataclasses
 import errno
 import os
 import sys
+from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
+from msgspec import Meta
 
-from actors.settings import DrafterSettings, VerifierSettings
+from actors.settings import DrafterSettings, Settings, VerifierSettings
 from duoactor import config
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Logs, config_option, json_option, log_options, struct_options
+from duoactor.cli.options import Logs, config_option, json_option, log_options, settings_from, struct_options
 from duoactor.cli.sections import Command
 from duoactor.cli.up_models import up_models
 from duoactor.cli.up_on_ray import up_on_ray
@@ -30,6 +32,22 @@ from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 
 
+class Launcher(StrEnum):
+    LOCAL = "local"
+    RAY = "ray"
+
+
+class UpOptions(Settings, frozen=True, kw_only=True):
+    """What is started, and where."""
+
+    http: Annotated[str, Meta(description="HOST:PORT to serve OpenAI's HTTP API at, too, such as 127.0.0.1:8000")] = ""
+    learn: Annotated[
+        bool, Meta(description="train the draft model on what is served, and use it where it is better")
+    ] = False
+    launcher: Annotated[Launcher, Meta(description="where: on this host or on a Ray cluster")] = Launcher.LOCAL
+    verifiers: Annotated[int, Meta(description="number of verifiers, with --launcher ray", ge=1, le=64)] = 1
+
+
 @click.command(cls=Command)
 @config_option
 @struct_options(VerifierSettings, section="Verifier", common=("target",))
@@ -37,40 +55,12 @@ from protocols.address import default_address
 @click.option(
     "--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="number of drafters  [1]"
 )
-@click.option(
-    "--http", default=None, metavar="HOST:PORT", help="also serve OpenAI's HTTP API there, such as 127.0.0.1:8000"
-)
+@struct_options(UpOptions)
 @struct_options(GatewaySettings, section="Gateway, with --http", leave_out=NOT_THE_GATEWAYS)
-@click.option("--learn", is_flag=True, help="train the draft model on what is served, and use it where it is better")
-@click.option(
-    "--launcher",
-    default="local",
-    type=click.Choice(["local", "ray"]),
-    help="where: on this host or on a Ray cluster  [local]",
-)
-@click.option(
-    "--verifiers",
-    default=1,
-    type=click.IntRange(1, 64),
-    metavar="N",
-    help="number of verifiers, with --launcher ray  [1]",
-)
 @json_option
 @log_options
 @click.pass_obj
-def up(
-    environment: Environment,
-    /,
-    file: str,
-    count: int | None,
-    http: str | None,
-    learn: bool,
-    launcher: str,
-    verifiers: int,
-    as_json: bool,
-    logs: Logs,
-    **flags: Any,
-) -> int:
+def up(environment: Environment, /, file: str, count: int | None, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Start verifier, drafter and controller, and keep them up.
 
     An actor that crashes is started again. Ctrl-C stops them all, a second one at once. With --json the actors are
@@ -84,18 +74,19 @@ def up(
               duoactor up --config duo.toml
               duoactor up --launcher ray --verifiers 2 --drafters 8
     """
+    options = settings_from(UpOptions, {}, flags)
+    read = partial(read_wanted, file, drafters=count, http=options.http or None)
     try:
         if models := config.read(file).models:
-            if launcher == "ray" or learn or as_json:
+            if options.launcher is Launcher.RAY or options.learn or as_json:
                 raise ClashError(f"{file} has [models], which go without --launcher, --learn and --json")
-            read = partial(read_wanted, file, drafters=count, http=http)
             return up_models({name: partial(read, {**flags, **one}) for name, one in models.items()}, environment, logs)
-        wanted = read_wanted(file, flags, drafters=count, http=http, learn=learn)
+        wanted = read(flags, learn=options.learn)
     except ClashError as error:
         raise click.UsageError(str(error)) from None
-    if launcher == "ray":
-        return up_on_ray(wanted, verifiers, as_json, logs.flags)
-    if verifiers != 1:
+    if options.launcher is Launcher.RAY:
+        return up_on_ray(wanted, options.verifiers, as_json, logs.flags)
+    if options.verifiers != 1:
         raise click.UsageError("several verifiers need several hosts: give --launcher ray, too")
     bound = msgspec.structs.replace(wanted.verifier, bind=wanted.verifier.bind or default_address())
     deployment = environment.deploy(dataclasses.replace(wanted, verifier=bound), logs.flags)

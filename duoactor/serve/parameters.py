@@ -47,8 +47,19 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
         return str((self.method or "") if self.speculative else Method.VANILLA)
 
 
-class SamplingParameters(Speculation, frozen=True, kw_only=True):
-    """Parameters of OpenAI's API and of vLLM's that chat and text completions share, with their defaults."""
+class ExtraSampling(Speculation, frozen=True, kw_only=True):
+    """Parameters of vLLM's that OpenAI's API has not."""
+
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+
+class SamplingParameters(ExtraSampling, frozen=True, kw_only=True):
+    """Parameters that chat and text completions share, with their defaults."""
 
     model: str = ""
     n: ChoiceCount = 1
@@ -56,18 +67,12 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
     stream_options: StreamOptions = StreamOptions()
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     stop: str | tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     trace: bool = False
-    ignore_eos: bool = False
     logit_bias: dict[str, float] = {}
-    skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
