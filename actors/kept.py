@@ -49,7 +49,7 @@ def told_slots(slots: int) -> int:
 
 
 def kept_of_files(kind: type[T], files: Iterable[Path], find: Callable[[], T]) -> T:
-    """What an earlier start found out of these files, while they have the same sizes and times; else what is found
+    """An earlier start's findings about files, while they have the same sizes and times; else what is found
     now."""
     return _kept(kind, (sorted(map(_identity, files)), _versions()), find)
 
@@ -93,7 +93,7 @@ def _named(model: ModelInfo) -> tuple[object, ...]:
 
 
 def _machine() -> tuple[object, ...]:
-    """The processor and what this process may use of it."""
+    """The processor and the CPUs that this process may use."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return (_processor(), os.cpu_count(), cpus, os.environ.get("OMP_NUM_THREADS", ""), _versions())
 

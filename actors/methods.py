@@ -12,7 +12,7 @@ from protocols.messages import FailureCode, Method
 
 REST_NODES = 63
 EVERY_SOURCE = ("prediction", "text", "memory", "datastore", "drafter", "inline", "head")
-LOOKAHEAD_NODES = 55  # a window of 4 levels and 7 columns without the root, and 7 guesses of 4 tokens
+LOOKAHEAD_NODES = 55  # a window of 4 levels and 7 columns without the root, and 7 n-grams of 4 tokens
 
 # Which nodes of the tree are verified in a round: none, so that the root alone is; the likeliest path; those that are
 # worth their time; or all that the verifier's own proposer has proposed.

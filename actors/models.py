@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RENDERING, NOTHING_READ = Rendering(), Reading()
 DEFAULT_NODES = 31  # of the largest window of a request that names no other number: 32 rows with the root
-LONGEST_DRAFT = 32  # tokens of a phase whose length nobody named: as many as such a window has rows
+LONGEST_DRAFT = 32  # tokens of a phase where no length is named: the rows of such a window
 MAX_FAILURES = 3  # of a model in a row: then no request is the cause, and a process ends, to be started anew
 
 
@@ -116,7 +116,7 @@ class TargetModel(Protocol):
     @property
     def branches(self) -> bool:
         """Whether a window may hold more than one path. Rows of other paths have the bits of plain decoding, or differ
-        in float32's last digits (with experts, or on a device whose sums depend on shapes)."""
+        in float32's last digits (with experts, or on a device with sums that depend on shapes)."""
         ...
 
     @property

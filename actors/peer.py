@@ -144,7 +144,7 @@ class Line:
         return self.known and self.link.send(wire.encode(message))
 
     def busy(self, seconds: float) -> None:
-        """Announce to the verifier a silence of that length."""
+        """Announce a silence of this length to the verifier."""
         self._take(self._handshake.busy(seconds))
 
     async def beat(self) -> None:

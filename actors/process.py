@@ -29,7 +29,7 @@ CLOCK = time.monotonic  # uvloop's own counts whole milliseconds: too coarse for
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Rare garbage collections while an actor loads, and none of what it has loaded."""
+    """Rare garbage collections while an actor loads, and none of its loaded objects."""
     usual = gc.get_threshold()
     gc.set_threshold(LOADING)
     try:

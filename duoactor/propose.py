@@ -1,4 +1,4 @@
-"""Running a drafter whose guesses come from the caller's own code instead of a draft model."""
+"""A drafter with the caller's own code in place of a draft model."""
 
 from __future__ import annotations
 

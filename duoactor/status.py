@@ -95,7 +95,7 @@ def agreement(shares: Sequence[float]) -> str:
 
 
 def tokens_by_source(counters: Mapping[str, int]) -> str:
-    """Who named how many of the accepted tokens; one that two named counts for both. Empty: there were none."""
+    """Accepted tokens by source; a token named by two counts for both. Empty: there were none."""
     found = {name.removeprefix(SOURCE): n for name, n in counters.items() if name.startswith(SOURCE) and n}
     return ", ".join(f"{name} {count:,}" for name, count in sorted(found.items(), key=lambda one: -one[1]))
 
@@ -118,14 +118,14 @@ def cores_and_rates(target: TargetStatus) -> list[tuple[str, str]]:
 
 
 def taking(target: TargetStatus) -> str:
-    """What a stream takes of the KV pool, and beside it; empty where nobody knows."""
+    """A stream's share of the KV pool, and memory beside it; empty where unknown."""
     each, beside = target.reading.token_bytes, target.reading.stream_bytes
     parts = [f"{each / 1e3:,.1f} kB a token"] * bool(each) + [f"{beside / 1e6:,.1f} MB a stream"] * bool(beside)
     return f"keys and values take {' and '.join(parts)}" if parts else ""
 
 
 def reading(target: TargetStatus) -> str:
-    """Format, bytes a token, share of the memory's bandwidth, and what would be faster; empty where nobody knows."""
+    """Format, bytes a token, share of the memory's bandwidth, and what would be faster; empty where unknown."""
     reads = target.reading
     if not reads.read_bytes:
         return ""

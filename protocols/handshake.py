@@ -83,7 +83,7 @@ class Handshake:
         return Step(Heartbeat())
 
     def busy(self, seconds: float) -> Step:
-        """Announce a computation of that length, without reading or sending meanwhile. It is only of use for a
+        """Announce a computation of this length, without reading or sending meanwhile. It is only of use for a
         drafter."""
         return Step(Heartbeat(min(1000 * seconds, MAX_BUSY_MS))) if self.known else Step()
 

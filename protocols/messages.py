@@ -114,7 +114,7 @@ class Sampling(Struct, frozen=True):
     min_p: Probability = 0.0
     repetition_penalty: RepetitionPenalty = 1.0  # over prompt and output, as in transformers
     presence_penalty: Penalty = 0.0  # over the output, as in OpenAI's API
-    frequency_penalty: Penalty = 0.0  # likewise
+    frequency_penalty: Penalty = 0.0  # 0: none
     stop: StopStrings = ()
     stop_token_ids: StopTokens = ()
     max_tokens: MaxTokens = 256
@@ -194,10 +194,10 @@ class Thinking(Struct, frozen=True):
     begin: Label = ""  # in front of a thought
     end: Label = ""  # behind it
     markup: Markup = ()  # other texts that stand between thoughts and answers and belong to neither
-    special: NamedTokens = ()  # the special tokens in all of these
+    special: NamedTokens = ()  # the special tokens in these marks
     opens: bool = False  # the prompt ends inside a thought
-    opens_on: bool = False  # likewise where the variable enable_thinking is true
-    opens_off: bool = False  # likewise where it is false
+    opens_on: bool = False  # where the variable enable_thinking is true
+    opens_off: bool = False  # where enable_thinking is false
 
 
 class TokenLogprobs(Struct, frozen=True):
@@ -231,8 +231,8 @@ class RequestStats(Struct, frozen=True):
     cached_tokens: Position = 0  # of the prompt: not computed again, because an earlier one began with them
     forced_tokens: Count = 0  # accepted tokens that were the only ones a grammar allowed
     prediction_tokens: Position = 0  # of the request's prediction
-    predicted_tokens: Position = 0  # of those, that the output has in their place
-    foreseen_rounds: Count = 0  # at whose end drafts below the target's own token were there already
+    predicted_tokens: Position = 0  # tokens of the prediction that the output has in their place
+    foreseen_rounds: Count = 0  # rounds that ended with drafts below the target's own token there already
 
 
 class DrafterStatus(Struct, frozen=True):
@@ -244,7 +244,7 @@ class DrafterStatus(Struct, frozen=True):
     leases: Count
     step_us: StepMicroseconds  # of one leaf, as measured
     drafted: Count  # draft tokens that were verified
-    accepted: Count  # of those
+    accepted: Count  # draft tokens
     dropped: Count  # messages that were fenced off
     host: Label = ""
     pid: ProcessId = 0
@@ -285,7 +285,7 @@ class TargetStatus(Struct, frozen=True):
     device: Label
     dtype: Label
     kv_slots: Count  # tokens that the pool holds
-    kv_used: Count  # of those, by open requests
+    kv_used: Count  # slots, by open requests
     kv_cached: Count = 0  # slots that hold prefixes for later prompts; they are free as soon as a request needs them
     rows_agree: RowCounts = ()  # window row counts that gave equal bits in the start-up self-check
     branches: bool = True  # whether windows may hold more than the likeliest path, see the self-check
@@ -321,7 +321,7 @@ class RequestStatus(Struct, frozen=True):
     method: Label
     state: Label  # "queued", "prefill", "decode"
     tokens: Position  # of its output
-    drafter: Label = ""  # actor id of who has its lease; "": nobody
+    drafter: Label = ""  # actor id of the holder of its lease; "": none
 
 
 class Kind(Struct, frozen=True, order=True):

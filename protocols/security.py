@@ -113,7 +113,7 @@ class Security:
             try:
                 roles |= read_roles(path) if read_key(path, "public") == key else set()
             except ConfigError:
-                continue  # perhaps half-written: it admits nobody. load_security reports bad files at the start
+                continue  # perhaps half-written: it admits no peer. load_security reports bad files at the start
         return Holder(key, frozenset(roles))
 
 

@@ -21,7 +21,7 @@ from protocols.limits import Mean, within
 from protocols.messages import Budget, DraftStats, Kind, Method, RoundStats
 
 MAX_LEAVES = 8  # of one draft step: docs/experiments/policy.md
-MAX_KINDS = 64  # of requests at a load, and drafters: the one that was silent for longest is forgotten
+MAX_KINDS = 64  # of requests at a load, and drafters: the longest silent is forgotten
 WARM_UP = 6  # rounds before the first budget
 FIRST = 128  # rounds before the first trial: until then the acceptance rate is being learnt
 BLOCK = 16  # rounds of one side of a trial in turn
@@ -38,7 +38,7 @@ UNKNOWN: Points = ((1, 1000.0),)
 
 
 def at(points: Points, count: float) -> float:
-    """The time of so many rows or leaves: linear between measured points, and beyond the last two."""
+    """The time of ``count`` rows or leaves: linear between measured points, and beyond the last two."""
     if len(points) == 1:
         return points[0][1]
     i = min(max(1, bisect_left(points, (count, 0.0))), len(points) - 1)
@@ -71,7 +71,7 @@ class Rate:
 
 
 class Costs(NamedTuple):
-    """Microseconds of one stream's round where so many share it, and the chance that a draft token is right."""
+    """Microseconds of one stream's share of a round, and the chance that a draft token is right."""
 
     forward: Points
     step: Points
@@ -108,7 +108,7 @@ class Costs(NamedTuple):
         return max(range(1, LONGEST_DRAFT + 1), key=lambda gamma: self.goodput(method, gamma))
 
     def window(self, rate: float) -> int:
-        """As many tokens of a chain as bring more than their rows' time brings otherwise."""
+        """The length of a chain of which each token gains more than its row's time costs."""
         alive = 1.0
         for length in range(1, LONGEST_DRAFT + 1):
             alive *= self.chance
@@ -237,7 +237,7 @@ def _scaled(start: int, factor: float, most: int) -> int:
 
 
 class Control:
-    """The settings of all loads. ``decide`` gives the budgets of those that have had rounds since its last call."""
+    """The settings of all loads. ``decide`` gives the budgets of loads with rounds since its last call."""
 
     def __init__(self, ttl_ms: int = 5000) -> None:
         self.ttl_ms = ttl_ms

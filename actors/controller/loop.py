@@ -62,7 +62,7 @@ class Controller:
                     self._say(budget, loop.time())
 
     def _say(self, budget: Budget, now: float) -> None:
-        """A budget that differs leaves at once; one that does not, often enough to keep it and its rates alive."""
+        """A changed budget leaves at once; an unchanged one, often enough to keep it and its rates alive."""
         kind = budget.kind
         known, until = self.said.get(kind, (None, 0.0))
         if known is None or now >= until or _setting(known) != _setting(budget):

@@ -13,7 +13,7 @@ from actors.tree.tree import NO_SLOT, Node, TokenTree
 from protocols.messages import Grow, Method, Open, Resync, Verdict
 
 MAX_FORWARDS = 64  # told in one Grow
-MAX_RANKS = 64  # likewise; after a rest there are more, and the newest are enough
+MAX_RANKS = 64  # of a message, too; after a rest there are more, and the newest are enough
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Prefill:
         return self.time_s(self.chunk)
 
     def time_s(self, tokens: int) -> float:
-        """Expected time of that many tokens of a text."""
+        """Expected time of the next tokens of a text."""
         return tokens * self._token_s
 
     def due(self, growing: bool) -> bool:

@@ -22,7 +22,7 @@ UNBOUNDED = 1 << 30  # tokens of context
 
 
 def build_proposer_draft(name: str) -> ProposerDraft:
-    """The drafter of that name: ``pld``, ``sam`` or ``rest:DIR`` with a datastore. Raises ConfigError or ModelError."""
+    """The drafter by its name: ``pld``, ``sam`` or ``rest:DIR`` with a datastore. Raises ConfigError or ModelError."""
     kind, _, directory = name.partition(":")
     if kind == "rest" and directory:
         store = Datastore.open(directory)

@@ -168,8 +168,8 @@ def build_draft(
     """The drafter's model. Raises ModelError or ConfigError.
 
     ``like``: a draft model of which these are other weights. Its tokenizer is not read again, since that takes as long
-    as everything else, and holds the interpreter's lock meanwhile. ``beside``: a target on the same thread, whose
-    compute threads the draft uses as well.
+    as everything else, and holds the interpreter's lock meanwhile. ``beside``: a target on the same thread: the
+    draft uses its compute threads as well.
     """
     if head := kind_of(configuration(name)):
         raise ModelError(

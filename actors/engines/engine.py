@@ -18,7 +18,7 @@ from actors.models import ModelInfo
 class Recurrence(Protocol):
     """What a model's layers remember of texts beside the slots of the pool: recurrent ones, or those with windows."""
 
-    limit: int  # requests whose states there is room for
+    limit: int  # requests with room for their states
 
     @property
     def border(self) -> int:
@@ -57,7 +57,7 @@ class Picks:
 
     host: NDArray[np.float32]  # (rows, padded vocabulary): the logits
     ids: NDArray[np.int64]  # (rows, n): the likeliest tokens, best first; or (rows, 1): the token that sampling chooses
-    probabilities: NDArray[np.float32]  # (rows, n) of those ids; or (rows, 0)
+    probabilities: NDArray[np.float32]  # (rows, n) of the ids; or (rows, 0)
     vocabulary: int  # columns of ``host`` that are logits; those behind them are padding
 
     @property

@@ -39,7 +39,7 @@ class TextState(Protocol):
         ...
 
     def copy(self, back: int = 0) -> TextState:
-        """The state of another request whose text has begun alike, but for the last ``back`` tokens."""
+        """The state of another request with the same beginning, but for the last ``back`` tokens."""
         ...
 
 
@@ -113,7 +113,7 @@ class FlatBatch:
         return copy
 
     def pad(self, rows: int, base: int) -> None:
-        """As many rows more that nobody looks at; each sees itself alone, in one of ``SPAN`` slots from ``base`` on."""
+        """As many rows more as padding; each sees itself alone, in one of ``SPAN`` slots from ``base`` on."""
         alone = np.arange(SPAN)[None, :] == (np.arange(rows) % SPAN)[:, None]
         slots = [base + row % SPAN for row in range(rows)]
         self.add(base, [0] * rows, [0] * rows, slots, alone, padding=True)

@@ -15,7 +15,7 @@ JUDGED = 32_000  # tokens of output held to judge by: a difference of 0.01 in ag
 
 
 class _Latest:
-    """The latest texts of so many tokens."""
+    """The latest texts, bounded by their tokens."""
 
     def __init__(self, most: int) -> None:
         self.tokens = 0

@@ -41,7 +41,7 @@ Timer = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a training learns from, and what it is judged by."""
+    """The texts of a training, and the texts that judge it."""
 
     prompts: list[TrainingPrompt]
     learned: list[int]  # indices of the prompts to learn from
@@ -178,7 +178,7 @@ class Distillation:
         return measure_draft(draft, stopwatch(self.device, max(1, len(self.plan.cpus) - 1)))[1]
 
     def train(self, model: nn.Module, given: Material) -> DraftTraining:
-        """Train until the time is over. A draft that is trained further ends halfway back to what it was."""
+        """Train until the time is over. A draft that is trained further ends halfway back to its first weights."""
         torch.set_num_threads(len(self.plan.cpus))
         learner, checkpoint = DraftTraining(model, self.device), self.work.checkpoint
         begun = {name: weight.clone() for name, weight in learner.averaged.state_dict().items()}

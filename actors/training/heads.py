@@ -40,7 +40,7 @@ from protocols.errors import ConfigError
 
 COVERED = 8192  # tokens of the output layer; what a small target's head takes longest for is its own
 TOKENS = 2048  # of a batch
-PROMPTS = 512  # whose states are at hand for texts that begin alike
+PROMPTS = 512  # with states at hand for texts that begin alike
 RANKS = 8  # of the head's choices that are told apart
 REACHED = (250, 0.44)  # steps, and how often the first token then was right: docs/experiments/heads.md
 DEEPER = (0.4, 0.75)  # of the time: before these a round in training has one token, and two; a step of one costs half
@@ -48,7 +48,7 @@ CPU = torch.device("cpu")
 
 
 def taps_of(layers: int) -> tuple[int, ...]:
-    """The layers whose entering states published heads read."""
+    """The layers that published heads read the input of."""
     return 2, layers // 2, layers - 3
 
 
@@ -117,7 +117,7 @@ class Watched:
             self._features.keep(text, np.concatenate([begun, *rest]))
 
     def _whole(self, text: list[int], start: int, tapped: Tensor) -> NDArray[np.float16] | None:
-        """With the states of a beginning that was computed for an earlier text; None: nobody has them."""
+        """With the states of a beginning that was computed for an earlier text; None: there are none."""
         own: NDArray[np.float16] = tapped.half().cpu().numpy()
         if start == 0:
             return own
@@ -161,7 +161,7 @@ def head_batch(
 
 
 def _made_up(tokens: int, width: int, device: torch.device) -> HeadBatch:
-    """A text of so many tokens, of which the second half is an answer; rounds as deep as in training on average."""
+    """A text of ``tokens`` tokens, of which the second half is an answer; rounds as deep as in training on average."""
     count, depth = tokens // 2, 2
     ids = torch.arange(TOP, device=device).expand(count * depth, -1)
     return HeadBatch(

@@ -26,7 +26,7 @@ from actors.training.losses import choice
 from protocols.errors import ModelError
 
 TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
-RATE = 0.3  # of the rate that a draft is made with: what it knows already is to stay
+RATE = 0.3  # of the rate that a draft is made with: its knowledge is to stay
 LOADED = 2  # drafts to replay with: incumbent and candidate
 CPU = torch.device("cpu")
 

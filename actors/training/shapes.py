@@ -25,7 +25,7 @@ ROUNDS = 9  # of which the median counts
 
 
 def narrower(target: Any) -> list[DraftShape]:
-    """Shapes narrower than a target of this configuration, those whose step reads most weights first."""
+    """Shapes narrower than a target of this configuration, the largest step first."""
     text = target.get_text_config()
     widths = {int(text.hidden_size * f) // HEAD * HEAD for f in FRACTIONS} - {0}
     shapes = [DraftShape(width, n) for width in widths for n in LAYERS if n <= max(1, text.num_hidden_layers // 2)]

@@ -45,7 +45,7 @@ def chosen_layers(have: int, wanted: int) -> list[int]:
 
 
 def is_cut(target: Any, shape: DraftShape) -> bool:
-    """Whether a draft of ``shape`` is cut from a target of that configuration."""
+    """Whether a draft of ``shape`` is cut from a target of this configuration."""
     text = target.get_text_config()
     if shape.width != text.hidden_size or text.model_type in DIFFERENT:
         return False

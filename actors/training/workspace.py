@@ -36,7 +36,7 @@ class Workspace:
         return self._folder / "state.pt"
 
     def head(self, size: int) -> Path:
-        """The ids of the tokens that an output layer of that size covers."""
+        """The ids of the tokens that an output layer of this size covers."""
         return self._folder / f"head-{size}.npy"
 
     @property

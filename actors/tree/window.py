@@ -63,9 +63,9 @@ class Candidates(NamedTuple):
 
 
 def best_cut(chances: Sequence[float], cost: Cost, rate: float) -> tuple[int, float]:
-    """How many of these nodes, best first, maximise ``expected tokens - rate * time``, and that value.
+    """How many nodes, best first, maximise ``expected tokens - rate * time``, and that value.
 
-    ``cost``: microseconds that so many rows add to a forward. ``rate``: tokens per microsecond now."""
+    ``cost``: microseconds that a number of rows adds to a forward. ``rate``: tokens per microsecond now."""
     best, most, expected = 0, 0.0, 0.0
     for count, chance in enumerate(chances, 1):
         expected += chance
@@ -79,7 +79,7 @@ def priced_windows(
     trees: Sequence[Candidates], limit: int, cost: Cost, rate: float, branch_us: float | None = 0.0
 ) -> list[list[Likely]]:
     """The windows of the streams of one forward, which share its rows: the nodes of all trees in one order, best first,
-    and of these the prefix that maximises ``expected tokens - rate * time`` (docs/how-it-works.md, "One price").
+    and the prefix that maximises ``expected tokens - rate * time`` (docs/how-it-works.md, "One price").
 
     ``limit``: of all of them together. ``cost`` and ``rate``: see :func:`best_cut`. Every path of a tree beside the
     first takes ``branch_us`` more. Where none of them is worth that, windows are paths; None: they always are.

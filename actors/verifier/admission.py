@@ -184,7 +184,7 @@ class Admission:
 
     def _log(self, stream: Stream) -> None:
         """For ``--log-requests``. Requests with a cache salt are left out, because they must not serve others, and
-        requests with a grammar, because what it forces says nothing of the drafts."""
+        requests with a grammar, because forced tokens say nothing of the drafts."""
         counters, to = self.state.counters, self.context.equipment.request_log
         if to is None or stream.output.finish is None or stream.grammar is not None:
             return

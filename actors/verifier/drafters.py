@@ -21,7 +21,7 @@ class Serving:
     """The weights that a drafter's new leases get."""
 
     version: int = 0
-    trouble: str = ""  # why that is not the one that it was last told to load
+    trouble: str = ""  # why these are not the weights of its last order
     path: str | None = None  # directory of the latter; None: it has not said
 
 
@@ -58,7 +58,7 @@ class DrafterPeer:
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     def heard(self, now: float, busy_s: float = 0.0) -> None:
-        """It is alive, and for so long it will not be heard of: what else it says then takes nothing of that back."""
+        """It is alive and announces a silence; its other messages do not shorten it."""
         self.last_seen, self.silent_until = now, max(self.silent_until, now + busy_s)
 
     @property
@@ -89,7 +89,7 @@ class DrafterPeer:
         self._declined[rid] = until
 
     def has_room_again(self) -> bool:
-        """A lease has ended: what it declined for want of room it may take now. Whether there was any such."""
+        """A lease has ended: there is room for what it declined. Returns whether there was any."""
         lasting = {rid: until for rid, until in self._declined.items() if math.isinf(until)}
         changed = len(lasting) < len(self._declined)
         self._declined = lasting

@@ -14,9 +14,9 @@ SHARE = 0.002
 LEASE_SHARE = 0.03
 BURST_S = 0.01  # what a peer may owe beyond its share before it is dropped: some 130 messages
 READ_S = 5e-6  # what taking a message from its socket costs
-# What a single message is charged at most: one that took longer has met a busy machine.
+# A message's largest charge: beyond it the machine was busy.
 MAX_CHARGE_S = 0.002
-# Peers that were welcomed less than NEW_S ago share one budget: one that is dropped could always connect anew.
+# Peers that were welcomed less than NEW_S ago share one budget: a dropped peer could always connect anew.
 NEW_S = 1.0
 NEWCOMERS_SHARE = 0.05
 NEWCOMERS_BURST_S = 0.25  # 64 clients that say Hello and ask at once, each message charged MAX_CHARGE_S
@@ -34,7 +34,7 @@ class Floods:
         """``role``: what a peer was welcomed as."""
         self._state, self._role = state, role
         self._welcomed: dict[bytes, float] = {}  # when peers with a role were first read
-        self._newcomers = (0.0, 0.0)  # what they owe together, and as of when
+        self._newcomers = (0.0, 0.0)  # their debt together, and its time
         self._debts: dict[bytes, tuple[float, float]] = {}  # what each peer owes, and as of when
         self._dropped: set[bytes] = set()  # peers that are dropped, until they owe nothing
 

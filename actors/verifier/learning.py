@@ -74,7 +74,7 @@ class Learning:
         promoted = self.state.promoted
         if promoted is None or not drafter.loads(promoted.model_id):
             return
-        # What it says may be about a version before: the Load was lost, or it was not connected then.
+        # The message may be about an earlier version: the Load was lost, or it was not connected then.
         of_another = drafter.serving.path is not None and drafter.serving.path != promoted.path
         if of_another or (drafter.serving.version != promoted.version and not drafter.serving.trouble):
             self.send(drafter.peer, Load(promoted.version, promoted.path))

@@ -1,4 +1,4 @@
-"""One stream's drafter: the lease, what the drafter was told, and what it has reported since the last round.
+"""One stream's drafter: the lease, the messages sent to it, and its reports since the last round.
 
 A lease has an epoch of its own, which fences off what is sent under any other.
 """
@@ -20,7 +20,7 @@ NOTHING = Plan(Method.VANILLA)  # the plan of a drafter that rests
 class Loan:
     plan: Plan
     holder: bytes | None = None  # routing id of the drafter
-    names: list[str] = field(default_factory=list)  # actor ids of those that had it, the latest last
+    names: list[str] = field(default_factory=list)  # actor ids of its holders, the latest last
     epoch: int = 0  # 0: no drafter has it
     told_plan: Plan | None = None
     told_len: int = 0  # committed tokens that the drafter was told; its phase began behind them

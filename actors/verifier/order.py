@@ -1,7 +1,7 @@
 """The order in which streams are served.
 
 Callers are served in the order in which their requests come. A ``priority`` exchanges the turns of one owner's
-requests: by a number nobody comes before requests of others."""
+requests: no number puts a caller before requests of others."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Outbox:
                 self.publish()
                 self.admission.end(stream)
             if not self.context.send(stream.client, chunk):
-                # Its queue is full: it does not read. When it does again, it is told to say Hello, and resumes.
+                # Its queue is full: it does not read. When it does again, a Refuse has it say Hello, and it resumes.
                 self.gone(stream.client, "unreachable")
 
     def record(self, stats: RoundStats) -> None:

@@ -7,7 +7,7 @@ from protocols.messages import Hello, TokenizerParts
 
 
 def tokenizers_differ(hello: Hello, info: ModelInfo) -> str | None:
-    """None if they are the same, or if the drafter has no model: one that copies the ids that it is sent fits any.
+    """None if they are the same, or if the drafter has no model: copies of ids fit any target.
 
     Models of one tokenizer may pad their vocabularies to different sizes, and differ in their contexts: neither is
     looked at here. Ids that the draft does not know it cannot draft for, and texts longer than its context it is not

@@ -2,7 +2,7 @@
 
 A forward takes the calibrated curve's time for its rows, times a running factor; more, where several streams share it,
 because each has keys and values of its own; and more for each row of a prompt. Beside it a round has a share for every
-stream. Tokens per microsecond now are the price of all of that (docs/how-it-works.md).
+stream. Tokens per microsecond now are the price of all of them (docs/how-it-works.md).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from actors.verifier.rounds import Round
 
 MEMORY = 48  # rounds
 RATE_MEMORY = 16  # rounds: a price follows its text
-USUAL_AGREEMENT = 0.65  # of a draft that somebody chose, with the target, before anything is measured
-GOOD_AGREEMENT = 0.8  # of a draft that nobody need try where even it would not pay
+USUAL_AGREEMENT = 0.65  # of a chosen draft with the target, before anything is measured
+GOOD_AGREEMENT = 0.8  # of a good draft: where even it does not pay, none is tried
 
 
 def _estimates() -> defaultdict[int, Estimate]:
@@ -72,12 +72,12 @@ class Price:
         return lambda drafts: self.target(streams + drafts) - base
 
     def cores(self, rows: int) -> float:
-        """That a forward of so many rows takes longer, because a drafter works on CPUs that it could have."""
+        """The factor by which a forward is longer because a drafter works on CPUs that it could have."""
         cost = self.target
         return 0.0 if cost.uses_lent else (cost.own(rows) - cost.lent(rows)) * cost.factor.mean
 
     def drafter_may_pay(self, streams: int) -> bool:
-        """Whether a good draft could make up for the CPUs that a drafter takes from rounds of so many streams."""
+        """Whether a good draft could make up for the CPUs that a drafter takes from rounds of ``streams`` streams."""
         cost, expected, plain_us = self.target, 0.0, self.target.lent(streams)
         if not cost.lends:
             return True

@@ -72,7 +72,7 @@ class RequestLog:
         self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._file).st_size
         if self._size and os.pread(self._file, 1, self._size - 1) != b"\n":
-            self._rotate()  # its writer was killed in the middle of a line, which stays the last of that file
+            self._rotate()  # its writer was killed in the middle of a line, which stays the file's last
 
     def _rotate(self) -> None:
         os.close(self._file)

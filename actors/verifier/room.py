@@ -32,7 +32,7 @@ class Room:
     ) -> None:
         self.context, self.state, self.target, self.sources = context, context.state, context.target, sources
         self.leases, self.learning, self.admission, self.faults = leases, learning, admission, faults
-        # How many streams had come when the first in the queue found no room, if nobody has given any back since
+        # How many streams had come when the first in the queue found no room, if none was given back since
         self._full_at = -1
 
     def free(self) -> None:

@@ -1,4 +1,4 @@
-"""What a round is: the plan of it (:class:`Batch`), and the record of what it took and brought (:class:`Round`).
+"""A round: its plan (:class:`Batch`), and the record of its time and tokens (:class:`Round`).
 
 Both are frozen. Whoever learns, learns from :class:`Round`, and from nothing else.
 """

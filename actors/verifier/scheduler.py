@@ -139,7 +139,7 @@ class Scheduler:
     # --- rounds ------------------------------------------------------------------------------------------------------
 
     def _round(self, streams: list[Stream], prompt: Stream | None) -> Batch | None:
-        """A round of these streams with their drafts, and the next piece of ``prompt``. None: all of them wait."""
+        """A round of ``streams`` with their drafts, and the next piece of ``prompt``. None: all of them wait."""
         if len(streams) > MAX_ROWS:  # the others have the next round
             streams = sorted(streams, key=lambda s: s.times.last_at)[:MAX_ROWS]
         price, decoding, own = self.context.price, self.state.requests.decoding, len(streams)

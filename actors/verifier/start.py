@@ -188,7 +188,7 @@ async def _load(
     from actors.verifier.context import Equipment
     from actors.verifier.loop import Verifier
 
-    pin(settings.cpus)  # after the network, whose I/O thread stays free to run on another core
+    pin(settings.cpus)  # after the network: its I/O thread stays free to run on another core
     threads = settings.threads or min(MAX_THREADS, own_cpus())
     spare = named_cpus(settings.spare_cpus)
     model, codec = await compute.start(

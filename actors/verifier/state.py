@@ -13,7 +13,7 @@ from actors.verifier.totals import Totals
 from protocols.messages import ActorStatus, Generate, Hello, Promote
 from protocols.security import ANYBODY, Holder, KeyRole
 
-# Peers say something every HEARTBEAT_MS; one that is silent for TTL_MS, five heartbeats, is taken for dead.
+# Peers say something every HEARTBEAT_MS; a peer silent for TTL_MS, five heartbeats, is taken for dead.
 HEARTBEAT_MS = 500
 TTL_MS = 2500
 
@@ -75,7 +75,7 @@ class State:
         return self.epoch
 
     def owner_of(self, client: bytes, message: Generate) -> Owner:
-        """Among whose requests a ``priority`` counts. A gateway's callers have one connection and a salt each."""
+        """The caller among whose requests a ``priority`` counts: a gateway's have one connection and a salt each."""
         peer = self.clients.get(client)
         return peer.holder.key if peer is not None else b"", message.cache_salt
 

@@ -20,7 +20,7 @@ from actors.verifier.waits import Wait
 from protocols.messages import Chunk, Generate, Method, RequestStatus, RoundTrace, Sampling
 
 SUSPECTED = 2  # crashes in a row with a request: one is mostly not its fault, and must not keep all others waiting
-SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a request is no longer suspected of that
+SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a request is no longer suspected of the crash
 KEPT_CONTEXT = 32  # tokens of context that the memory compares
 
 
@@ -262,6 +262,6 @@ class Streams:
         stream.ended()
 
     def take_ended(self) -> list[Stream]:
-        """Those that have ended since the last call."""
+        """Streams that have ended since the last call."""
         ended, self._ended = self._ended, []
         return ended

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 Decode = Callable[[Sequence[int]], str]
-DECODED = 1 << 14  # groups of a few tokens whose text is kept, some 3 MB: the same words come again and again
+DECODED = 1 << 14  # groups of a few tokens with kept text, some 3 MB: words repeat
 REPLACEMENT = "�"  # what tokenizers decode an incomplete character to
 
 
@@ -28,7 +28,7 @@ class Detokenizer:
     """
 
     CONTEXT = 6  # tokens of the prompt that are decoded as context; a character has four bytes at most
-    HELD = 8  # tokens held back at most: all but the last three of so many cannot become a character any more
+    HELD = 8  # tokens held back at most: only the last three can still become a character
 
     def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
         """``context``: the tokens before the first that is pushed."""
@@ -36,7 +36,7 @@ class Detokenizer:
         whole, incomplete = self._split(context)
         self.ids = [*whole, *incomplete]
         self.prefix_at = 0  # where the context of the next decoding begins in ``ids``
-        self.read_at = len(whole)  # where the tokens begin whose text is not given out
+        self.read_at = len(whole)  # where the text that is not given out begins, in tokens
 
     def _split(self, context: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """The last tokens that are whole characters, and behind them those of a character that is not complete yet.
@@ -94,7 +94,7 @@ class StopStrings:
         if not self.stops:
             return piece
         text = self.held + piece
-        # the one that is complete first wins, as if the text had come one character at a time
+        # the first complete one wins, as if the text had come one character at a time
         ends = [(at + len(stop), at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
         if ends:
             self.held = ""

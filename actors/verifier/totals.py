@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from protocols.messages import Chunk, DraftTotals, RoundStats
 
-MAX_KNOWN = 256  # pairs of method and drafter; what those that are forgotten have done counts for no drafter
+MAX_KNOWN = 256  # pairs of method and drafter; forgotten ones count for no drafter
 FORGET_US = 10e6  # microseconds of decoding in which what is known of the speed-up halves
 
 
@@ -48,7 +48,7 @@ class _Drafts:
 @dataclass(slots=True)
 class Totals:
     counters: Counter[str]  # the verifier's, which single numbers are added to
-    # by method and drafter, whose names are the drafters' own choice; the latest last
+    # by method and drafter (names are the drafters' choice); the latest last
     drafts: OrderedDict[tuple[str, str], _Drafts] = field(default_factory=OrderedDict)
 
     def round(self, stats: RoundStats, plain_us: float) -> None:

@@ -56,5 +56,5 @@ def _origin(node: Node) -> Origin:
 
 
 def _above(node: Node) -> Node:
-    assert node.parent is not None  # no root is told of
+    assert node.parent is not None  # no root is traced
     return node.parent

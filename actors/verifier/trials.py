@@ -23,7 +23,7 @@ MAX_KNOWN = 1024  # pairs of source and kind
 
 
 class Stakes(NamedTuple):
-    """What a trial and a rest of a source cost."""
+    """The costs of a trial of a source, and of its pause."""
 
     pays: float  # least gain over decoding without it
     look: float  # rounds' worth of decoding without it, before a verdict
@@ -31,13 +31,13 @@ class Stakes(NamedTuple):
     longest: int
 
 
-DRAFTS = Stakes(1.02, 8.0, 64, 4096)  # below that, somebody works for nothing
+DRAFTS = Stakes(1.02, 8.0, 64, 4096)  # below, work gains nothing
 # Asking costs a fraction of a millisecond; a text may begin to repeat itself at any place.
 LOOKUPS = dict.fromkeys(("prediction", "text", "memory", "datastore"), Stakes(1.0, 1.0, 1, 32))
 
 
 class Backoff:
-    """Rests that double with every failure after them. Its unit is the caller's: rounds, or seconds."""
+    """Pauses that double with every failure. The unit is the caller's: rounds, or seconds."""
 
     def __init__(self, first: float, longest: float) -> None:
         self.first, self.longest = first, longest
@@ -120,7 +120,7 @@ class Trials:
         return kind is not None and kind.rounds >= kind.stakes.look
 
     def learn(self, done: Round, plain_us: float, row_us: float) -> list[tuple[str, Part]]:
-        """Judge every source that had a part in the round. Returns those that rest from now on, with their part.
+        """Judge every source that had a part in the round. Returns the sources that pause from now on, with their part.
 
         ``plain_us``: of a round of as many streams without drafts. What the round took beyond that is the price of its
         drafts. It is divided by what each source should have cost: ``row_us`` for each row that no other source had

@@ -1,4 +1,4 @@
-"""Wait for drafts, or verify the present tree? A wait must bring more tokens than the same time brings without it
+"""Wait for drafts, or verify the present tree? A wait must gain more tokens than the same time gains without it
 (docs/how-it-works.md, "One price").
 
 Waiting is decided here and nowhere else. All times are microseconds.
@@ -90,7 +90,7 @@ class Wait:
 
     def __init__(self, rule: WaitRule, max_window: int) -> None:
         self.rule, self.max_window = rule, max_window
-        self.until: float | None = None  # the latest end of the wait; None: nobody waits
+        self.until: float | None = None  # the latest end of the wait; None: no wait
         self.since = 0.0  # when the latest wait began
         self.drafts: int | None = None  # draft tokens in a row that end the wait; None: the end of the drafting phase
         self.decided_at = 0  # committed tokens for which it was decided
@@ -134,7 +134,7 @@ class Wait:
             self.until = going.now_us + min(bound, going.longest_us or bound)
 
     def over(self, now_us: float, tree: TokenTree) -> bool:
-        """Whether the next round may begin. Ends a wait if what it was for has arrived, or its time is over."""
+        """Whether the next round may begin. Ends a wait if its drafts have arrived, or its time is over."""
         if self.until is None:
             return True
         arrived = self._phase_over or (self.drafts is not None and self.drafts <= self._held(tree))
@@ -162,7 +162,7 @@ class Wait:
         return len(tree.chain(self.max_window, lambda node: node.rank != OWN or tree.total(node) >= surest))
 
     def begin_phase(self) -> None:
-        """The drafter is told of new committed text, and drafts behind it."""
+        """The drafter has new committed text, and drafts behind it."""
         self._phase_over = False
 
     def end_phase(self) -> None:

@@ -169,7 +169,7 @@ class Benchmark:
             turns.append(ChatTurn("user", text))
             try:
                 answer = await answers.answer(row, turns, self.job.sampling)
-            except RequestError as error:  # too long for the context, most likely: the rest of the suite goes on
+            except RequestError as error:  # too long for the context, most likely: the other prompts go on
                 error_run = Run(
                     method=row.name, prompt=prompt.id, task=prompt.task, turn=number, repeat=repeat, error=str(error)
                 )

@@ -1,6 +1,6 @@
 """Where drafts pay: the speed-up over plain decoding by cost ratio, agreement, batch size and the drafter's distance.
 
-Some cells are measured; the others come from a model of a round, whose error on the measured cells is stated.
+Some cells are measured; the others come from a model of a round. Its error on the measured cells is stated.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ DEFINITIONS = """\
   untimed answer of each method comes first. In a conversation each method continues its own answers.
 - The rows named `transformers` are stock `generate` in a process of its own, with the same weights, type, device,
   threads and cores, timed inside that process; it sleeps while others run.
-- Texts are compared token by token with vanilla's first repeat; a row whose texts differ says so."""
+- Texts are compared token by token with vanilla's first repeat; a row with texts that differ says so."""
 STREAMS_DEFINITIONS = """\
 - Each stream sends its next request when the last has ended. **tokens/s** are of all streams together, while all are at
   work. **Speed-up**: over vanilla in the same repeat; the median of the repeats, their lowest and highest.

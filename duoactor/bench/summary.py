@@ -38,7 +38,7 @@ class Work:
 
     acceptance_rate: float
     mean_acceptance_length: float
-    foreseen: float  # share of rounds whose next drafts were there as they ended
+    foreseen: float  # share of rounds that ended with the next drafts there
     gamma: float
     sequences: float  # mean per drafting phase; 0: none were counted
     round_ms: float

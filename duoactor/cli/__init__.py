@@ -38,7 +38,7 @@ class PipeClosed(Exception):
 
 
 class Commands(click.Group):
-    """The commands by what they are for, each loaded at its use: an actor's start pays for its own alone. click would
+    """The commands by purpose, each loaded at its use: an actor's start pays for its own alone. click would
     sort them by name, and end with code 1 when a pipe is closed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

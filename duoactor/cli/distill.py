@@ -70,7 +70,7 @@ def distill(
     """Make a draft model out of what a target writes.
 
     The target answers the prompts, greedy and sampled, for a third of the time; a small model that begins with weights
-    of the target learns its distributions for the rest. Prompts like those that the target will be asked serve best.
+    of the target learns its distributions for the rest. Prompts like the target's later ones serve best.
     Some are kept apart: DIR/README.md says how often the draft agrees with the target's answers to them. After Ctrl-C
     or a crash the same command with --resume goes on.
 

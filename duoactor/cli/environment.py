@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from duoactor.launch.child import own_command
 
-if TYPE_CHECKING:  # an actor's command needs none of these
+if TYPE_CHECKING:  # an actor's command needs no client
     from duoactor.client.async_client import AsyncClient
     from duoactor.client.sync_client import Client
     from duoactor.launch.deployment import Deployment

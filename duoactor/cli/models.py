@@ -61,7 +61,7 @@ def pull(model: str, as_json: bool) -> None:
 def list_models(as_json: bool) -> None:
     """List the models in the hub's cache.
 
-    Those that a target or draft can be, by the names that --target and --draft take.
+    Only targets and drafts are listed, by the names that --target and --draft take.
 
     \b
     Example:  duoactor list
@@ -84,7 +84,7 @@ def list_models(as_json: bool) -> None:
 def ps(environment: Environment, /, as_json: bool) -> None:
     """List your running verifiers.
 
-    Those at the default address, and the one that DUOACTOR_CONNECT names.
+    They are looked for at the default address and at DUOACTOR_CONNECT.
 
     \b
     Example:  duoactor ps
@@ -148,7 +148,7 @@ def _addresses() -> list[str]:
 
 
 def _status(environment: Environment, address: str) -> StatusReport | None:
-    """None: nobody answers there."""
+    """None: no verifier answers there."""
     try:
         with environment.connect(address, "", "") as client:
             return client.status()

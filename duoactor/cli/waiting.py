@@ -48,7 +48,7 @@ def connected(environment: Environment, place: Place, *, quiet: bool = False) ->
 
 @contextmanager
 def reading(stream: Stream, *, quiet: bool = False) -> Iterator[Iterator[Chunk]]:
-    """Its chunks. Leaving cancels the request, at once: nobody reads on."""
+    """The chunks of a stream. Leaving cancels the request at once."""
 
     def chunks() -> Iterator[Chunk]:
         with say_if_slow("waiting for the first token: a long prompt, or other requests before this one", quiet=quiet):

@@ -1,7 +1,7 @@
 """The open calls of a client at one or several verifiers, as a state machine. No sockets, no clock.
 
 Tokens are numbered: what comes twice is dropped, what is missing is requested again together with the tokens so far.
-Noise is keyed by position, so the rest of the text is the same (docs/how-it-works.md). So a stream survives its
+Noise is keyed by position, so the later text is the same (docs/how-it-works.md). So a stream survives its
 verifier, and a verifier that is lost, full or about to leave is replaced by another.
 """
 
@@ -115,7 +115,7 @@ class Verifiers:
 
 
 def _opening(request: Generate) -> int | None:
-    """A name for how a conversation begins; None for one that is too short to be worth a cache."""
+    """A name for how a conversation begins; None for a prompt too short to be worth a cache."""
     text: str | tuple[int, ...] = request.prompt
     if request.messages:
         text = request.tools + "".join(f"{turn.role}\0{turn.content}\0" for turn in request.messages)

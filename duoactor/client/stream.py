@@ -87,7 +87,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         if welcome.sampling != UNCHANGED:
             sampling = defaulted(sampling, welcome.sampling, set(DEFAULTED).difference(self._unsaid))
         if self.request.messages and self._thinking.special:
-            sampling = replace(sampling, skip_special_tokens=False)  # thoughts are told by them
+            sampling = replace(sampling, skip_special_tokens=False)  # they mark the thoughts
         self.request = replace(self.request, sampling=sampling)
 
     def complete(self, chunks: Sequence[Chunk]) -> Completion:

@@ -166,7 +166,7 @@ def _inline_draft(wanted: Wanted) -> str:
 
 
 def _beside(peer: P, address: str, keys: Mapping[str, str]) -> P:
-    """An actor beside the verifier at ``address``; ``keys`` are for one that has none of its own."""
+    """An actor beside the verifier at ``address``; ``keys`` are used where it has no own."""
     return replace(peer if peer.key else replace(peer, **keys), connect=peer.connect or address)
 
 
@@ -229,7 +229,7 @@ def _family_keys(verifier: VerifierSettings) -> dict[str, str]:
 
 
 def drafter_names(drafters: Sequence[DrafterSettings]) -> list[str]:
-    """Those that they were given, else numbered. ConfigError for one that is given twice."""
+    """Given names, else numbers. ConfigError for a name that is given twice."""
     names = [
         drafter.actor_id or (f"drafter-{number}" if len(drafters) > 1 else "drafter")
         for number, drafter in enumerate(drafters, start=1)

@@ -123,7 +123,7 @@ class Proof:
         """The next questions, each decoded plainly with nothing else in the batch and nothing in a cache."""
         found: list[Expected] = []
         began = time.monotonic()
-        enough = began + (self.until - began) / ROUND  # of a slow target, whose texts were never compared else
+        enough = began + (self.until - began) / ROUND  # so that texts of a slow target are compared, too
         for question in self.questions.next(count):
             if self.over or (found and not self.links and time.monotonic() >= enough):
                 break

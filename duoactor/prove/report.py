@@ -31,7 +31,7 @@ class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Nothing differs, nothing failed, something was compared, and the chain is the one that was expected."""
+        """Nothing differs, nothing failed, something was compared, and the chain is as expected."""
         found = self.evidence
         agrees = self.expected_chain in ("", self.chain)
         return found.tokens > 0 and found.difference is None and not found.failed and agrees

@@ -20,7 +20,7 @@ from protocols.messages import Method
 
 @dataclass(slots=True)
 class ProofJob:
-    """``check``: the chain of another machine, after whose number of texts this proof ends; empty: by time."""
+    """``check``: another machine's chain; the proof ends after the same number of texts. Empty: it ends by time."""
 
     deployment: Deployment
     seconds: float

@@ -306,7 +306,7 @@ class Farewell:
 
 
 def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
+    return Response(status_code=499)  # no reader is left
 
 
 def _broken(request: Request, error: Exception) -> Response:

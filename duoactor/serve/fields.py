@@ -65,13 +65,13 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
 )
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {name: idle for idle, names in _UNSUPPORTED for name in names.split()}
 UNSUPPORTED_KINDS = ("dry_", "dynatemp_", "guided_", "mirostat", "xtc_")  # how samplers' names begin
-MISSPELT = 0.8  # difflib's ratio of a name and the one that is meant
+MISSPELT = 0.8  # difflib's ratio of a name and the intended one
 MOST_NAMED = 8  # unknown fields in a header
 
 
 @dataclass(slots=True)
 class Ignored:
-    """What a body names, and what it has that nothing is made of."""
+    """The names in a body, and the fields without effect."""
 
     said: frozenset[str] = frozenset()  # names at the top that something is made of
     hints: list[str] = field(default_factory=list)  # names

@@ -77,7 +77,7 @@ class Gateway:
         self.metrics = Metrics()
         self._names = tuple(names)
         self._pieces: dict[str, dict[int, Piece]] = {}  # by the verifier's incarnation, of which one is kept
-        self._callings: dict[str, Calling] = {}  # likewise
+        self._callings: dict[str, Calling] = {}  # by the same
         self._open: set[Choices] = set()
         self._idle = asyncio.Event()  # nothing is open
         self._idle.set()

@@ -1,4 +1,4 @@
-"""Several models behind one port: the one that a request names is loaded when it is asked for, one at a time."""
+"""Several models behind one port. A request names its model, and one model is loaded at a time."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Named(msgspec.Struct):
 
 
 class Models:
-    """An ASGI app in front of those of the models.
+    """An ASGI app in front of the models' apps.
 
-    A request for another model waits until the answers under way have ended. A model that nobody has asked for
+    A request for another model waits until the answers under way have ended. A model without a request for
     ``idle_s`` is unloaded; 0: never."""
 
     def __init__(self, loads: Mapping[str, Load], idle_s: float) -> None:

@@ -86,7 +86,7 @@ def _formats(wanted: ResponseFormat) -> list[AnswerForm]:
 
 
 def shape_in(kind: str, schema: Mapping[str, Any] | None, place: str, where: str = ".schema") -> AnswerForm | None:
-    """Of a format of that type; ``where``: what holds the schema, below ``place``."""
+    """The form for a type; ``where``: the field with the schema, below ``place``."""
     if kind == "text":
         return None
     if kind == "json_object":

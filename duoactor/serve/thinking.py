@@ -1,4 +1,4 @@
-"""Thoughts of reasoning models: what a request wants of them, where they end in the text, and grammars that begin
+"""Thoughts of reasoning models: a request's wishes, where they end in the text, and grammars that begin
 behind them."""
 
 from __future__ import annotations

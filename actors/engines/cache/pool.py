@@ -18,7 +18,7 @@ from actors.engines.cache.memory import zeros
 from protocols.errors import PoolFull
 
 WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # layer types, in transformers' words
-DIFFERENT = {"gemma4_text"}  # families whose layers' heads differ
+DIFFERENT = {"gemma4_text"}  # families with layers of different heads
 MAX_VIEWS = 256  # spans with cached views: more than a round has
 
 # Of one layer: the keys (kv_heads, width, span) in one or more parts, the values in blocks (kv_heads, <= block, width).

@@ -8,7 +8,7 @@ prompt, as it would be without a cache. Elsewhere chunks are short, and the next
 The slots of a request are consecutive: its bits and the speed of attention depend on that. So two requests never read
 the same slots. A kept region that no other request needs (the last turn of a chat) becomes the new request's and grows
 in place; from any other region the request copies its prefix, which takes milliseconds where computing it takes
-seconds. Until it has, it is counted as a reader of that region, which is not given up meanwhile.
+seconds. Until it has, it is counted as a reader of the region, which is not given up meanwhile.
 
 A region holds what its request needs now, and grows with it: in place if the slots behind it are free, else at another
 place, or after the other regions were moved together. Its base changes no bit.

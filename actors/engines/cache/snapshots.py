@@ -9,7 +9,7 @@ from actors.engines.flat_batch import TextState
 from actors.models import common_prefix
 
 BORDER = 512  # tokens of a prompt between two snapshots of recurrent layers
-LEAST = 64  # tokens without one that two texts have in common, for a snapshot where they part
+LEAST = 64  # tokens that two texts share without a snapshot, for one where they part
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class LlamaEngine:
         weights.spend()
 
     def _reading(self, count: int) -> Reading:
-        """Of a token, whose forward reads so many weights."""
+        """Of a token, by the weights that its forward reads."""
         if isinstance(self._body, CompiledBody):
             size = self._body.read_bytes
             bandwidth = memory_bandwidth(self._team.size - len(self._spare_cpus))

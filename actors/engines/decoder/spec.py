@@ -86,7 +86,7 @@ class Attention:
     latent: Latent | None = None
     value_norm: bool = False  # of every head, without weights
     shares: int | None = None  # the layer whose keys and values it reads; it has none then, and ``qkv`` is queries
-    gated: bool = False  # behind each head's queries stands a gate, through whose sigmoid its output goes
+    gated: bool = False  # a gate behind each head's queries; its sigmoid multiplies the output
 
 
 DELTA, SCAN, CONVOLUTION = "delta", "scan", "convolution"
@@ -115,7 +115,7 @@ class Recurrent:
     skip: str | None = None  # (heads,): the share of a value in its output
     norm: str | None = None  # of outputs: before the gate (delta rule) or behind it (scan)
     normed: int = 0  # numbers that it norms together
-    woven: bool = False  # ``inputs`` are two matrices, whose rows are grouped by keys' heads (Qwen3-Next)
+    woven: bool = False  # ``inputs`` are two matrices with rows grouped by keys' heads (Qwen3-Next)
     tiled: bool = False  # heads that share keys lie ``groups`` apart (GGUF), not side by side
 
     @property
@@ -158,7 +158,7 @@ class Experts:
     correction: str | None = None  # (count,): added to scores for the choice alone
     groups: int = 1  # of experts, of which the best ``used_groups`` are left to choose from
     used_groups: int = 1
-    best: int = 1  # scores whose sum ranks a group
+    best: int = 1  # number of scores; their sum ranks a group
     divided: bool = True  # shares are scores divided by their sum
     scale: float = 1.0  # of shares
     shared: Mlp | None = None

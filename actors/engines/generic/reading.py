@@ -11,7 +11,7 @@ from actors.engines.weights.panels import PanelLinear
 
 
 def read_bytes(model: nn.Module, config: Any) -> int:
-    """As the weights lie, packed ones included; of an embedding a row, of experts those that a row goes to."""
+    """As the weights lie, packed ones included; of an embedding a row, of experts the chosen ones."""
     count = getattr(config, "num_local_experts", 0) or getattr(config, "num_experts", 0) or 0
     share = getattr(config, "num_experts_per_tok", count) / count if count else 1.0
     return int(sum((share if "experts" in name else 1.0) * _own(module) for name, module in model.named_modules()))

@@ -39,7 +39,7 @@ class LayerInput:
     """What rows put into a layer."""
 
     hidden: Tensor  # (rows, width): its input
-    projected: list[Tensor]  # what its entrances make of that
+    projected: list[Tensor]  # the entrances' output for it
 
     @staticmethod
     def joined(records: Sequence[LayerInput]) -> LayerInput:
@@ -181,7 +181,7 @@ class GenericRecurrence:
         self.inner: set[nn.Module] = set()  # linear layers that must stay as they are: Mamba reads their weights
         self._whole: GenericState | None = None  # of the request with a prompt in this forward
         self._states: list[GenericState] = []  # of all requests
-        self._windows: list[tuple[GenericState, range]] = []  # of those whose rows are no prompt's: their rows
+        self._windows: list[tuple[GenericState, range]] = []  # of windows, by their rows
         self._levels: list[Level] = []
         for layer in layers:
             self._adopt(layer, width)
@@ -305,7 +305,7 @@ class _Shared(nn.Module):
     """A projection of a layer that is computed for all rows at once, outside of the layer's ``forward``."""
 
     def __init__(self, linear: nn.Linear, direct: bool = True) -> None:
-        """``direct``: its input is the layer's input (Falcon-H1's is a multiple of that)."""
+        """``direct``: its input is the layer's input (Falcon-H1's is a multiple)."""
         super().__init__()
         self.linear: Callable[[Tensor], Tensor] = linear
         self.direct = direct

@@ -1,4 +1,4 @@
-"""Rotary embeddings whose frequencies transformers chooses by the longest text of a batch: here by each request's own.
+"""Rotary embeddings with frequencies by a text's length: here each request's own, not the batch's longest.
 
 LongRoPE (Phi-3's long variants; arXiv 2402.13753) has one set of frequencies for texts up to the length of its first
 training and another for longer ones. ``transformers`` picks by the largest position of the forward: in a batch of

@@ -106,7 +106,7 @@ class _BlockLayer:
 
 @dataclass(frozen=True, slots=True)
 class BlockRows:
-    """Where the rows of a forward's blocks are, and what they see."""
+    """The places of the rows of a forward's blocks, and their visible slots."""
 
     slots: Tensor
     positions: Tensor
@@ -259,7 +259,7 @@ class BlockEngine:
 
     @torch.inference_mode()
     def blocks(self, batch: FlatBatch, masks: Sequence[Sequence[Mask]]) -> tuple[Tensor, Tensor]:
-        """Of all rows float32 logits, and what they are made of. ``masks``: by layer, of each segment."""
+        """Of all rows float32 logits, and the states behind them. ``masks``: by layer, of each segment."""
         ids, slots, positions = (
             torch.tensor(part, dtype=torch.int64, device=self.device)
             for part in (batch.tokens, batch.slots, batch.positions)
@@ -279,12 +279,12 @@ class BlockEngine:
 class BlockMirror(HeadMirror):
     __slots__ = ("ahead", "ahead_of")
 
-    ahead: Sequence[tuple[Tensor, Tensor]]  # at each place behind the root: logits, and what they are made of
+    ahead: Sequence[tuple[Tensor, Tensor]]  # at each place behind the root: logits, and the states behind them
     ahead_of: int  # tokens of the text behind which they are; 0: there are none
 
 
 class BlockDraft(HeadDraft):
-    """A :class:`actors.models.DraftModel` whose expansions of one text share a forward, that of the root."""
+    """A :class:`actors.models.DraftModel`: expansions of one text share the root's forward."""
 
     kind = BlockMirror
     blocks: BlockEngine
@@ -342,7 +342,7 @@ class BlockDraft(HeadDraft):
         return expansions
 
     def _look_ahead(self, handles: Sequence[int]) -> None:
-        """Compute the blocks of these texts in one forward."""
+        """Compute the blocks of several texts in one forward."""
         batch, masks = FlatBatch(), [list[Mask]() for _ in self.blocks.head.convention.windows]
         mirrors = [self._mirrors[handle] for handle in dict.fromkeys(handles)]
         counts: list[int] = []

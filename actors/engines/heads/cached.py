@@ -11,7 +11,7 @@ from typing import Any
 from actors.engines.heads.kinds import GEMMA4, configuration, kind_of
 from actors.engines.weights.hub import snapshot
 
-LARGEST = 0.4  # of the target's weights: a draft model whose steps take longer does not pay
+LARGEST = 0.4  # of the target's weights: a larger draft model takes too long a step to pay
 WEIGHTS = ("*.safetensors", "*.bin")
 
 
@@ -68,7 +68,7 @@ def same_file(one: Path, other: Path) -> bool:
 
 
 def _writes(name: str, config: Mapping[str, Any]) -> bool:
-    """Whether it is a language model; those that embed or rank texts have its architecture too."""
+    """Whether it is a language model; models that embed or rank texts have its architecture too."""
     named = " ".join(config.get("architectures") or ())
     ranks = any(part in name.lower() for part in ("embed", "rerank", "reward"))
     return not kind_of(config) and "CausalLM" in named and not ranks

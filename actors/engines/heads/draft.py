@@ -1,4 +1,4 @@
-"""A draft head as a draft model: it mirrors texts whose states the target gives, and expands the leaves of trees.
+"""A draft head as a draft model: it mirrors texts by the target's states, and expands the leaves of trees.
 
 A row of the head is a token and the state before it. For a committed token that state is the target's; below the root
 it is the head's own. So what a verdict accepted is computed again, with the target's states, in the step that expands

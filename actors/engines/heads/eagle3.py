@@ -1,7 +1,7 @@
 """EAGLE-3 heads (arXiv 2503.01840): three states of the target, one layer of Llama's kind over token and state.
 
 Published in three layouts: SafeAILab's and SpecForge's (a flat configuration, ``midlayer.*``) and speculators'
-(``transformer_layer_config``, ``layers.0.*``). What they do differently is in :class:`EagleConvention`.
+(``transformer_layer_config``, ``layers.0.*``). Their differences are in :class:`EagleConvention`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def layer_config(config: Config) -> dict[str, Any]:
 def convention_of(config: Config, layers: int) -> EagleConvention:
     """``layers``: of the target.
 
-    speculators means the states that enter a layer, as vLLM reads it; SpecForge and SGLang, whose numbers stand in
+    speculators means the states that enter a layer, as vLLM reads it; SpecForge and SGLang, with numbers in
     ``eagle_config``, those that leave it. ``norm_output`` is speculators' for the state that is handed on, and
     SpecForge's for the logits."""
     nested, speculators = dict(config.get("eagle_config") or {}), "speculators_model_type" in config

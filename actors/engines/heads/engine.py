@@ -30,7 +30,7 @@ class HeadEngine:
         self.pool = KVPool(head.shape, slots, trunk.dtype, trunk.device)
         # by stage and slot: what the row behind it reads
         self.states = torch.zeros(head.stages, slots, head.width, dtype=trunk.dtype, device=trunk.device)
-        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # by slot: whose state its row reads
+        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # by slot: the slot that its row reads the state of
         self.depths: NDArray[np.int64] = np.zeros(slots, np.int64)  # by slot: 0 in the text, 1 below the root ...
 
     def use_spare_cpus(self, used: bool) -> None:
@@ -81,7 +81,7 @@ class HeadEngine:
         for one in segments:
             visible = one.visible & (self.pool.positions[one.base : one.base + one.span] > stage)
             blind = ~visible.any(1)
-            visible[blind] = one.visible[blind]  # such rows are computed beside the others, and nobody sees them
+            visible[blind] = one.visible[blind]  # such rows are computed beside the others, and no row sees them
             found.append(replace(one, visible=visible))
         return found
 

@@ -44,7 +44,7 @@ class Look:
 class Head(Protocol):
     """A row is a token and the state before it: the target's, or what the head made of the row before."""
 
-    taps: tuple[int, ...]  # layers of the target whose states it reads, see ``Engine.tap``
+    taps: tuple[int, ...]  # layers of the target that it reads states of, see ``Engine.tap``
     width: int  # of the states that its rows read
     shape: KVShape
     stages: int  # layers that take turns: the first for a round's first token, the second for the next ...

@@ -21,7 +21,7 @@ NEXT = "layer for more tokens"  # in a GGUF file beside its target's
 
 @dataclass(frozen=True, slots=True)
 class MtpConvention:
-    """How a family names the parts of a layer for more tokens (MTP), and what it feeds. A wrong one shows in the
+    """A family's names for the parts of a layer for more tokens (MTP), and its inputs. A wrong one shows in the
     acceptance rate only."""
 
     prefix: str  # of all; ``{stage}``: the layer's number, ``{layer}``: the same behind the target's
@@ -40,7 +40,7 @@ class MtpConvention:
 
 
 # Qwen3-Next, 3.5 to 3.8: behind the norm on both sides. Measured by LightLLM (#1402, Qwen3.5-0.8B, three steps): 2.74
-# tokens a round for 1.80 with the states before it; llama.cpp #24025 likewise.
+# tokens a round for 1.80 with the states before it; llama.cpp #24025 has the same.
 QWEN = MtpConvention(
     "mtp.", "layers.{stage}.", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "fc.weight", "norm.weight"
 )
@@ -60,7 +60,7 @@ CONVENTIONS = (QWEN, DEEPSEEK, MIMO)
 
 
 def convention_in(names: Collection[str], layers: int) -> MtpConvention | None:
-    """The convention by which a checkpoint with tensors of these names has a layer for more tokens; None: it has none.
+    """The convention by which a checkpoint with such names of tensors has a layer for more tokens; None: it has none.
     ``layers``: of the target."""
     for one in CONVENTIONS:
         if one.prefix_of(0, layers) + one.join in names:

@@ -1,7 +1,7 @@
 """Multi-token prediction layers that came with the target: weights of its own checkpoint, a layer of its own kind.
 
-One layer drafts as many tokens as are asked for: it reads what it made of the token before. Of several each drafts one
-token of a round, and the last those behind. The layers' code is transformers' own, whatever family it is, over slots.
+One layer drafts as many tokens as are asked for: it reads its own output for the token before. Of several each drafts
+one token of a round, and the last the tokens behind. The layers' code is transformers' own, of any family, over slots.
 """
 
 from __future__ import annotations

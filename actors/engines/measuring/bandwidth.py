@@ -20,7 +20,7 @@ class Bandwidth:
 
 
 def memory_bandwidth(threads: int) -> float:
-    """Gigabytes a second that so many threads read, the quickest of several passes; kept from an earlier start."""
+    """Gigabytes a second by ``threads`` threads, the quickest of several passes; kept from an earlier start."""
     return kept_of_machine(Bandwidth, lambda: Bandwidth(_measure(threads)), threads=threads).gigabytes
 
 

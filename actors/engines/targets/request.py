@@ -28,7 +28,7 @@ class TargetRequest:
     most_nodes: int  # of a window
     constraint: Constraint | None
     state: TextState | None  # behind the token before the root
-    shared: int = 0  # tokens whose keys an earlier request has computed, if there is a state
+    shared: int = 0  # tokens with keys from an earlier request, if there is a state
     done: int = 0  # tokens of the prompt and of a resumed output that are computed
     length: int = 0  # committed tokens; 0: the prefill is not over
 

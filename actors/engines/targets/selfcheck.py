@@ -27,7 +27,7 @@ CONTEXT = 244
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    rows: tuple[int, ...]  # row counts whose logits were equal, bit for bit
+    rows: tuple[int, ...]  # row counts with equal logits, bit for bit
     branches: bool  # whether those of a window's branches were equal as well
 
 

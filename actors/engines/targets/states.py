@@ -1,7 +1,7 @@
 """The target's states of committed tokens, kept until a draft head reads them.
 
 A head that is not asked for a while, or that would read a long prompt, misses the oldest: it drafts without them. What
-a cached prefix spares the target from computing has no states either, and the head has what it read of it before.
+a cached prefix spares the target from computing has no states either, and the head has its own earlier reading.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-# What a class may compute in its own way; those that do are not kept
+# A class may compute these in its own way; then it is not kept
 COMMON = ("encode", "_encode_plus", "apply_chat_template", "get_chat_template", "get_vocab", "convert_ids_to_tokens")
 PROBE = "A line, 12345 and\n\n  <b>Ünïcode</b> 日本語 \U0001f600\t</s><|im_end|><end_of_turn> don't"
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from protocols.messages import ChatTurn
 
 BREAKS = "".join(map(chr, range(0xE000, 0xE100)))  # for private use: a character outside the texts marks the places
-BEFORE = "\n"  # a character that no tokenizer merges with the rest of a special token's name
+BEFORE = "\n"  # a character that no tokenizer merges with a special token's name
 
 
 class Plain:

@@ -21,7 +21,7 @@ from protocols.messages import ChatTurn, FailureCode, Rendering, Thinking, Token
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """What peers and clients are told of a tokenizer. It takes seconds to find out of a large vocabulary."""
+    """A tokenizer's facts for peers and clients. It takes seconds to find out of a large vocabulary."""
 
     digest: str
     parts: TokenizerParts

@@ -41,7 +41,7 @@ class BlockKind:
     values: Callable[[Bytes], Floats]  # (blocks, bytes) -> (blocks, elements)
 
     def bytes_of(self, count: int) -> int:
-        """Bytes of so many weights, a multiple of ``elements``."""
+        """Bytes of a number of weights, a multiple of ``elements``."""
         return count // self.elements * self.bytes
 
     @property

@@ -1,4 +1,4 @@
-"""Draft models whose output layer (head) covers a part of the vocabulary. A head of 150,000 tokens takes most of a
+"""Draft models with an output layer (head) for a part of the vocabulary. A head of 150,000 tokens takes most of a
 small model's step, and a tenth of them make nearly all of a text (FR-Spec, arXiv 2502.14856).
 
 The checkpoint format is EAGLE-3's (arXiv 2503.01840), as vLLM and SGLang read it: ``draft_vocab_size`` N in
@@ -62,7 +62,7 @@ def check_config(name: str, config: Any) -> None:
 
 
 def refuse_as_target(name: str, config: Any) -> None:
-    """Raise ModelError for a model whose head does not cover its whole vocabulary."""
+    """Raise ModelError for a model with a head for a part of its vocabulary."""
     size, whole = head_size(config), int(config.get_text_config().vocab_size)
     if size < whole:
         raise ModelError(
@@ -129,7 +129,7 @@ def columns_of(model: nn.Module) -> Tensor:
 
 
 def with_part_head(model: nn.Module, ids: NDArray[np.int64]) -> nn.Module:
-    """A copy of a model on the CPU whose head covers only ``ids``, which ascend."""
+    """A copy of a model on the CPU with a head for ``ids`` alone, which ascend."""
     old: Any = model
     config = type(old.config).from_dict({**old.config.to_dict(), FIELD: len(ids)})
     new = model_class(config)._from_config(config, dtype=old.dtype)
@@ -149,7 +149,7 @@ def with_part_head(model: nn.Module, ids: NDArray[np.int64]) -> nn.Module:
 
 
 def with_whole_head(model: nn.Module) -> nn.Module:
-    """The model for programs that do not know ``d2t``: with a head of all tokens, in which those that were not covered
+    """The model for programs that do not know ``d2t``: with a head of all tokens, in which the uncovered ones
     have the lowest logits. It is changed in place."""
     part: Any = model
     covered = draft_vocabulary(model)

@@ -1,4 +1,4 @@
-"""The type of a model's weights: the one that is asked for, or the one that is fastest on its device."""
+"""The type of a model's weights: the requested one, or the fastest on its device."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 
 
 def check_checkpoint(name: str) -> None:
-    """Raise ModelError if the model directory or GGUF file of that name cannot be whole. A hub id passes unchecked."""
+    """Raise ModelError for a model directory or GGUF file that cannot be whole. A hub id passes unchecked."""
     path = Path(name)
     if path.suffix == ".gguf" and path.is_file():
         _check_gguf(path)
@@ -48,7 +48,7 @@ def check_checkpoint(name: str) -> None:
 
 
 def check_tokenizer(name: str) -> None:
-    """Raise ModelError if the model directory of that name has no file of a tokenizer."""
+    """Raise ModelError for a model directory without a file of a tokenizer."""
     path = Path(name)
     if path.is_dir() and not any(file for pattern in TOKENIZERS for file in path.glob(pattern)):
         raise ModelError(f"{path} has no tokenizer that can be loaded; add tokenizer.json to it")

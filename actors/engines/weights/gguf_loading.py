@@ -19,7 +19,7 @@ from protocols.errors import ModelError
 
 @functools.lru_cache(maxsize=2)
 def open_gguf(name: str) -> GGUFCheckpoint:
-    """The checkpoint of that name; a target and a draft stay open. Raises ModelError."""
+    """The checkpoint by its name; a target and a draft stay open. Raises ModelError."""
     return GGUFCheckpoint(find_gguf(name))
 
 

@@ -36,7 +36,7 @@ class GGUFCheckpoint:
     """A GGUF file as a checkpoint: ``config`` and weights by the names of Hugging Face's modules."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises ModelError for a file that cannot be read or whose architecture is not known."""
+        """Raises ModelError for a file that cannot be read or has an unknown architecture."""
         self.file = GGUF(path)
         known = ARCHITECTURES.get(self.file.architecture)
         if known is None:

@@ -54,7 +54,7 @@ def _from_hub(repo: str, kind: str) -> Path:
 
 
 def choose(repo: str, kind: str, files: list[str]) -> str:
-    """The file of that quantisation, the first part of a split one. Raises ModelError that names what there is."""
+    """The file of a quantisation, the first part of a split one. Raises ModelError that names the files."""
     models = sorted(f for f in files if f.endswith(SUFFIX) and "mmproj" not in f)
     wanted = re.compile(rf"(^|[-._/]){re.escape(kind)}([-./]|$)", re.IGNORECASE)
     found = [f for f in models if wanted.search(f.removesuffix(SUFFIX))]

@@ -41,7 +41,7 @@ def _qwen35_moe(file: GGUF, config: Config) -> Config:
 
 
 def _qwen3_next(file: GGUF, config: Config) -> Config:
-    """Qwen 3.5 computes the same of other files, whose heads lie as they do in this one."""
+    """Qwen 3.5 computes the same of other files, with heads in the same places."""
     return _qwen35_moe(file, config) | {"tiled_value_heads": False}
 
 

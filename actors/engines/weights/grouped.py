@@ -27,7 +27,7 @@ MXFP4 = 11  # the form
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Weights ``(rows, inputs)`` as small integers without a sign, and what they are multiplied by."""
+    """Weights ``(rows, inputs)`` as small integers without a sign, and their scales."""
 
     form: int  # of :data:`actors.engines.decoder.cpu.block_forms.FORMS`, counted from 1
     codes: Bytes
@@ -127,7 +127,7 @@ BITS = {1: 4, 2: 4, 3: 5, 4: 5, 5: 8, 6: 4, 7: 5, 8: 6, 9: 4, 10: 4, 11: 4}  # o
 
 
 def in_float16(exponents: Bytes) -> bool:
-    """Whether halves of those powers of two are numbers of float16."""
+    """Whether halves of the powers of two are numbers of float16."""
     return int(exponents.min(initial=128)) >= 104 and int(exponents.max(initial=128)) <= 143
 
 

@@ -66,7 +66,7 @@ def located(name: str) -> str:
 def snapshot(repo: str) -> Path | None:
     """The directory of what the hub's cache holds of a repository.
 
-    By the cache's layout: huggingface_hub does not give a directory that lacks files which nobody wanted."""
+    By the cache's layout: huggingface_hub does not give a directory without the files that were left out."""
     from huggingface_hub import constants
 
     place = Path(constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"

@@ -26,14 +26,14 @@ class HugePages:
         self._used = 0
 
     def room(self, size: int) -> NDArray[np.uint8]:
-        """For so many bytes, behind what was held before."""
+        """For ``size`` bytes, behind the earlier ones."""
         if self._used + size > len(self._chunk):
             self._chunk, self._used = _chunk(max(CHUNK, size)), 0
         begin, self._used = self._used, self._used + -(-size // LINE) * LINE
         return self._chunk[begin : begin + size]
 
     def hold(self, array: NDArray[Any]) -> NDArray[Any]:
-        """A copy, likewise."""
+        """A copy on such pages."""
         place = self.room(array.nbytes).view(array.dtype).reshape(array.shape)
         place[...] = array
         return place

@@ -36,7 +36,7 @@ log = logging.getLogger("duoactor")
 
 
 def resolve_device(name: str) -> torch.device:
-    """The torch device of that name; ``auto`` is the first GPU, or the CPU if there is none. Raises ConfigError."""
+    """The torch device by its name; ``auto`` is the first GPU, or the CPU if there is none. Raises ConfigError."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -95,7 +95,7 @@ def load_config(name: str) -> Any:
         raise ModelError(_why(name, error)) from None
     if quantisation := _quantisation(directory):
         check_quantisation(name, quantisation)
-        del config.quantization_config  # the weights are loaded as what they stand for
+        del config.quantization_config  # the weights are loaded dequantised
     return config
 
 
@@ -121,7 +121,7 @@ def _config_files(name: str) -> list[Path]:
 
 
 def _quantisation(directory: str) -> dict[str, Any]:
-    """The ``quantization_config`` of a checkpoint whose layout is read here; else nothing."""
+    """The ``quantization_config`` of a checkpoint with a layout that is read here; else nothing."""
     file = Path(directory) / "config.json"
     given = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     found = given.get("quantization_config")
@@ -134,7 +134,7 @@ def _published(name: str) -> str:
 
 
 def _auto_class(config: Any) -> Any:
-    """Of causal language models, or of those with eyes, whose text part is all that is computed."""
+    """transformers' class of causal language models, or of multimodal ones: only their text part is computed."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
@@ -240,7 +240,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def serving_tokenizer(name: str) -> Any:
-    """The model's tokenizer, or one that does the same and was kept by an earlier start. Raises ModelError."""
+    """The model's tokenizer, or an equal one kept by an earlier start. Raises ModelError."""
     read: list[Any] = []
 
     def find() -> KeptTokenizer:

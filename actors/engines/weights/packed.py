@@ -16,7 +16,7 @@ from actors.engines.weights.rows import packed_rows
 
 
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether oneDNN packs weights of that type on this machine."""
+    """Whether oneDNN packs weights of a type on this machine."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if dtype == torch.bfloat16:

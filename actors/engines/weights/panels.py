@@ -104,7 +104,7 @@ def _stored(weight: Tensor, kernels: ModuleType, twelve: bool, room: Room) -> _S
             place[:, : rows.shape[1]] = rows
             place[:, rows.shape[1] :] = 0
         return _Stored(into.numpy(), len(starts), escapes)
-    share = 2 if narrow.dtype == torch.bfloat16 else 1  # inputs whose numbers lie together
+    share = 2 if narrow.dtype == torch.bfloat16 else 1  # inputs with numbers side by side
     bits = narrow.contiguous().view(torch.int16).numpy().view(np.uint16)
     kernels.pack_halves(bits, starts, panel, share, packed.view(np.uint16))
     return _Stored(packed.view(np.uint16 if share == 1 else np.uint32), len(starts), escapes)

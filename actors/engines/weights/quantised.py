@@ -1,6 +1,6 @@
 """Quantised safetensors: what each published layout's numbers mean.
 
-The ``weight`` of a linear layer is stored as several tensors, whose names and order of bits are the tool's own. Here
+The ``weight`` of a linear layer is stored as several tensors, with the tool's own names and order of bits. Here
 they become the matrix again, as that tool computes it; no quantisation library is needed.
 """
 

@@ -16,7 +16,7 @@ from actors.engines.weights.source import own_name
 
 FORMS = {(4, 8.0): 1, (8, 128.0): 5}  # by bits and the zero of all groups
 WITH_ZEROS = {4: 2}  # by bits, where groups have zeros of their own
-CLOSE = 1e-3  # relative: float16 has scales to within half of that, unless they are below its normal numbers
+CLOSE = 1e-3  # relative: float16 has scales to within half of it, unless they are below its normal numbers
 
 
 @dataclass(frozen=True, slots=True)

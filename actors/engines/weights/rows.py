@@ -1,4 +1,4 @@
-"""Products of libraries whose rows have the same bits, however many there are: kept to row counts that agree.
+"""Products of libraries, kept to the row counts at which rows have the same bits.
 
 Libraries add up in another order for some numbers of rows. Which of them agree was measured on matrices of eight shapes
 (docs/experiments/engine-weights.md, "Row counts that agree").

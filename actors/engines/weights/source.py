@@ -71,7 +71,7 @@ class ModuleSource:
         tensor = parameter.detach()
         place = self._shared[id(parameter)]
         place.discard(name)
-        if not place:  # nobody else takes it: the model's own is let go of
+        if not place:  # it is the last user: the model's own is released
             parameter.data = parameter.new_empty(0)
         return tensor
 

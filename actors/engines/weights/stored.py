@@ -1,4 +1,4 @@
-"""Models whose weights stay in their files until an engine takes them: no module of transformers is built."""
+"""Models with weights in their files until an engine takes them: no module of transformers is built."""
 
 from __future__ import annotations
 

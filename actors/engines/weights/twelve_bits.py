@@ -28,7 +28,7 @@ CODES = 16  # of which the first is 0's
 MOST_ESCAPES = 0.01  # of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
 SIGN_AND_MANTISSA = 0x807F
 
-Room = Callable[[int], NDArray[np.uint8]]  # for so many bytes
+Room = Callable[[int], NDArray[np.uint8]]  # by the number of bytes
 Escapes = tuple[NDArray[np.int64], NDArray[Any]]  # where those of each panel begin, and all of them
 
 
@@ -41,7 +41,7 @@ def last_cache() -> int:
 
 
 def waits_for_memory(weights: int, pairs: bool) -> bool:
-    """Whether forwards of a model of so many weights are shorter if these have 12 bits, because memory is what they
+    """Whether forwards of a model with ``weights`` weights are shorter with 12 bits, because memory is what they
     wait for. ``pairs``: inputs are bfloat16, too, and multiplied in pairs."""
     return 2 * weights > (BEYOND_CACHE_IN_PAIRS if pairs else BEYOND_CACHE) * last_cache()
 

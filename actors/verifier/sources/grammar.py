@@ -120,7 +120,7 @@ class _ByTokens:
 
     def __init__(self, codec: Codec, vocabulary: Vocabulary, end: int) -> None:
         self._codec = codec
-        # llguidance marks special tokens by 0xFF, a byte that no text has: a token of that byte is a special one to it
+        # llguidance marks special tokens by 0xFF, a byte that no text has: a token of this byte is a special one to it
         marks = [ident for ident, token in enumerate(vocabulary.tokens) if token == b"\xff"]
         self.tokens = [token if token != b"\xff" else b"" for token in vocabulary.tokens]
         self.special_token_ids = [*vocabulary.special, *marks]

@@ -32,7 +32,7 @@ log = logging.getLogger("duoactor.verifier")
 
 class HeadModel(DraftModel, Protocol):
     def follow(self, handle: int, source: int) -> None:
-        """The mirror has the text of the target's request ``source``, whose states the head reads."""
+        """The mirror has the text of the target's request ``source``: the head reads its states."""
         ...
 
 

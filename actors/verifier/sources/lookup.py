@@ -206,7 +206,7 @@ class Library:
             self.sources.append(Lookup("memory", MEMORY, lambda stream: Remembered(memory, stream.message.cache_salt)))
 
     def add(self, source: Source) -> None:
-        """A further source. Those that retrieve come before draft models."""
+        """A further source. Retrieval comes before draft models."""
         self.sources.append(source)
 
     def check(self, method: str) -> None:

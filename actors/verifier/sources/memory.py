@@ -56,7 +56,7 @@ class Memory:
         ]
         self._write = LONGEST  # where the next token goes; a -1 is there
         self._texts: deque[tuple[Sequence[int], int]] = deque()  # that are not read yet, with their owners
-        self._waiting = 0  # tokens of these texts
+        self._waiting = 0  # tokens of the texts that wait
         self._done = 0  # tokens read of the first one
 
     # --- reading texts -----------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class PredictedSession:
                 self._find()
 
     def _find(self) -> None:
-        """The place with the longest match, of those the next one."""
+        """The place with the longest match; of several the next one."""
         known = self._places.get(self._latest[-1], ())
         places = [place for place in known if place >= self._at][:PLACES]
         places += [place for place in known if place < self._at][-PLACES:]

@@ -1,6 +1,6 @@
 """Drafters: processes of their own that grow the trees of the streams that they are lent.
 
-What they send is filed as it arrives. What does not belong to a lease that the sender holds now is counted and dropped.
+Drafts are filed as they arrive. A message that belongs to no lease of its sender is counted and dropped.
 Before a round they are sent what was committed, and it is decided whether the round waits for them.
 """
 
@@ -57,7 +57,7 @@ class Remote(Source):
     def consult(self, stream: Stream, allowance: Allowance, window: Callable[[int | None], Chosen]) -> bool:
         """Tell the drafter of what was committed, once after each commit. Returns whether the round waits for it.
 
-        ``window``: the one that the stream would have now, of so many nodes at most."""
+        ``window(n)``: the stream's window now, of at most n nodes."""
         drafter = self.state.drafters.of(stream.loan.holder)
         loan, wait, length = stream.loan, stream.wait, len(stream.text)
         if drafter is None:

@@ -68,7 +68,7 @@ class MessageUsage(msgspec.Struct, frozen=True):
     input_tokens: int
     output_tokens: int
     cache_read_input_tokens: int
-    cache_creation_input_tokens: int = 0  # of those with a price of their own, which nothing has here
+    cache_creation_input_tokens: int = 0  # tokens with a price of their own: none here
 
     @classmethod
     def of(cls, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> MessageUsage:

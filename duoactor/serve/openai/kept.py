@@ -42,7 +42,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Keeping:
-    """One request of the Responses API: what it goes on with, and its answer, which is kept unless ``store`` is
+    """One request of the Responses API: the earlier turns, and its answer, which is kept unless ``store`` is
     false."""
 
     kept: Kept

@@ -79,7 +79,7 @@ class Reader:
         return self.text.startswith(word, at)
 
     def past(self, characters: str, at: int = 0) -> Generator[None, None, int]:
-        """The position of the first character from ``at`` on that is none of these and no space."""
+        """The position of the first character from ``at`` on that is neither one of ``characters`` nor space."""
         while True:
             while at < len(self.text) and (self.text[at].isspace() or self.text[at] in characters):
                 at += 1

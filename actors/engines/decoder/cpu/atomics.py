@@ -61,7 +61,7 @@ def _pointer(typing, number):
 
 @njit(error_model="numpy")
 def array_at(number, count, kind):
-    """The array of ``count`` elements whose data begins at that address."""
+    """The array of ``count`` elements at an address."""
     return carray(_pointer(number), (count,), kind)
 
 

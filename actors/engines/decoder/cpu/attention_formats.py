@@ -51,9 +51,9 @@ class Scored(NamedTuple):
 
 
 class Floats:
-    """float32. A query's products with a key are summed up in lanes, whose total is their sum."""
+    """float32. A query's products with a key are summed up in lanes, and the lanes last."""
 
-    slots = 1  # whose values are mixed in a step
+    slots = 1  # of values that are mixed in a step
 
     def pack(self, builder, vector, start, at):
         """16 numbers of a query, or weights, from element ``at`` on."""

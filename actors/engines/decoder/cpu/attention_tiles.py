@@ -88,7 +88,7 @@ class MixedColumns(NamedTuple):
 
 @intrinsic
 def score_keys(typing, together, places, keys, slots, width):
-    """Products of so many packed queries with the keys of sixteen slots."""
+    """Products of packed queries with the keys of sixteen slots."""
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args
@@ -122,7 +122,7 @@ def mix_values(typing, together, places, values, slots, columns):
         width, skipped, at = columns["width"], columns["skipped"], places["at"]
 
         def starts(start, apart, count):
-            """Pointers to the numbers of so many queries."""
+            """Pointers to the numbers of several queries."""
             return [places.place("room", builder.add(start, builder.mul(apart, _INT(n)))) for n in range(count)]
 
         def of(queries, number):

@@ -30,7 +30,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 PLAIN, RMS, CENTRED = 0, 1, 2
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU = 0, 1, 2, 3, 4, 5
 _ALPHA, _LIMIT = np.float32(1.702), np.float32(7)  # gpt-oss's
-_LEAST = np.float32(-87)  # whose negative's exponential float32 still holds
+_LEAST = np.float32(-87)  # the exponential of its negative still fits float32
 
 
 class NormTerms(NamedTuple):
@@ -107,7 +107,7 @@ def _scaled(x, start, size, factor, weights, out):
 
 @njit(error_model="numpy")
 def norm_part(x, start, size, terms, skipped, out):
-    """``x[start : start + size]`` normed, into ``out``, with the weights behind those that are skipped."""
+    """``x[start : start + size]`` normed, into ``out``, with the weights behind the skipped ones."""
     weights = terms.weight, skipped
     if terms.kind == PLAIN:
         _scaled(x, start, size, _ONE, weights, out)

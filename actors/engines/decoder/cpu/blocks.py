@@ -1,4 +1,4 @@
-"""Products with weights in small groups of 4, 5, 6 or 8 bits: integers times integers, whose sums are exact.
+"""Products with weights in small groups of 4, 5, 6 or 8 bits: integers times integers, with exact sums.
 
 Inputs are rounded by groups of ``GROUP`` of a row, each to 1/127 of its largest: their bits depend on nothing but the
 row. The products of a group are summed up as integers, then scaled and added in float32, group after group. So a row's
@@ -43,7 +43,7 @@ QUADS = GROUP // 4
 # the bits of scale times sum
 SCALE, MINUS, MINUS_FIRST, MINUS_SECOND, SCALED_SUM = QUADS, QUADS + 1, QUADS + 2, QUADS + 3, QUADS + 4
 WORDS_OF_GROUP = QUADS + 5
-AHEAD = 24 << 10  # bytes between the weights of a pass and those that it asks for
+AHEAD = 24 << 10  # bytes between the weights of a pass and the prefetched ones
 
 HAS_512 = "+avx512vnni" in FEATURES
 HAS_VEX = not HAS_512 and "+avxvnni" in FEATURES
@@ -51,7 +51,7 @@ HAS_SHORTS = not HAS_512 and not HAS_VEX and "+avx2" in FEATURES
 if HAS_512 or HAS_VEX:
     llvmlite.binding.initialize_native_asmparser()
 WIDTH = 16 if HAS_512 else 8  # lanes of a register; a panel has one or two of them
-ROWS = 8 if WIDTH == 16 else 4  # whose sums stay in registers
+ROWS = 8 if WIDTH == 16 else 4  # with sums in registers
 POWERS = ROWS.bit_length()
 _INT, _WORD, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _POINTER = _BYTE.as_pointer()
@@ -271,7 +271,7 @@ def multiply_panel(typing, power, inputs, panel, sums):
 
             def grow(k, state):
                 place, row, steps, *grown = state
-                if form.scaled:  # the steps lie before every so many groups
+                if form.scaled:  # the steps lie before a fixed number of groups
                     first = builder.icmp_signed("==", builder.and_(k, _INT(SUPER - 1)), _INT(0))
                     steps = builder.select(first, place, steps)
                     place = builder.gep(place, [builder.select(first, _INT(form.steps), _INT(0))])

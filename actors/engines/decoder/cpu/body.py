@@ -51,14 +51,14 @@ class _Turns:
 
 
 class CompiledBody:
-    """From tokens to logits over a pool. The bits of a row depend on what it sees alone."""
+    """From tokens to logits over a pool. The bits of a row depend on its visible slots alone."""
 
     def __init__(
         self, weights: DecoderWeights, pool: KVPool, rings: Rings | None, team: Any, int8: bool, vocabulary: int
     ) -> None:
         """``rings``: of layers with windows; None: they have the pool's slots. ``team``: the
         :class:`actors.engines.decoder.cpu.team.Team` that computes. ``int8``: see :class:`Panels`. ``vocabulary``: the
-        head's first so many rows are candidates for the likeliest."""
+        head's first rows, by their number, are candidates for the likeliest."""
         kernels = compiled_kernels()
         assert kernels is not None
         self.shape: DecoderShape = weights.shape

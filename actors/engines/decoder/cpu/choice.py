@@ -138,7 +138,7 @@ def _noisy_best(logits, factor, keys, least, tile):
     one, other = keys
     token, best, second, times = UNSURE, np.float32(-np.inf), np.float32(-np.inf), splat(factor)
     need = best
-    for start in range(0, len(logits), LANES):  # the last vector begins early: what it has in common is the same
+    for start in range(0, len(logits), LANES):  # the last vector begins early and repeats some numbers
         first = min(start, len(logits) - LANES)
         own = load(logits, first)
         tokens = consecutive(np.uint32(first))
@@ -196,7 +196,7 @@ def _choose(row, logits, tile):
 
 @njit(error_model="numpy")
 def _nucleus(logits, factor, top, least, wanted):
-    """The least scaled logit of the likeliest that together have so much mass, near enough."""
+    """The least scaled logit of the likeliest that together have the mass ``wanted``, near enough."""
     low, high = max(least, top - _WIDEST), top
     for _ in range(_HALVINGS):
         middle = (low + high) / np.float32(2)

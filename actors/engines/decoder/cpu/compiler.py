@@ -49,5 +49,5 @@ def compiled_kernels() -> ModuleType | None:
 
 
 def fits(lanes: int, *sizes: int) -> bool:
-    """Whether a model's width, of a head too and of its gated layers, fill vectors of so many numbers."""
+    """Whether a model's width, of a head too and of its gated layers, fill vectors."""
     return not any(size % lanes for size in sizes)

@@ -1,7 +1,7 @@
 """Mixtures of experts, compiled by numba: which experts each row takes, and the sums of what these give.
 
 Rows of one expert are multiplied together, and each row's sum runs over its own experts in ascending order. So neither
-the rows beside it nor what they take changes a row's bits.
+the rows beside it nor their experts change a row's bits.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ WIDE, ROWS = (3, 8) if "+avx512f" in FEATURES else (1, 6)
 # in a cycle: few rows of a narrow panel have too few sums. With AVX2 one row takes 0.7 of the time where the caches
 # hold the weights, and 0.85 where they do not.
 BESIDE = (1, 4, 2, 2, 1, 1, 1) if WIDE == 1 else (1,) * (1 + ROWS)
-PANEL = WIDE * LANES  # outputs whose weights lie together: (outputs / PANEL, inputs, PANEL)
+PANEL = WIDE * LANES  # outputs with weights side by side: (outputs / PANEL, inputs, PANEL)
 HAS_TWELVE = "+avx512bw" in FEATURES  # it looks 32 numbers of 16 bits up at once
 
-GROUP = 8  # inputs whose weights of 12 bits are stored together
+GROUP = 8  # inputs with their weights of 12 bits side by side
 TABLE = 64  # bytes before all panels of them: what the 16 codes stand for, in 16 bits each, twice
 TWELVE = 12 * PANEL // 8  # bytes of an input's
 UNPACKED = 2 * GROUP * PANEL  # bytes of a group in pairs of bfloat16
@@ -66,7 +66,7 @@ class Words(Numbers):
 
 
 class Pairs(Words):
-    """Pairs of bfloat16, of two inputs in a row each, in uint32; inputs likewise."""
+    """Pairs of bfloat16, of two inputs in a row each, in uint32; inputs, too."""
 
     def __init__(self):
         super().__init__(types.uint32)

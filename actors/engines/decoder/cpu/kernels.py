@@ -343,7 +343,7 @@ def _add_beside(body, index, layer, rooms, helpers):
 
 @njit(error_model="numpy")
 def _sights(body, segments, visible, slots, span):
-    """What rows see: of their texts, and of those parts that layers with windows look back at."""
+    """Visible slots of rows: of their texts, and of the parts within layers' windows."""
     number, rows = len(segments), len(slots)
     size = rows * (span + LOOKS) + number
     looks = array_at(body.looks, 2 * size, np.int64)
@@ -401,7 +401,7 @@ def _run_layer(body, index, looks, rooms, positions, helpers):
     **_kept,
 )
 def run_layers(model, numbers, visible, choices, made):
-    """From each row's token to what is ``made``: logits of those that are kept, ids and their probabilities.
+    """From each row's token to what is ``made``: logits of kept rows, ids and their probabilities.
 
     ``numbers``: how many rows, kept rows and segments there are, and the widest span; every row's token, position and
     slot; the kept rows in ascending order; rows, base, span and ring of each segment. ``visible``: which slots

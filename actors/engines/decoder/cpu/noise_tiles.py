@@ -70,7 +70,7 @@ def _uniform(builder, arguments):
 
 @intrinsic
 def noise_limit_tile(typing, tokens, one, other):
-    """What the noise of those tokens (see :func:`consecutive`) is at most, for a fraction of its time: less than 0.1
+    """A bound of the noise of tokens (see :func:`consecutive`), for a fraction of its time: less than 0.1
     above it where it is large.
 
     ``G = -log(-log1p(-u)) <= -log(u)``, and a float's bits, read as a number, are its binary logarithm or less.
@@ -86,7 +86,7 @@ def noise_limit_tile(typing, tokens, one, other):
 
 @intrinsic
 def gumbel_tile(typing, tokens, one, other):
-    """Of those tokens (see :func:`consecutive`), at the position of keys ``one`` and ``other``, to the last places."""
+    """The noise of tokens (see :func:`consecutive`) at the position of keys ``one`` and ``other``."""
 
     def generate(context, builder, signature, arguments):
         u = _uniform(builder, arguments)

@@ -111,7 +111,7 @@ def _filled(count):
 @njit(error_model="numpy")
 def _soften(scores, start, count, skipped, heads, sink):
     """``scores[start : start + count]`` become weights whose sum is one, or, with a ``sink`` above -inf, less than one.
-    The first ``skipped`` and those that fill up weigh nothing."""
+    The first ``skipped`` and the padding weigh nothing."""
     end, scale = start + _filled(count), heads.scale
     if heads.cap != _ZERO:
         cap(scores, start, end, scale, heads.cap)
@@ -258,7 +258,7 @@ def _longest(counts, first, end):
 def attend_piece(number, coming, rows, heads, sight, scores):
     """Softmax attention of one request's rows and of the query heads that share one of ``heads.number`` keys: piece
     ``request * heads.number + head``. ``coming``: the piece that this thread is likely to take next, or a negative
-    number. ``scores``: ``room + 2 * width`` numbers for each of those heads and rows, and 16 * ``width``."""
+    number. ``scores``: ``room + 2 * width`` numbers for each head and row, and 16 * ``width``."""
     width, room, apart = heads.width, sight.room, rows.apart
     group, slots = apart // width // heads.number, len(heads.keys) // heads.number
     request, first, head = _place(number, heads.number, sight.ends)

@@ -15,9 +15,9 @@ from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.formats import GROUP, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.decoder.cpu.tile import InputRows, Meanwhile, Sums, TileWeights, multiply_tile
 
-# Inputs whose weights in a panel stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
+# Inputs with weights of a panel that stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
 DEPTH = 1024
-# Bytes between the weights that one pass computes with and those that it asks for: half of the first cache
+# Bytes between the weights of a pass and the prefetched ones: half of the first cache
 NEAR = 24 << 10
 # Of 12 bits, where several passes read them unpacked from the first cache, of 48 KiB. Sixteen rows of 91M parameters:
 # 9.8 ms with 128, 9.6 with 256, 11.1 with 512

@@ -75,7 +75,7 @@ def _keep_past(mixer, walk, raw, before):
 
 @njit(error_model="numpy")
 def _convolve(mixer, walk, raw, before, mixed):
-    """Of the forward's rows and those that are pending."""
+    """Of the forward's rows and the pending ones."""
     channels, kernel, width = mixer.channels, mixer.kernel, walk.width
     taps = array_at(mixer.taps, kernel * channels, np.float32)
     bias = array_at(mixer.bias, channels if mixer.bias else 0, np.float32)
@@ -111,7 +111,7 @@ def _softplus(x):
 
 @njit(error_model="numpy")
 def _weigh(mixer, walk, raw, mixed):
-    """What each row's heads multiply the state before it by, and what they put in."""
+    """The factors of each row's heads for the state before it, and their contributions."""
     heads, groups, keys, channels = mixer.heads, mixer.groups, mixer.keys, mixer.channels
     count = (walk.rows + walk.pending) * heads
     decays, rates = array_at(walk.decays, count, np.float32), array_at(walk.rates, count, np.float32)

@@ -34,7 +34,7 @@ def ring_slots(spec: DecoderSpec, max_context: int) -> int:
 
 
 def kv_shapes(spec: DecoderSpec, rings: bool) -> tuple[KVShape, KVShape]:
-    """Of the layers that keep whole texts, and of those that keep rings."""
+    """Of layers with whole texts, and of layers with rings."""
     own = [attention for attention in spec.attentions if attention.shares is None]
     return _shape(one for one in own if not (rings and one.window)), _shape(one for one in own if rings and one.window)
 
@@ -58,7 +58,7 @@ class RingState:
         return self._length - self._first - self._rings.read if self._first else self._length
 
     def computing(self, rows: int) -> None:
-        """A forward is about to write so many rows behind the text."""
+        """A forward is about to write rows behind the text."""
         assert rows <= MOST_ROWS
         self._first = max(self._first, self._length + rows - self._rings.length)
 

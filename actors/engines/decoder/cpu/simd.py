@@ -1,4 +1,4 @@
-"""Vectors of 16 floats for numba's kernels: sums whose order is written down, not chosen by a compiler.
+"""Vectors of 16 floats for numba's kernels: sums in a written order, not one that a compiler chooses.
 
 LLVM maps them to the registers that the processor has (one of AVX-512, two of AVX2, four of NEON); the bits are the
 same on all of them.

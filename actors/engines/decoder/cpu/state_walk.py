@@ -2,7 +2,7 @@
 
 A state ``(keys, values)`` lies in tiles of ``LANES`` values, each of which depends on no other. A row makes its tile of
 its parent's, so that a branch costs what a chain does, and a row's bits are those of plain decoding. A text's own tile
-is changed by rows that are certain alone: those that the last verdict has accepted (``pending``), and a prompt's.
+is changed by certain rows alone: the last verdict's accepted ones (``pending``), and a prompt's.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class FusedRecurrence:
         self._raw: Array = np.empty(0, np.float32)
         self._work: Array = np.empty(0, np.float32)
         self._nothing: Array = np.empty((self._layers, 0, width), np.float32)
-        self._spare: list[Array] = []  # memory of a state that nobody has
+        self._spare: list[Array] = []  # memory of a state without a stream
         self._states: list[FusedState] = []  # of the last forward
 
     @property
@@ -84,7 +84,7 @@ class FusedRecurrence:
         return FusedState(np.zeros(self._numbers, np.float32), self._nothing, self._spare)
 
     def lay_out(self, segments: Sequence[Segment]) -> int:
-        """What compiled code is told of a forward: the address of its ``WALK``."""
+        """A forward for compiled code: the address of its ``WALK``."""
         self._states = []
         for segment in segments:
             state = segment.state or self.new()

@@ -173,7 +173,7 @@ def _compute(job, piece, following, me, state):
     then = _first_weights(job.then, me, 1 + state[AWAKE]) if following < 0 else 0
     most, room = BESIDE[min(job.rows, ROWS)], state[ROOMS] + 4 * me * ROOM_APART
     while panel < end:
-        # the last one alone: what it has in common with the one before is computed again, escapes too
+        # the last one alone: its overlap with the one before is computed again, escapes too
         number = max(1, min(most, min(end, job.panels - 1) - panel))
         _multiply(job, panel, number, room, out, then if panel + number == end else 0)
         panel += number
@@ -259,7 +259,7 @@ def perform(job, x, rows, out, helpers):
     waited = 0
     while read(state, DONE) < pieces:
         waited += 1
-        if waited > PATIENCE:  # a helper on this very core may be the one that is waited for
+        if waited > PATIENCE:  # the awaited helper may be on this very core
             _yield()
     if job.bias != 0:
         bias = array_at(job.bias, job.outputs, np.float32)
@@ -278,7 +278,7 @@ class Team:
     """The threads that help the caller, which end with it. One caller at a time."""
 
     def __init__(self, helpers: int, spare_cpus: Sequence[int] = ()) -> None:
-        """``spare_cpus``: where there is one more helper each, that sleeps until it is told to work."""
+        """``spare_cpus``: CPUs with one more helper each, which sleeps until there is work for it."""
         self.size, self._own = 1 + helpers + len(spare_cpus), helpers
         self.job, self.state = np.zeros(1, JOB), np.zeros(TODO + APART * self.size, dtype=np.int64)
         self._rounded = np.empty(0, dtype=np.int16)

@@ -1,4 +1,4 @@
-"""The innermost loop of a product: a few rows by one panel of outputs, whose sums stay in registers.
+"""The innermost loop of a product: a few rows by one panel of outputs, with sums in registers.
 
 Written as LLVM's code, because numba knows no arrays of registers: one loop for each number of rows. While a tile is
 computed, the weights of a later one are asked for. Without that reading and computing take turns: the processor looks a
@@ -42,7 +42,7 @@ class TileWeights(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Rows of outputs, ``columns`` numbers apart, from ``out[to]`` on; ``resume``: what is there is added to."""
+    """Rows of outputs, ``columns`` numbers apart, from ``out[to]`` on; ``resume``: sums are added to it."""
 
     out: Any
     to: Any

@@ -79,7 +79,7 @@ class CompiledTrunk:
         def multiply(x: Tensor) -> Tensor:
             return self._multiplied(panels.job, x)[:, : len(weight)]
 
-        multiply.panels = panels  # type: ignore[attr-defined]  # whose memory the job reads
+        multiply.panels = panels  # type: ignore[attr-defined]  # the job reads their memory
         return multiply
 
     def _multiplied(self, job: NDArray[Any], x: Tensor) -> Tensor:

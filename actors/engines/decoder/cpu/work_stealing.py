@@ -34,7 +34,7 @@ def begin_of(pieces, thread, threads):
 @njit(error_model="numpy")
 def assign(state, todo, pieces, threads):
     """A job's pieces, fewer than 2^18, to so many threads, whose ranges are at ``state[todo]``, ``APART`` from each
-    other; the caller's, which is the first, at last."""
+    other; the caller's, which is the first, comes last."""
     job = _parted(read(state, todo))[0] % _LAST + 1
     for thread in range(threads - 1, -1, -1):
         first, end = begin_of(pieces, thread, threads), begin_of(pieces, thread + 1, threads)
@@ -50,7 +50,7 @@ def has_work(state, todo, thread):
 
 @njit(error_model="numpy")
 def pop(state, todo, thread):
-    """A piece of one's own range and the one behind it there, or a negative number for what there is not."""
+    """A piece of one's own range and the one behind it there, or a negative number where there is none."""
     while True:
         known = read(state, todo + APART * thread)
         _, first, end = _parted(known)

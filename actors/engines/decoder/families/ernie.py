@@ -1,4 +1,4 @@
-"""ERNIE 4.5: neighbours are turned; some with experts in every so many layers, chosen with a correction."""
+"""ERNIE 4.5: neighbours are turned; some with experts in every n-th layer, chosen with a correction."""
 
 from __future__ import annotations
 

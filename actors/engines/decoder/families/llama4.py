@@ -1,5 +1,4 @@
-"""Llama 4: attention by chunks, layers without positions whose queries are stretched, and experts whose inputs have
-their shares."""
+"""Llama 4: attention by chunks, stretched queries in layers without positions, and shares on the experts' inputs."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def yarn(parameters: Mapping[str, Any], turned: int, longest: int) -> tuple[Tens
         length = _length(factor, scale) / _length(factor, scale_all) if scale and scale_all else _length(factor)
 
     def place(turns: float) -> float:
-        """The dimension whose pair turns so often in the old context."""
+        """The dimension of the pair with ``turns`` turns in the old context."""
         return (turned * math.log(before / (turns * 2 * math.pi))) / (2 * math.log(base))
 
     first, last = place(parameters.get("beta_fast") or 32), place(parameters.get("beta_slow") or 1)

@@ -31,7 +31,7 @@ CLOSE = 2e-2  # of outputs around 1 in 16 bits
 
 
 class InPlaceShape(NamedTuple):
-    """What is recorded: so many rows. All else is data."""
+    """A recording: its number of rows. All else is data."""
 
     rows: int
 
