@@ -45,7 +45,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field of a settings struct, as people see it."""
+    """One field of a settings struct as a flag and a key."""
 
     name: str
     kind: Literal["text", "integer", "number", "switch", "choice", "token number"]
@@ -113,7 +113,7 @@ def as_toml(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What a ``duo.toml`` says, checked key by key. Several ``[[drafter]]`` tables give several drafters."""
+    """The tables of a ``duo.toml``, checked key by key. Several ``[[drafter]]`` tables give several drafters."""
 
     path: str = ""
     verifier: Values = field(default_factory=dict)
@@ -140,7 +140,7 @@ def read(path: str) -> File:
 
 
 def read_file(path: str | Path) -> File:
-    """Raises :class:`protocols.errors.ConfigError`: one sentence that names the file, the section and the key."""
+    """Read a ``duo.toml``. ConfigError: one sentence that names the file, the section and the key."""
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -212,7 +212,7 @@ def _instead(name: str, known: Iterable[str]) -> str:
 
 
 def write_new(file: str, text: str) -> None:
-    """ConfigError where it is there already, or cannot be written."""
+    """Write a new file. ConfigError where it exists, or cannot be written."""
     try:
         with Path(file).open("x", encoding="utf-8") as out:
             out.write(text)
@@ -234,7 +234,8 @@ def build(struct: type[S], *layers: Values) -> S:
 
 
 def prefixed(option: Option, prefix: str) -> str:
-    """With the prefix ``draft_``: ``threads`` is ``draft_threads``, but ``draft`` stays ``draft``."""
+    """An option's name with a prefix. With ``draft_`` ``threads`` is ``draft_threads``, but ``draft`` stays
+    ``draft``."""
     return option.name if option.name + "_" == prefix else prefix + option.name
 
 

@@ -150,7 +150,7 @@ def judge_head(report: DoctorReport, head: InlineStatus) -> None:
 
 
 def verdict(report: DoctorReport) -> str:
-    """One sentence: does speculation pay here, and by how much?"""
+    """The answer in one sentence: whether speculation pays here, and by how much."""
     if report.problems:
         return f"Speculation with this pair is not possible: {report.problems[0]}."
     if not report.methods:

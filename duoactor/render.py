@@ -1,4 +1,4 @@
-"""What commands print: tables, streams of tokens, JSON documents."""
+"""Output of commands: tables, streams of tokens, JSON documents."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ GAMMAS = (2, 4, 8)
 
 
 class DraftAgreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the target's tokens are a draft's choices. ``temperature``, ``task``: None for all of them."""
+    """Shares of the target's tokens that are a draft's choices. ``temperature``, ``task``: None for all of them."""
 
     draft: str
     temperature: float | None

@@ -81,7 +81,7 @@ def request_table(requests: Sequence[RequestStatus], rates: Mapping[str, float] 
 
 
 def sampling(defaults: Sampling) -> str:
-    """What the model's publisher asks for; empty: nothing."""
+    """The sampling that the model's publisher recommends; empty: none."""
     said = (
         name for name in DEFAULTED if defaults != UNCHANGED and getattr(defaults, name) != getattr(Sampling(), name)
     )
@@ -89,7 +89,7 @@ def sampling(defaults: Sampling) -> str:
 
 
 def agreement(shares: Sequence[float]) -> str:
-    """How often the verifier's own first choices are right, in words; empty: nothing is known."""
+    """Agreement of the verifier's own drafts in words; empty: unknown."""
     parts = [f"{share:.0%} at depth {depth}" for depth, share in enumerate(shares, 1)]
     return f"agrees {', '.join(parts)}; published heads reach 60 to 85%" if parts else ""
 
@@ -101,7 +101,7 @@ def tokens_by_source(counters: Mapping[str, int]) -> str:
 
 
 def cores_and_rates(target: TargetStatus) -> list[tuple[str, str]]:
-    """How the CPUs are used, and the rate without drafts: (label, text) each, as far as the verifier tells it."""
+    """Use of the CPUs, and the rate without drafts: (label, text) each, as far as known."""
     found = []
     if target.threads:
         pinned = f", on CPU{'s' * (',' in target.cpus)} {target.cpus}" if target.cpus else ""
@@ -145,7 +145,7 @@ def _count(number: int, what: str) -> str:
 
 
 def print_budgets(budgets: Sequence[Budget]) -> None:
-    """What the controller commands for each kind of requests in use lately, and the rate of one stream with it."""
+    """Print the controller's commands for each recent kind of requests, and the rate of one stream."""
     made = table("speculation", "drafter", ">gamma", ">sequences", ">window", ">wait", ">measured")
     for one in sorted(budgets, key=lambda one: one.kind):
         rate, kind = one.measured_tokens_per_second, one.kind

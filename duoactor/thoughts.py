@@ -1,4 +1,4 @@
-"""Where the thoughts of a reasoning model end in the text of its answer."""
+"""Thoughts of a reasoning model in the text of its answer."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def opens(form: Thinking, on: bool | None, continued: str | None = None) -> bool
 
 
 def beginning(text: str, mark: str) -> int:
-    """How many characters at the end of ``text`` may be the beginning of ``mark``."""
+    """The number of characters at the end of ``text`` that may begin ``mark``."""
     return next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)
 
 
 def thoughts_in(request: Generate, form: Thinking) -> Thoughts:
-    """Those in the answer to a request; a prompt that is no conversation begins none."""
+    """The reader of thoughts for a request's answer; a prompt without turns has none."""
     if not request.messages:
         return Thoughts(NO_THOUGHTS, False)
     try:

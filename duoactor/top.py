@@ -67,7 +67,7 @@ class RecentReports:
 
 
 def draw(recent: RecentReports, console: Console) -> Group:
-    """What fits the terminal; requests that do not fit are counted."""
+    """The picture for a terminal; requests that do not fit are counted."""
     report, leave = recent.latest, Text("q quit", "dim")
     if report is None:
         return Group(Text(f"waiting for a verifier: {recent.problem}"), leave)

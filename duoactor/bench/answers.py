@@ -1,4 +1,4 @@
-"""Who answers a prompt: our verifier through a client, or another (:mod:`duoactor.bench.reference`)."""
+"""Sources of answers: our verifier through a client, or another engine (:mod:`duoactor.bench.reference`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def digest(token_ids: Sequence[int]) -> str:
 
 
 class Answers(Protocol):
-    """Something that can be asked; RequestError when this one question cannot be answered."""
+    """A source of answers. RequestError for a question that it cannot answer."""
 
     async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> TimedAnswer: ...
 
@@ -50,7 +50,7 @@ class Ours:
         self.plain_prompts = False  # the target has no chat template
 
     def stream(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> AsyncStream:
-        """In the form that an earlier answer has found the target to take: a conversation, or a plain prompt."""
+        """A stream for a conversation, or for a plain prompt where the target has no chat template."""
         question: dict[str, Any] = {"messages": tuple(turns)}
         if self.plain_prompts:
             question = {"prompt": "\n\n".join(turn.content for turn in turns)}

@@ -32,7 +32,7 @@ Show = Callable[[str, int, int], None]  # step, steps done, steps in all
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the actors; tests put their own in place."""
+    """The ways to the actors; tests put their own in place."""
 
     probe: Probe
     connect: Callable[[str], AbstractAsyncContextManager[AsyncClient]]
@@ -42,7 +42,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class BenchJob:
-    """What is measured. With ``streams``, methods are measured with that many streams at once."""
+    """Prompts, methods and repeats of a benchmark. ``streams``: numbers of streams at once."""
 
     prompts: Sequence[Prompt]
     rows: Sequence[Row]

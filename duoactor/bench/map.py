@@ -1,4 +1,4 @@
-"""Where drafts pay: the speed-up over plain decoding by cost ratio, agreement, batch size and the drafter's distance.
+"""Map of speed-ups over plain decoding, by cost ratio, agreement, batch size and the drafter's distance.
 
 Some cells are measured; the others come from a model of a round. Its error on the measured cells is stated.
 """
@@ -25,7 +25,7 @@ LOCAL_US = 300.0  # a message to a process on this host and the answer
 
 @dataclass(frozen=True, slots=True)
 class DraftPlace:
-    """Where drafts are made. ``away_ms``: each way to the drafter; None: between the target's own forwards."""
+    """The drafter's place. ``away_ms``: each way to the drafter; None: between the target's own forwards."""
 
     name: str
     away_ms: float | None
@@ -79,7 +79,7 @@ class PayMap(msgspec.Struct, frozen=True, kw_only=True):
         return advice(self.costs())
 
     def error(self) -> tuple[float, float]:
-        """Of the model on the measured cells, as shares: the median and the largest."""
+        """Median and largest relative error of the model on the measured cells."""
         off = [abs(cell.model / cell.speedup - 1) for cell in self.measured if cell.model and cell.speedup]
         return (statistics.median(off), max(off)) if off else (0.0, 0.0)
 
@@ -90,7 +90,7 @@ def costs_of(forward: Points, step_us: float, beside_us: float, agreement: float
 
 
 def speedup(place: DraftPlace, costs: Costs) -> float:
-    """Of the best draft length at that place over plain decoding; drafts that do not pay are left out."""
+    """Speed-up of the best draft length at a place; drafts that do not pay are left out."""
     plain = 1 / _round(costs, 0)
     inline = place.away_ms is None
     make = _inline if inline else _apart
@@ -145,7 +145,7 @@ def modelled(cells: Sequence[Cell], costs: Costs) -> tuple[Cell, ...]:
 
 
 def advice(costs: Costs) -> str:
-    """One sentence: what would pay in this setting, by the model."""
+    """A sentence with the best place of the draft by the model."""
     gains = {place.name: speedup(place, costs) for place in (INLINE, HOST, *FAR[1:])}
     best = max(gains, key=lambda name: gains[name])
     ratio = costs.forward[0][1] / costs.draft(1)

@@ -1,4 +1,4 @@
-"""What figures come from: the machine (without its name), versions, models."""
+"""Provenance of figures: the machine (without its name), versions, models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _cpu_names() -> Iterator[str]:
 
 
 def _gpu_names(driver: Path = Path("/proc/driver/nvidia/gpus")) -> Iterator[str]:
-    """As NVIDIA's driver for Linux tells them: torch would have to be imported."""
+    """Names from NVIDIA's driver for Linux: torch would have to be imported."""
     for told in sorted(driver.glob("*/information")):
         with contextlib.suppress(OSError):
             found = re.search(r"^Model:\s*(.+?)\s*$", told.read_text(), re.MULTILINE)
@@ -51,7 +51,7 @@ def _gpu_names(driver: Path = Path("/proc/driver/nvidia/gpus")) -> Iterator[str]
 
 
 def inflated(model: str) -> Any:
-    """What ``config.json`` says of the model with the same function; None: it is its own."""
+    """The source of an inflated model, from its ``config.json``; None: it is not inflated."""
     with contextlib.suppress(OSError, ValueError):
         config = json.loads((Path(model) / "config.json").read_text())
         if isinstance(config, dict):
@@ -68,12 +68,12 @@ def versions() -> dict[str, str]:
 
 
 def load_now() -> str:
-    """How busy the machine was before we began."""
+    """The machine's load before the start."""
     return f"{os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "unknown"
 
 
 def source(results: Results) -> str:
-    """One line that goes with every table and picture: the command, and the machine that ran it."""
+    """The line below every table and picture: the command and its machine."""
     where = results.machine
     facts = [
         f"{where.get('cpu', 'unknown processor')}, {where.get('cpus', '?')} CPUs",

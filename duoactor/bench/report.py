@@ -1,4 +1,4 @@
-"""``report.md``, of a map too, and the tables on the terminal."""
+"""Reports: ``report.md``, of a map too, and tables on the terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STREAMS_DEFINITIONS = """\
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``bold`` are (row, column) of cells that stand out."""
+    """A table for Markdown and the terminal. ``bold``: (row, column) of the best cells."""
 
     title: str
     columns: tuple[str, ...]
@@ -262,7 +262,7 @@ def _losses(ranked: Sequence[MethodLine]) -> list[str]:
 
 
 def map_markdown(found: PayMap) -> str:
-    """What a map has measured, with what the model says of each cell."""
+    """The report of a map: measured cells, and the model's figure for each."""
     batches = sorted({cell.streams for cell in found.measured})
     cells = {(cell.place, cell.streams): cell for cell in found.measured}
     columns = [name for batch in batches for name in (f"batch {batch}: tokens/s", "speed-up", "model")]

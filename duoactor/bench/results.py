@@ -44,7 +44,7 @@ class StreamsRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be the same for two results to be comparable."""
+    """Settings that comparable results have in common."""
 
     suite: str
     suite_digest: str  # of the selected prompts

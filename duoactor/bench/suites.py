@@ -46,7 +46,7 @@ class _HumanEval(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """``turns`` are the user's, to be sent one after the other with the answers between them."""
+    """A prompt of a suite. ``turns``: the user's, sent one after the other with the answers between them."""
 
     id: str
     task: str
@@ -87,7 +87,7 @@ def tasks_of(prompts: Iterable[Prompt]) -> list[str]:
 
 
 def select(prompts: Iterable[Prompt], tasks: Iterable[str] = (), limit: int = 0) -> list[Prompt]:
-    """Only these ``tasks`` (none given: all) and at most ``limit`` prompts of each (0: all), in the suite's order.
+    """Prompts of some ``tasks`` (none given: all), at most ``limit`` of each (0: all), in the suite's order.
 
     Raises ConfigError for a task that the suite does not have.
     """

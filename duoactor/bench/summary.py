@@ -34,7 +34,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Where a method's drafts and time went."""
+    """A method's drafts, and the parts of its time."""
 
     acceptance_rate: float
     mean_acceptance_length: float
@@ -157,7 +157,7 @@ def _equality(results: Results, name: str, runs: Iterable[Run], plain: dict[Key,
 
 
 def work_of(stats: Sequence[RequestStats]) -> Work | None:
-    """None: nothing was decoded by our verifier."""
+    """Drafts and times of several answers; None: our verifier decoded nothing."""
     rounds, decode = sum(one.rounds for one in stats), sum(one.decode_ms for one in stats)
     if not rounds or not decode:
         return None

@@ -30,7 +30,7 @@ METHOD = "auto"
 
 
 def places_wanted(wanted: Wanted, cpus: Sequence[int], port: int) -> Iterator[tuple[dict[str, float], Wanted]]:
-    """What is started for inline drafts, a drafter apart (behind a relay at ``port``), retrieval, and all of it; before
+    """Deployments for inline drafts, a drafter apart (behind a relay at ``port``), retrieval, and all of it; before
     it the places that are measured with that, and the relay's ms each way."""
     if not wanted.drafters or retrieves(wanted.drafters[0].draft):
         raise ConfigError("a map needs a draft model: give --draft one")

@@ -22,7 +22,7 @@ supervised_option = click.option("--supervised", is_flag=True, hidden=True)
 
 
 def prepare(supervised: bool, logs: Logs, loads: str = "") -> None:
-    """``loads``: the model that is to be loaded; a supervisor says it by itself."""
+    """Set up logging, and the end with the supervisor. ``loads``: the model that is to be loaded."""
     if supervised:
         die_with_parent()
         logging.getLogger("duoactor.peer").setLevel(logging.WARNING)  # the supervisor says who is not there yet

@@ -38,7 +38,7 @@ from protocols.messages import Method, Sampling
 
 
 class BenchOptions(Settings, frozen=True, kw_only=True):
-    """What is measured, and where the results go."""
+    """Options of a benchmark, and the directory of its results."""
 
     suite: Annotated[
         str, Meta(description="prompts: builtin, or a JSONL file of ours, Spec-Bench's or HumanEval's form")

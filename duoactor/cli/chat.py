@@ -85,7 +85,7 @@ def chat(
 
 
 def _say(command: str) -> None:
-    """What a command has to tell, on stderr: stdout holds the model's words."""
+    """Print a slash command's message on stderr: stdout holds the model's words."""
     if command == "/clear":
         click.echo("the conversation is forgotten", err=True)
         return

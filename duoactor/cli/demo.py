@@ -56,7 +56,7 @@ PROMPTS = (
 
 
 class DemoOptions(Settings, frozen=True, kw_only=True):
-    """What is asked, and how often it is timed."""
+    """Prompts, sampling and repeats of the demo."""
 
     method: Annotated[Method, Meta(description="how to draft and verify")] = Method.AUTO
     prompt: Annotated[
@@ -162,7 +162,7 @@ async def _run(bench: Benchmark, method: str, as_json: bool) -> None:
 
 
 def _introduce(deployment: Deployment, colour: bool) -> None:
-    """What a newcomer must know to understand the output that follows."""
+    """Print the models' names and the meaning of the colours."""
     target = render.model_name(deployment.verifier.target)
     small = ": small models, to show the speed and not to learn from" if target.startswith("bundled ") else ""
     draft = (

@@ -1,4 +1,4 @@
-"""What a command line needs from the world; tests put their own in place."""
+"""The world of a command line; tests put their own in place."""
 
 from __future__ import annotations
 

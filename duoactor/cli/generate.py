@@ -29,7 +29,7 @@ colour_option = click.option(
 
 
 def document(answer: Completion) -> dict[str, Any]:
-    """As ``--json`` prints it."""
+    """The document of ``--json``."""
     thoughts = {"reasoning": answer.reasoning, "content": answer.content} if answer.reasoning else {}
     return {
         "text": answer.text,

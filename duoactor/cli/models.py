@@ -129,7 +129,7 @@ def cached() -> Iterator[CachedModel]:
 
 
 def _format(config: Path) -> str:
-    """How a checkpoint's weights are stored; "" if it is no model that writes text."""
+    """The format of a checkpoint's weights; "" if the model does not write text."""
     try:
         said = json.loads(config.read_text())
         if not WRITES.search(" ".join(said.get("architectures") or ())):
@@ -141,14 +141,14 @@ def _format(config: Path) -> str:
 
 
 def _addresses() -> list[str]:
-    """Where a verifier of this user may be."""
+    """Possible addresses of this user's verifiers."""
     home = parse(default_address()).path.parent
     named = os.environ.get(PEER_VARIABLES["connect"], "")
     return [*([named] if named else []), *(f"ipc://{path}" for path in sorted(home.glob("*.ipc")))]
 
 
 def _status(environment: Environment, address: str) -> StatusReport | None:
-    """None: no verifier answers there."""
+    """A verifier's status; None: no answer."""
     try:
         with environment.connect(address, "", "") as client:
             return client.status()

@@ -136,7 +136,7 @@ def _as_one(
 
 
 class Place(NamedTuple):
-    """Where a client connects, and with which keys. Whoever types many commands sets the variables once."""
+    """A client's address and keys. Environment variables may hold them."""
 
     connect: str
     key: str

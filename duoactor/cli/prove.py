@@ -30,7 +30,7 @@ CHAIN = re.compile(r"[1-9]\d*:[0-9a-f]{32}")
 
 
 class ProveOptions(Settings, frozen=True, kw_only=True):
-    """How long texts are compared, and with which."""
+    """Length, seed and expected chain of a proof."""
 
     minutes: Annotated[float, Meta(description="how long texts are compared", gt=0)] = 5.0
     seed: Annotated[int, Meta(description="seed of the requests", ge=0)] = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _model(draft: str, target: str) -> Replayed:
-    """Raises ModelError, and ConfigError for a head without its target."""
+    """A draft model, or a head with its target. Raises ModelError, and ConfigError for a head without a target."""
     from actors.engines.build import build_draft, build_target
     from actors.engines.heads.assistant import AssistantDraft
     from actors.engines.heads.block import BlockDraft

@@ -20,7 +20,7 @@ class SectionOption(click.Option):
         self.section = section
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Without the bounds of a number: most are far off, and who passes them is told."""
+        """The default help without the bounds of a number: an error names them."""
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
         return extra

@@ -38,7 +38,7 @@ class Launcher(StrEnum):
 
 
 class UpOptions(Settings, frozen=True, kw_only=True):
-    """What is started, and where."""
+    """Parts to start beside verifier and drafters, and their hosts."""
 
     http: Annotated[str, Meta(description="HOST:PORT to serve OpenAI's HTTP API at, too, such as 127.0.0.1:8000")] = ""
     learn: Annotated[

@@ -1,4 +1,4 @@
-"""``duoactor up`` for a file with several models: one port, and the model that a request names is loaded."""
+"""``duoactor up`` with several models behind one port, of which one is loaded at a time."""
 
 from __future__ import annotations
 

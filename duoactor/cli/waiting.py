@@ -1,4 +1,4 @@
-"""After a second of silence, a line on stderr says what a command is waiting for."""
+"""A line on stderr about a command's wait, after a second of silence."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class AsyncClient:
 
     @property
     def address(self) -> str:
-        """Of the verifiers, separated by commas."""
+        """The verifiers' addresses, separated by commas."""
         return ", ".join(self.addresses)
 
     # --- connection --------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class AsyncClient:
 
     @property
     def welcome(self) -> Welcome:
-        """What the verifier said of itself and its model when it accepted this client.
+        """The verifier's and its model's facts, sent when it accepted this client.
 
         Raises:
             ConnectionLost: There was no connection yet.
@@ -254,7 +254,7 @@ class AsyncClient:
         return cast(Answer, mailbox.take())
 
     async def _order(self, order: Question) -> str:
-        """Of several verifiers, the drafter's own carries it out."""
+        """Send an order; of several verifiers, the drafter's own carries it out."""
         verifiers = (await self._connected()).verifiers
         for address in verifiers[:-1]:
             try:
@@ -265,7 +265,7 @@ class AsyncClient:
         return cast(Done, await self._ask(order, *verifiers[-1:])).detail
 
     async def status(self) -> StatusReport:
-        """What the verifier is doing: its requests, drafters, counters and budgets. Of several verifiers, the first one
+        """The verifier's requests, drafters, counters and budgets. Of several verifiers, the first one
         answers.
 
         Raises:
@@ -274,8 +274,8 @@ class AsyncClient:
         return cast(StatusReport, await self._ask(Status(uuid.uuid4().hex)))
 
     async def telemetry(self) -> AsyncGenerator[Message, None]:
-        """What the verifier publishes, as it comes: a message for every round, and those of drafters and the controller
-        (``protocols/SPEC.md``, ``Telemetry``). A slow reader misses some.
+        """The verifier's publications as they come: a message for every round, and messages of drafters and the
+        controller (``protocols/SPEC.md``, ``Telemetry``). A slow reader misses some.
 
         Raises:
             RequestError: This client's key does not allow to hear telemetry.

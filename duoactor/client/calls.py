@@ -1,4 +1,4 @@
-"""What a client holds of one call, a stream or a question: enough to repeat it at any verifier."""
+"""A client's open calls, streams and questions: each can be repeated at any verifier."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Asking:
 
 @dataclass(slots=True)
 class StreamState:
-    """What the client holds of one stream. ``submitted``: the verifier was asked; ``answered``: it has begun to."""
+    """One stream at the client. ``submitted``: the verifier was asked; ``answered``: it has begun to."""
 
     request: Generate
     since: float = 0.0  # seconds

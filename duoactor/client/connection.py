@@ -28,7 +28,7 @@ FILE = "file://"  # begins the name of a file that holds a verifier's address at
 
 
 class Mailbox:
-    """What came for one call and was not read yet: of a stream at most one chunk per token. Putting in is the event
+    """Unread answers to one call: of a stream at most one chunk per token. Putting in is the event
     loop's, taking out is safe in any thread."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Mailbox:
         self._arrived.set()
 
     async def wait(self) -> None:
-        """Until there is something to take, or nothing will come. Cancelling it loses nothing."""
+        """Wait until there is something to take, or nothing will come. Cancelling it loses nothing."""
         while not self._news and not self._closed:
             self._arrived.clear()
             await self._arrived.wait()
@@ -63,7 +63,7 @@ class Mailbox:
 
 
 class Connection:
-    """``over`` is set once it has ended for good; until then it finds the verifier again by itself."""
+    """A client's connection to its verifiers, which finds them again by itself. ``over``: why it has ended for good."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class Connection:
     # --- its life ----------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Until the verifier knows us. ConnectionLost when the address has no listener, or when it takes too long;
-        RefusedError."""
+        """Wait until the verifier has accepted us. ConnectionLost when the address has no listener, or when it takes
+        too long; RefusedError."""
         if self._known():
             return
         timeout = self._options["timeout"]
@@ -136,7 +136,7 @@ class Connection:
 
     @property
     def verifiers(self) -> list[str]:
-        """Where requests go, in the order in which the addresses were given."""
+        """Addresses of usable verifiers, in the given order."""
         return self._session.verifiers.usable()
 
     @property
@@ -176,7 +176,7 @@ class Connection:
             self._ended()
 
     async def _serve(self, address: str) -> None:
-        """One verifier's part. What is wrong with it alone leaves the others; raised if there is no other."""
+        """Serve one verifier. Its errors leave the others alone, and are raised if there is no other."""
         try:
             while True:
                 line = self._lines.get(address) or await self._find(address)
@@ -203,7 +203,7 @@ class Connection:
         return line
 
     async def _moved(self, address: str, there: str) -> None:
-        """Until the verifier is elsewhere. A vanished verifier is left at once."""
+        """Wait until the verifier is elsewhere."""
         while True:
             if resolve(address) not in ("", there):
                 return
@@ -237,8 +237,8 @@ class Connection:
     # --- telemetry ---------------------------------------------------------------------------------------------------
 
     async def telemetry(self) -> AsyncGenerator[Message, None]:
-        """What the verifier publishes, also after it came back. Raises what ended this connection, and RequestError if
-        our key is not for watching."""
+        """The verifier's publications, also after it came back. Raises the error that ended this connection, and
+        RequestError if our key is not for watching."""
         if not self.welcome.telemetry:
             detail = "this key hears no telemetry; make one with `duoactor keys NAME --role operator` for that"
             raise RequestError(FailureCode.FORBIDDEN, detail)
@@ -326,7 +326,7 @@ class Connection:
 
 
 def resolve(address: str) -> str:
-    """Where that verifier is now: the address itself, or what its file holds; empty while there is no such file."""
+    """The verifier's present address, read from a file if need be; empty while there is no such file."""
     if not address.startswith(FILE):
         return address
     try:

@@ -10,7 +10,7 @@ from protocols.messages import RequestStats
 
 
 def metrics(stats: RequestStats) -> dict[str, Any]:
-    """As HTTP answers and ``--json`` documents carry them."""
+    """The metrics of HTTP answers and ``--json`` documents."""
     return {
         "prompt_tokens": stats.prompt_tokens,
         "cached_tokens": stats.cached_tokens,

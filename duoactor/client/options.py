@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ClientOptions(TypedDict, total=False):
-    """Of a client."""
+    """Options of a client."""
 
     key: Annotated[str, "your CURVE secret key file, which a verifier that uses keys asks for"]
     server_key: Annotated[str, "the verifiers' CURVE public key file"]
@@ -60,7 +60,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class Options(SamplingOptions, total=False):
-    """Of a request."""
+    """Options of a request."""
 
     sampling: Annotated[Sampling | None, "all of the above at once; single options win"]
     tools: Annotated[Sequence[Mapping[str, Any]] | str, "functions in OpenAI's shape, for the chat template"]

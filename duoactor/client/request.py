@@ -1,4 +1,4 @@
-"""What a caller asks for, checked and as a message, and the chunks that came, as one answer."""
+"""A caller's request, checked and as a message, and chunks as one answer."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def unsaid(options: Mapping[str, Any]) -> frozenset[str]:
 
 
 def defaulted(sampling: Sampling, defaults: Sampling, said: Collection[str]) -> Sampling:
-    """``sampling`` with the model's own ``defaults`` for what was not ``said``."""
+    """``sampling`` with the model's own ``defaults`` for all but the names in ``said``."""
     return replace(sampling, **{name: getattr(defaults, name) for name in DEFAULTED if name not in said})
 
 
@@ -136,7 +136,7 @@ def make_sampling(given: Sampling | None, options: Mapping[str, Any]) -> Samplin
 
 
 def make_structure(given: object) -> StructuredOutputs | None:
-    """``json_schema`` may also be the schema itself, as a mapping."""
+    """Structured outputs; ``json_schema`` may also be the schema itself, as a mapping."""
     if instance("structured_outputs", given, StructuredOutputs) is None:
         return None
     texts: dict[str, str] = {}
@@ -153,7 +153,7 @@ def make_structure(given: object) -> StructuredOutputs | None:
 
 
 def instance(name: str, given: object, kind: type[K]) -> K | None:
-    """What was given for an option that takes one of our own classes, or None."""
+    """The value of an option that takes one of our own classes, or None."""
     if isinstance(given, kind | None):
         return given
     raise _bad(f"{name} must be a duoactor.{kind.__name__}, not {reprlib.repr(given)}")

@@ -94,7 +94,7 @@ class Verifiers:
         ]
 
     def choose(self, request: Generate, streams: Mapping[str, int], but: Collection[str] = ()) -> str | None:
-        """Where a request goes; None while there is nowhere. ``streams``: how many each serves for this client.
+        """The address for a request; None while there is none. ``streams``: how many each serves for this client.
 
         The one with the fewest; a conversation goes back to the verifier that has it in its cache, unless clearly
         busier.
@@ -127,7 +127,7 @@ def _opening(request: Generate) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an event led to: news by caller, and a message to send."""
+    """Results of an event: news by caller, and a message to send."""
 
     news: tuple[tuple[str, News], ...] = ()
     send: Message | None = None

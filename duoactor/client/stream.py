@@ -34,12 +34,12 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def sampling(self) -> Sampling:
-        """As sent, from the first chunk on: with the model's own defaults, and the seed that was drawn, if none was
+        """The sampling as sent, from the first chunk on: with the model's own defaults, and the drawn seed, if none was
         given."""
         return self.request.sampling
 
     def split(self, chunk: Chunk) -> tuple[str, str]:
-        """What the chunk adds to the thoughts of the answer, and to its content. Chunks are given in their order."""
+        """The chunk's piece of the thoughts, and of the content. Chunks are given in their order."""
         reader = self._thoughts = self._thoughts or thoughts_in(self.request, self._thinking)
         thought, said = reader.feed(chunk.text)
         if chunk.finish_reason is not None:
@@ -72,7 +72,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         return news
 
     async def wait(self) -> None:
-        """Until there is something to take, or the stream is closed. Cancelling it loses nothing."""
+        """Wait until there is something to take, or the stream is closed. Cancelling it loses nothing."""
         if self._mailbox is None:
             connection = await self._connect()
             if self._mailbox is None and not self._over:
@@ -91,7 +91,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         self.request = replace(self.request, sampling=sampling)
 
     def complete(self, chunks: Sequence[Chunk]) -> Completion:
-        """``chunks``, the last ones of the answer, as a whole."""
+        """The last chunks of an answer as one."""
         return complete(chunks, self.sampling, thoughts_in(self.request, self._thinking))
 
     @property

@@ -119,11 +119,11 @@ class Stream(Iterator[Chunk]):
 
     @property
     def sampling(self) -> Sampling:
-        """As sent, see ``AsyncStream.sampling``."""
+        """The sampling as sent, see ``AsyncStream.sampling``."""
         return self._stream.sampling
 
     def split(self, chunk: Chunk) -> tuple[str, str]:
-        """What the chunk adds to the thoughts of the answer, and to its content; see ``AsyncStream.split``."""
+        """The chunk's piece of the thoughts, and of the content; see ``AsyncStream.split``."""
         return self._stream.split(chunk)
 
     def __iter__(self) -> Stream:

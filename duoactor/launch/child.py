@@ -30,7 +30,7 @@ GATEWAY: Final = "gateway"  # no role of the protocol: to the verifier it is a c
 
 @dataclass(frozen=True, slots=True)
 class ActorPlan:
-    """How to start one actor; ``name`` is unique and stands before its log lines. ``http``: where a gateway is asked
+    """The start of one actor; ``name`` is unique and stands before its log lines. ``http``: where a gateway is asked
     whether it is ready."""
 
     role: Role | Literal["gateway"]
@@ -151,12 +151,12 @@ class Child(asyncio.Protocol):
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """It and whatever it started."""
+        """Kill it and its children."""
         if not self._exited.is_set():
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        """To it and its group, which has its id until it is reaped."""
+        """Signal it and its group, which has its id until it is reaped."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 

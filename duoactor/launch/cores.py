@@ -38,5 +38,5 @@ def assign_cores(
 
 
 def format_cpus(cpus: Sequence[int]) -> str:
-    """As the ``cpus`` option wants them: "0,1"."""
+    """CPUs as the ``cpus`` option takes them: "0,1"."""
     return ",".join(str(cpu) for cpu in cpus)

@@ -37,13 +37,13 @@ ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class Deployment(Wanted):
-    """What is wanted with every option decided, and how each actor is started."""
+    """Settings with every option decided, and the start of each actor."""
 
     plans: tuple[ActorPlan, ...] = ()
 
     @property
     def address(self) -> str:
-        """Where a client on this machine connects."""
+        """The address for clients on this machine."""
         return self.controller.connect
 
     @property
@@ -141,7 +141,7 @@ def _plans(settings: Wanted, line: Callable[[str, Settings], tuple[str, ...]]) -
 
 
 def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:
-    """``cpus``: how many there are for all."""
+    """The verifier's settings. ``cpus``: the number for all actors."""
     verifier = wanted.verifier
     lent = {cpu for own in cores.drafters for cpu in own}
     if verifier.threads or verifier.cpus:
@@ -159,7 +159,7 @@ def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:
 
 
 def _inline_draft(wanted: Wanted) -> str:
-    """What the verifier drafts with itself, if it finds its target on this CPU: what its first drafter would."""
+    """The verifier's own draft model, for a target on this CPU: its first drafter's."""
     if wanted.verifier.inline_draft:
         return wanted.verifier.inline_draft
     return next((d.draft for d in wanted.drafters if d.device == "cpu" and not retrieves(d.draft)), "")
@@ -173,7 +173,7 @@ def _beside(peer: P, address: str, keys: Mapping[str, str]) -> P:
 def _learner(
     learner: LearnerSettings, drafters: Sequence[DrafterSettings], beside: ControllerSettings
 ) -> LearnerSettings:
-    """It learns for the first drafter that has a model, on the cores of all drafters: they are idle while the target
+    """The learner of the first drafter with a model, on the cores of all drafters: they are idle while the target
     computes. ConfigError if there is no such drafter."""
     taught = next((drafter for drafter in drafters if not retrieves(drafter.draft)), None)
     if taught is None:
@@ -204,7 +204,7 @@ def flags(settings: Settings) -> list[str]:
 
 
 def reachable_http(http: str) -> tuple[str, int]:
-    """Where this host reaches a gateway that listens there."""
+    """The address at which this host reaches a gateway."""
     host, port = parse_http(http)
     if port == 0:
         raise ConfigError(f"{http} leaves the port open, but it must be known who answers there: give --http a port")

@@ -61,13 +61,13 @@ class Host:
         return str(self._member.role)
 
     async def describe(self) -> dict[str, str]:
-        """As ``duoactor up`` lists it."""
+        """Its line in ``duoactor up``."""
         settings = self._member.settings
         model = getattr(settings, "target", "") or getattr(settings, "draft", "")
         return {"role": str(self._member.role), "actor_id": self._member.name, "node": _node_ip(), "model": model}
 
     async def address(self, but: str) -> str:
-        """Where the verifier listens, once that is another address than ``but``. Ray repeats a call that waits when
+        """The verifier's address, once it is another than ``but``. Ray repeats a call that waits when
         we have a successor, and that one's address is the answer."""
         await self._placed.wait()
         if self._address == but:
@@ -79,7 +79,7 @@ class Host:
         return self._clients
 
     async def failure(self) -> str:
-        """Once the process has said why it cannot run: its sentence."""
+        """The sentence of a process that cannot run, once there is one."""
         await self._failed.wait()
         return self._sentence
 

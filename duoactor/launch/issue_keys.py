@@ -31,8 +31,8 @@ class KeyFiles:
 
 
 def issue_keys() -> Mapping[str, KeyFiles]:
-    """By role: its own secret and the verifiers' public key. Of ``verifier`` (all verifiers are one to their peers):
-    its own pair, and the public keys that may connect."""
+    """Key files by role: its own secret and the verifiers' public key. Of ``verifier`` (all verifiers are one to their
+    peers): its own pair, and the public keys that may connect."""
     with tempfile.TemporaryDirectory() as directory:
         KeyPair.generate().write(Path(directory), VERIFIER)
         for role in _ISSUED:

@@ -1,4 +1,4 @@
-"""What the supervisor's user sees while actors start and run: a line that replaces itself, and lines that stay."""
+"""Progress of a launch on stderr: a line that replaces itself, and lines that stay."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """It ended in good order (drained, or told to stop): it stays away."""
+    """An end in good order (drained, or stopped): no restart."""
 
 
 @dataclass(frozen=True, slots=True)

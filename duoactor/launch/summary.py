@@ -1,4 +1,4 @@
-"""What ``up`` prints once its actors are ready: who runs where, and a command to try."""
+"""The summary of ``up`` once its actors are ready, with a command to try."""
 
 from __future__ import annotations
 

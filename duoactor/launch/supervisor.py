@@ -33,7 +33,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What the supervisor tells its user."""
+    """A piece of the supervisor's report."""
 
     kind: Kind
     actor: ActorPlan
@@ -110,7 +110,7 @@ class Supervisor:
         await self._stop()
 
     async def wait(self) -> None:
-        """Until the verifier has left in good order; raises :class:`LaunchError` when an actor is given up."""
+        """Wait until the verifier has left in good order; raises :class:`LaunchError` when an actor is given up."""
         await self._over.wait()
         if self._failure is not None:
             raise self._failure

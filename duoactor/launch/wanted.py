@@ -1,4 +1,4 @@
-"""From ``duo.toml`` and flags to the settings of every actor that is wanted, on this host or on a cluster."""
+"""Settings of all wanted actors from ``duo.toml`` and flags, for this host or a cluster."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def read_wanted(
 
 
 def _gateway(table: config.Values, http: str | None, flags: Mapping[str, object]) -> GatewaySettings | None:
-    """None unless ``http`` or the file's [gateway] asks for one."""
+    """The gateway's settings; None unless ``http`` or the file's [gateway] asks for one."""
     own = config.given(flags, GatewaySettings, leave_out=NOT_THE_GATEWAYS)
     if http is None and not table:
         for name in own:

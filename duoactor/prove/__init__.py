@@ -1,1 +1,1 @@
-"""``duoactor prove``: whether this machine's texts are the target's own, token by token."""
+"""``duoactor prove``: comparison of this machine's texts with the target's own, token by token."""

@@ -64,7 +64,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Evidence:
-    """What was compared so far. ``tokens`` and the like are counts of tokens."""
+    """Counts of a proof so far. ``tokens`` and the like are counts of tokens."""
 
     tokens: int = 0
     logprobs: int = 0  # tokens of which the bits of log-probabilities were compared as well

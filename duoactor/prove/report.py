@@ -1,4 +1,4 @@
-"""What a proof found, for people and as one document."""
+"""The findings of a proof, for people and as one document."""
 
 from __future__ import annotations
 

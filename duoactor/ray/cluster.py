@@ -34,7 +34,7 @@ PATIENCE_S = 10.0  # before it is said what is waited for, and from then on
 
 
 def connect_to_ray() -> None:
-    """Unless we are. ConfigError if there is no Ray cluster."""
+    """Connect to Ray, once. ConfigError if there is no Ray cluster."""
     if not ray.is_initialized():
         try:
             ray.init(address="auto", logging_level="ERROR")
@@ -91,7 +91,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Of all verifiers, as a client or ``--connect`` takes it on this host."""
+        """The address of all verifiers for a client or ``--connect`` on this host."""
         return ",".join(self.addresses)
 
     def client(self, reconnect_timeout: float = RECONNECT_TIMEOUT_S) -> Client:
@@ -103,7 +103,7 @@ class Cluster:
         return list(ray.get([host.describe.remote() for host in self.hosts.values()]))
 
     def close(self) -> None:
-        """Twice does no harm."""
+        """Remove the files; a second call does nothing."""
         if not self._closed.is_set():
             self._loop.call_soon_threadsafe(self._closed.set)
             self._thread.join()
@@ -117,7 +117,7 @@ class Cluster:
         self.close()
 
     def wait_for(self, members: Sequence[Member], report: Callable[[str], None]) -> None:
-        """Until all are there. LaunchError with the sentence of an actor that cannot run."""
+        """Wait until all are there. LaunchError with the sentence of an actor that cannot run."""
         failures = {self.hosts[one.name].failure.remote(): one.name for one in members}
         placed = {self.hosts[one.name].role.remote(): one for one in members}
         told, since = "", time.monotonic()

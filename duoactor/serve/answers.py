@@ -30,7 +30,7 @@ class ThoughtDetails(msgspec.Struct, frozen=True):
 
 
 class Answer(ABC):
-    """One API's way to write an answer: as one body, or as events."""
+    """An answer in one API's shape: as one body, or as events."""
 
     def __init__(self, model: str, prefix: str, parser: Callable[[], Parser], n: int = 1) -> None:
         """``prefix``: of its id; ``parser`` makes one for each of ``n`` choices to a prompt."""
@@ -59,7 +59,7 @@ class Answer(ABC):
         """The events that end a stream which has begun and cannot go on."""
 
     def read(self, index: int, chunks: Sequence[Chunk]) -> list[Event]:
-        """What a choice's next chunks are made of. With its last one comes what was held back, unless ``max_tokens``
+        """The events in a choice's next chunks. With its last one comes the held-back text, unless ``max_tokens``
         cut it off inside the markup of a call."""
         parser = self._parsers[index]
         pieces = [piece for chunk in chunks for piece in chunk.pieces]
@@ -190,7 +190,7 @@ def figures(stats: Sequence[RequestStats]) -> dict[str, Any]:
 
 
 def now() -> int:
-    """As ``created`` has it."""
+    """Unix time in seconds, for ``created``."""
     return int(time.time())  # noqa: TID251
 
 

@@ -63,7 +63,7 @@ ELSEWHERE = {
 def make_app(
     gateway: Gateway, *, keys: Sequence[str] = (), origins: Sequence[str] = (), share_caches: bool = False
 ) -> Starlette:
-    """``keys``: one of them must come with a request; ``origins``: web pages from there may call; ``share_caches``:
+    """The ASGI app. ``keys``: a request must carry one; ``origins``: web pages from there may call; ``share_caches``:
     what one key asked speeds up another."""
     routes = Routes(gateway)
     middleware = [Middleware(Farewell, gateway)]

@@ -1,4 +1,4 @@
-"""Who may ask: API keys, compared in constant time."""
+"""API keys, compared in constant time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
 
 
 def cache_salt(scope: Scope, own: str) -> str:
-    """What a request's traces in caches are filed under: its API key, so that the time to the first token tells nothing
+    """The key of a request's cache entries: its API key, so that the time to the first token tells nothing
     of another key's prompts, and the salt that it names itself."""
     holder = scope.get("state", {}).get("key_digest", "")
     return sha256(f"{holder} {own}".encode()).hexdigest() if holder or own else ""

@@ -1,4 +1,4 @@
-"""What messages hold in every API: parts of text, and calls of functions."""
+"""Parts of messages in every API: text, and calls of functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ContentPart(msgspec.Struct, frozen=True):
 
 
 def tool_call(id: str, name: str, arguments: str, where: str) -> ToolCall:
-    """ApiError unless the arguments are a JSON object, or nothing: chat templates show them as one."""
+    """A call. ApiError unless the arguments are a JSON object, or nothing: chat templates show them as one."""
     try:
         found = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):

@@ -78,7 +78,7 @@ class ApiError(DuoactorError):
 
 
 def answered(error: ApiError, path: str) -> Response:
-    """In the shape of the API that the path belongs to."""
+    """An error in the shape of the path's API."""
     shape = error.anthropic() if path.startswith("/v1/messages") else error.openai()
     return Response(msgspec.json.encode(shape), error.status, error.headers, "application/json")
 

@@ -79,7 +79,7 @@ class Ignored:
 
     @property
     def warning(self) -> str:
-        """For people; "" if there is nothing to say."""
+        """A sentence for people; "" if all was used."""
         if not self.unknown:
             return ""
         named = list(dict.fromkeys(self.unknown))
@@ -88,7 +88,7 @@ class Ignored:
 
 
 def known(given: Mapping[str, Any], struct: type[msgspec.Struct]) -> tuple[dict[str, Any], Ignored]:
-    """What is known of a body. ApiError (400) names the first field that is refused."""
+    """The known fields of a body. ApiError (400) names the first field that is refused."""
     ignored = Ignored()
     kept = _object(given, struct, "", ignored)
     ignored.said = frozenset(kept)

@@ -42,7 +42,7 @@ MAX_TRACED = 8  # answers at once: each costs the verifier up to 0.4 ms a round,
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is served: its names, the tokens of prompt and answer together, and how many token ids there are."""
+    """The served model: its names, the tokens of prompt and answer together, and the number of token ids."""
 
     names: tuple[str, ...]
     max_context: int
@@ -137,7 +137,7 @@ class Gateway:
             return await call(self.client)
 
     async def status(self) -> StatusReport:
-        """ApiError (503) unless the verifier answers now."""
+        """The verifier's status. ApiError (503) unless it answers now."""
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 return await self.asked(AsyncClient.status)
@@ -145,7 +145,7 @@ class Gateway:
             raise ApiError(503, "the verifier does not answer; see whether it still runs, and try again") from None
 
     async def scrape(self) -> bytes:
-        """What Prometheus reads; also while no verifier answers."""
+        """The metrics for Prometheus; also while no verifier answers."""
         report: StatusReport | None = None
         with contextlib.suppress(ApiError):
             report = await self.status()
@@ -154,7 +154,7 @@ class Gateway:
     # --- questions ---------------------------------------------------------------------------------------------------
 
     def ask(self, question: Question, model: Model, begin: Callable[[], QuestionSpan] | None = None) -> Choices:
-        """``begin``: of the span that follows the answers."""
+        """Streams for a question. ``begin``: starts the span of its trace."""
         question = question.defaulted(model.sampling)
         question.check(model.vocab_size)
         structure, param = question.structure(model.calling)
@@ -186,7 +186,7 @@ class Gateway:
         return sum(len(one.streams) for one in self._open if one.traced)
 
     def enter(self, choices: Choices) -> None:
-        """ApiError (429) if too many answers are traced already."""
+        """Count the answers as open. ApiError (429) if too many are traced already."""
         if choices.traced and self.traced + len(choices.streams) > MAX_TRACED:
             detail = f"at most {MAX_TRACED} answers are traced at once, and {self.traced} are; try again later"
             raise ApiError(429, f"{detail}, or without trace", param="trace")
@@ -270,7 +270,7 @@ class Choices:
 
     @property
     def stats(self) -> list[RequestStats]:
-        """Of every answer, once all have ended; before that none."""
+        """Statistics of every answer, once all have ended; none before."""
         return [self._stats[i] for i in sorted(self._stats)] if len(self._stats) == len(self.streams) else []
 
     async def __aenter__(self) -> Choices:

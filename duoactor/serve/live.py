@@ -97,8 +97,8 @@ class Live:
         return JSONResponse({"detail": detail})
 
     def _check_origin(self, request: Request) -> None:
-        """ApiError (403) for another site's page. Without keys a site can also point a name of its own at this host's
-        loopback and so call itself by our name: there the name must be the host's own."""
+        """Refuse another site's page by ApiError (403). Without keys a site can also point a name of its own at this
+        host's loopback and so call itself by our name: there the name must be the host's own."""
         origin = request.headers.get("origin")
         if origin is None or origin in self._origins:
             return  # no browser, or an allowed one
@@ -111,7 +111,7 @@ class Live:
 
 
 def page_state(report: StatusReport, name: str) -> dict[str, Any]:
-    """What the page shows of the verifier and its drafters, as JSON."""
+    """The page's state of the verifier and its drafters, as JSON."""
     waiting = sum(request.state == "queued" for request in report.requests)
     return {
         "model": name,

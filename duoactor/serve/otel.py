@@ -117,7 +117,7 @@ def _asked(question: Question) -> dict[str, Any]:
 
 
 def _came(stats: Sequence[RequestStats], n: int) -> dict[str, Any]:
-    """``n`` answers to each prompt; the prompt counts once, as in the answer's usage."""
+    """Attributes of ``n`` answers to each prompt; the prompt counts once, as in the answer's usage."""
     whole = together(stats)
     return {
         "gen_ai.usage.input_tokens": sum(one.prompt_tokens for one in stats[::n]),
@@ -132,7 +132,7 @@ def _came(stats: Sequence[RequestStats], n: int) -> dict[str, Any]:
 
 
 def from_environment() -> Tracing | None:
-    """As the ``OTEL_*`` variables say; None: no traces."""
+    """Tracing by the ``OTEL_*`` variables; None: no traces."""
     exporter = os.environ.get("OTEL_TRACES_EXPORTER", "otlp" if any(map(os.environ.get, ENDPOINTS)) else "none")
     if exporter.strip() in ("", "none") or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None

@@ -1,4 +1,4 @@
-"""From a JSON body to typed parameters."""
+"""Typed parameters from a JSON body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the verifier, whichever API it came by."""
+"""A question to the verifier, of any API."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Question:
             raise bad("n", f": at most {MAX_STREAMS} answers at once, all prompts together")
 
     def defaulted(self, defaults: Sampling) -> Question:
-        """With the model's own ``defaults`` where the request says nothing."""
+        """The question with the model's own ``defaults`` where the request names no value."""
         return replace(self, sampling=defaulted(self.sampling, defaults, self.ignored.said))
 
     def mind(self, calling: Calling) -> Mind:
-        """How the model thinks in these answers."""
+        """The model's form of thoughts in these answers."""
         if self.thinking is None:
             return Mind()
         last = self.prompts[0][-1] if self.rendering.continue_final else None
@@ -62,12 +62,12 @@ class Question:
         return Mind.of(calling.thinking, self.thinking.on, continued)
 
     def structure(self, calling: Calling) -> tuple[StructuredOutputs | None, str]:
-        """What the answer must be, and the parameter that is to blame if it cannot be made so."""
+        """The form of the answer, and the parameter to blame if it is impossible."""
         wanted, param, calls = self._structure(calling)
         return self.mind(calling).structure(wanted, param, headed=calls and calling.channels), param
 
     def _structure(self, calling: Calling) -> tuple[StructuredOutputs | None, str, bool]:
-        """With it whether there are calls in it."""
+        """The same, and whether there are calls in it."""
         if self.tools.forced:
             return StructuredOutputs(grammar=self.tools.grammar(calling)), "tools", True
         if self.shape is None:
@@ -82,7 +82,8 @@ class Question:
         return self.mind(calling).parser(rest)
 
     def dictation(self, calling: Calling) -> Dictation | None:
-        """Of one question alone. A prompt is scored as an output: all but its first token are dictated."""
+        """Dictated tokens of a single question. A prompt is scored as an output: all but its first token are
+        dictated."""
         if self.scores:
             return Dictation(tokens=self.prompts[0][1:])  # type: ignore[arg-type]  # ids, see Gateway.spelt
         return None if self.thinking is None else self.mind(calling).dictation(self.thinking.budget)

@@ -16,7 +16,7 @@ GRACE_S = 2.5  # of the five seconds that the supervisor gives
 
 
 class Defaults(StrEnum):
-    """Where the sampling of requests that name none comes from."""
+    """Source of the sampling of requests that name none."""
 
     AUTO = "auto"  # generation_config.json
     NONE = "none"  # the APIs' own defaults

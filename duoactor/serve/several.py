@@ -133,7 +133,7 @@ class Models:
 
 
 def _unpacked(scope: Scope) -> Scope:
-    """For a body that was read and unpacked."""
+    """The scope for a body that was read and unpacked."""
     copied = {**scope, "headers": list(scope["headers"])}
     headers = MutableHeaders(scope=copied)
     for name in ("content-encoding", "content-length"):

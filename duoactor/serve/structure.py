@@ -1,4 +1,4 @@
-"""``response_format`` and vLLM's ``structured_outputs``: what an answer must be."""
+"""The form of an answer: ``response_format`` and vLLM's ``structured_outputs``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def json_shape(schema: Mapping[str, Any], param: str) -> AnswerForm:
 
 
 def shape_of(wanted: StructureParameters) -> AnswerForm | None:
-    """None: the answer may be anything. ApiError (400) if more than one form is asked for, or an impossible one."""
+    """The form of the answer; None: any. ApiError (400) if more than one form is asked for, or an impossible one."""
     forms = _formats(wanted.response_format)
     if wanted.structured_outputs is not None:
         given = _vllm(wanted.structured_outputs)

@@ -63,7 +63,7 @@ class ThinkingParameters(StructureParameters, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request wants: thoughts or none (None: as the model does by itself), and ``budget`` tokens of them at
+    """A request's wish: thoughts or none (None: the model's default), and ``budget`` tokens of them at
     most (0: no limit)."""
 
     on: bool | None = None
@@ -72,7 +72,7 @@ class Wish:
     variables: Mapping[str, Any] = field(default_factory=dict)  # of the chat template; they win
 
     def rendered(self, form: Thinking) -> str:
-        """As ``Rendering.variables``."""
+        """The text of ``Rendering.variables``."""
         found: dict[str, Any] = {}
         if form.begin and self.on is not None:
             found |= dict.fromkeys(SWITCHES, self.on)
@@ -92,7 +92,7 @@ def wish(on: bool | None, effort: str | None, budget: int, variables: Mapping[st
 
 @dataclass(frozen=True, slots=True)
 class Mind:
-    """How the model that is served thinks, as ``Welcome`` says, in an answer to one request."""
+    """The served model's form of thoughts, from ``Welcome``, in an answer to one request."""
 
     form: Thinking = NO_THOUGHTS
     opened: bool = False  # the answer begins inside a thought
@@ -110,7 +110,7 @@ class Mind:
         return ThoughtParser(self.form, self.opened, rest) if self.form.begin else rest
 
     def dictation(self, budget: int) -> Dictation | None:
-        """What ends a thought at its budget."""
+        """The dictation that ends a thought at its budget."""
         if not budget or not self.allowed:
             return None
         if self.opened:

@@ -17,7 +17,7 @@ from protocols.messages import ChatTurn
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Of ``prompt`` and ``messages`` exactly one is given."""
+    """A text (``prompt``) or a conversation (``messages``), and not both."""
 
     model: str = ""
     prompt: str | None = None
@@ -57,7 +57,7 @@ def parse_tokenize(body: bytes) -> tuple[TokenizeRequest, str | tuple[ChatTurn, 
 
 
 def parse_detokenize(body: bytes) -> DetokenizeRequest:
-    """ApiError (400) for what cannot be."""
+    """The request. ApiError (400) for a wrong body."""
     return decode(body, DetokenizeRequest)[0]
 
 

@@ -21,7 +21,7 @@ class Piece:
 
     @property
     def name(self) -> str:
-        """As OpenAI's completions name it: its text, or its bytes where they are no text."""
+        """Its name in OpenAI's completions: its text, or its bytes where they are no text."""
         try:
             return self.octets.decode()
         except UnicodeDecodeError:
@@ -44,7 +44,7 @@ class TracedTree(msgspec.Struct, frozen=True):
 
 
 class ChunkTrace(msgspec.Struct, frozen=True):
-    """How a chunk's tokens came about. ``round``: see ``_named``; null: the prompt's own forward."""
+    """The origin of a chunk's tokens. ``round``: see ``_named``; null: the prompt's own forward."""
 
     token_ids: Sequence[int]
     pieces: Sequence[str]  # the text that each token completes

@@ -141,5 +141,5 @@ def shape(wanted: OutputConfig) -> AnswerForm | None:
 
 
 def thinking(given: ThinkingSwitch | None, effort: str | None) -> Wish:
-    """Without the parameter there are no thoughts, as in Anthropic's API."""
+    """The request's wish for thoughts. Without the parameter there are none, as in Anthropic's API."""
     return wish(given is not None and given.type != "disabled", effort, given.budget_tokens if given else 0, {})

@@ -52,7 +52,7 @@ class MessagesRequest(Speculation, frozen=True, kw_only=True):
 
 
 class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Of ``/v1/messages/count_tokens``."""
+    """The request of ``/v1/messages/count_tokens``."""
 
     model: str
     messages: Annotated[tuple[InputMessage, ...], Meta(min_length=1)]
@@ -197,7 +197,7 @@ class MessagesAnswer(ItemAnswer[OutputBlock]):
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Nothing where they were cut off, or are no JSON: the API has no place for such arguments."""
+    """Arguments of a call; empty where they were cut off or are no JSON, which the API cannot carry."""
     try:
         found = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):

@@ -123,7 +123,7 @@ class CompletionAnswer(OpenAIAnswer):
         )
 
     def _scored(self, index: int, chunks: Sequence[Chunk], pieces: Pieces, prompt: Tokenized) -> CompletionChoice:
-        """With the prompt's own tokens: the first has no probability, the others are dictated output."""
+        """A choice with the prompt's own tokens: the first has no probability, the others are dictated output."""
         wanted, ids = self._wanted, prompt.token_ids
         places = list(_places(chunks))
         scores = [None, *(place.found for place in places[: len(ids) - 1])]
@@ -155,7 +155,7 @@ def _places(chunks: Sequence[Chunk]) -> Iterator[TextToken]:
 
 
 def _counted(stats: RequestStats, prompt: Tokenized, wanted: CompletionRequest) -> RequestStats:
-    """As usage has it: what was dictated is the prompt's."""
+    """Counts for ``usage``: dictated tokens are the prompt's."""
     length = len(prompt.token_ids)
     made = stats.completion_tokens - length + 1 if wanted.most else 0
     return replace(stats, prompt_tokens=length, completion_tokens=made)

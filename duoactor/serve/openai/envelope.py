@@ -74,7 +74,7 @@ class OpenAIAnswer(Answer):
         )
 
     def _usage(self, stats: Sequence[RequestStats]) -> CompletionUsage:
-        """Of the choices of one request; ``n`` of them answer each prompt."""
+        """Usage of the choices of one request; ``n`` of them answer each prompt."""
         prompt = sum(one.prompt_tokens for one in stats[:: self._n])
         made = sum(one.completion_tokens for one in stats)
         cached = TokenDetails(sum(one.cached_tokens for one in stats[:: self._n]))
@@ -91,7 +91,7 @@ class OpenAIAnswer(Answer):
         self._running[index] = msgspec.structs.replace(known, completion_tokens=made)
 
     def trace(self, chunk: Chunk, pieces: Pieces) -> ChunkTrace | UnsetType:
-        """How the chunk's tokens came about, if the request asked for it."""
+        """The trace of a chunk, if the request asked for it."""
         return traced(chunk, pieces) if self._traced and chunk.token_ids else UNSET
 
     def event(

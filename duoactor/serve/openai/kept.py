@@ -25,14 +25,14 @@ class Kept:
         self._turns: OrderedDict[tuple[str, str], tuple[ChatTurn, ...]] = OrderedDict()  # by key's holder and id
 
     def keep(self, holder: str, ident: str, turns: tuple[ChatTurn, ...]) -> None:
-        """Without the instructions, which the API does not carry over. The oldest make room."""
+        """Keep a conversation without its instructions, which the API does not carry over. The oldest make room."""
         self._turns[holder, ident] = turns
         self._room -= characters(turns)
         while self._turns and (self._room < 0 or len(self._turns) > self._most):
             self._room += characters(self._turns.popitem(last=False)[1])
 
     def found(self, holder: str, ident: str) -> tuple[ChatTurn, ...]:
-        """ApiError (404) if it is not kept (any more)."""
+        """A kept conversation. ApiError (404) if it is not kept (any more)."""
         turns = self._turns.get((holder, ident))
         if turns is None:
             detail = f"no response {ident} is kept here: send the whole conversation, without previous_response_id"

@@ -28,7 +28,7 @@ class CallPart(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """``content`` is a text, or its parts."""
+    """A message of the chat API; ``content`` is a text, or its parts."""
 
     role: str
     content: str | tuple[ContentPart, ...] | None = None
@@ -56,14 +56,14 @@ class FunctionTool(msgspec.Struct, frozen=True):
 
 
 def use(tools: Sequence[FunctionTool], choice: Choice | Pick = "auto", parallel: bool = True) -> ToolUse:
-    """ApiError about what cannot be."""
+    """The tools of a request. ApiError for an impossible choice or name."""
     functions = (one.function for one in tools)
     offered = (Tool(one.name, one.description or "", one.parameters) for one in functions)
     return ToolUse.of(offered, choice, parallel, "tools[{}].function.name")
 
 
 def rendering(messages: Sequence[ChatMessage], generation_prompt: bool | None, continue_final: bool) -> Rendering:
-    """As transformers and vLLM take it. ApiError for what cannot be."""
+    """The rendering of messages, as transformers and vLLM take it. ApiError for contradictions."""
     for at, message in enumerate(messages[:-1]):
         if message.prefix:
             raise bad(f"messages[{at}].prefix", "is for the last message")
@@ -76,7 +76,7 @@ def rendering(messages: Sequence[ChatMessage], generation_prompt: bool | None, c
 
 
 def turns(messages: Sequence[ChatMessage]) -> tuple[ChatTurn, ...]:
-    """Some clients name no calls: those get names, and results belong to them in their order."""
+    """Messages as turns. Calls without an id get one, and results belong to them in their order."""
     unnamed: list[str] = []  # calls without a result
     made: list[ChatTurn] = []
     for at, message in enumerate(messages):

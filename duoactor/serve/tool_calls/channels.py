@@ -27,8 +27,8 @@ def channel_parser() -> ReadingParser:
 def channel_grammar(
     functions: Sequence[tuple[str, dict[str, Any]]], form: Thinking, otherwise: Mapping[str, Any] | None
 ) -> str:
-    """Of a call of one of the functions (name, JSON schema of the arguments), which ends the turn. ``otherwise``: the
-    schema of an answer in the channel ``final``."""
+    """A grammar of a call of one of the functions (name, JSON schema of the arguments), which ends the turn.
+    ``otherwise``: the schema of an answer in the channel ``final``."""
     special = dict(form.special)
     heads = [spelt(HEADER.format(name), special) for name, _ in functions]
     return calls_grammar("call", functions, heads, "", otherwise, spelt(form.markup[-1], special))

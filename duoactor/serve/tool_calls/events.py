@@ -1,4 +1,4 @@
-"""What a model's text turns out to be: thoughts, text, and calls of functions."""
+"""Events in a model's text: thoughts, text, and calls of functions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Parser(Protocol):
     def feed(self, text: str) -> list[Event]: ...
 
     def end(self, cut: bool = False) -> list[Event]:
-        """What is still held back, once the text has ended; nothing of it where it was ``cut`` off, for it may be the
+        """The held-back events, once the text has ended; none where it was ``cut`` off, for it may be the
         markup of a call."""
         ...
 

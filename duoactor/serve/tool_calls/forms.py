@@ -1,4 +1,4 @@
-"""How families of models write calls: Hermes' form (Qwen, and most others), Llama's and Mistral's. One table, from
+"""Forms of calls by family: Hermes' form (Qwen, and most others), Llama's and Mistral's. One table, from
 which calls are read and grammars are made."""
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _call(text: Reader, at: int, names: Collection[str] | None = None) -> Genera
 
 
 def _skip_rest(text: Reader) -> Steps:
-    """Of the call's object, behind its arguments: nothing of it is of use."""
+    """Skip the rest of the call's object, behind its arguments."""
     at = yield from text.past("")
     if text.text[at : at + 1] in (",", "}"):
         end = yield from text.value(at, depth=1)
@@ -218,7 +218,7 @@ def _string(text: str) -> str | None:
 
 
 def _plain(arguments: str | None) -> str:
-    """Some models write the object as a string, or nothing where there are no arguments."""
+    """Arguments as an object: some models write a string, or nothing."""
     if arguments is None or arguments == "null":
         return "{}"
     return _string(arguments) or arguments

@@ -59,7 +59,7 @@ Steps = Generator[None, None, None]
 
 
 class Reader:
-    """``text`` is what has come and was not taken yet; ``ended``: there is no more."""
+    """A text that comes in pieces. ``text``: the part that was not taken yet; ``ended``: there is no more."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -12,7 +12,8 @@ from duoactor.serve.tool_calls.reader import Reader
 
 @cache
 def parsing() -> ModuleType | None:
-    """None where transformers is too old for it. It takes two seconds to load, so only models that need it load it."""
+    """transformers' parser; None where transformers is too old for it. It takes two seconds to load, so only models
+    that need it load it."""
     try:
         return importlib.import_module("actors.engines.text.response_parsing")
     except ImportError:

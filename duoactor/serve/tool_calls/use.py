@@ -1,4 +1,4 @@
-"""What a request says of tools, whichever API it came by, and what follows from it for the model that is served."""
+"""The tools of a request, of any API, in the form of the served model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """``parameters``: a JSON schema."""
+    """A function. ``parameters``: a JSON schema."""
 
     name: str
     description: str = ""
@@ -31,13 +31,13 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Without ``parameters`` it takes none."""
+        """The schema of its arguments; without ``parameters`` it takes none."""
         empty = {"type": "object", "properties": {}, "additionalProperties": False}
         return empty if self.parameters is None else self.parameters
 
     @property
     def described(self) -> dict[str, Any]:
-        """As chat templates take it."""
+        """Its description for chat templates."""
         shown = self.parameters or {"type": "object", "properties": {}}
         function = {"name": self.name, "description": self.description, "parameters": shown}
         return {"type": "function", "function": function}
@@ -45,7 +45,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """How the model that is served writes calls and thoughts, as ``Welcome`` says; ``mark`` is the token id of its
+    """The served model's form of calls and thoughts, from ``Welcome``; ``mark`` is the token id of its
     form's mark, where that is one token, or -1."""
 
     form: str = DEFAULT_FORM
@@ -117,7 +117,7 @@ class ToolUse:
         return found
 
     def check(self, place: str, choice: str = "tool_choice") -> None:
-        """ApiError about the first thing that cannot be; ``place`` is where the names stand, ``choice`` the choice."""
+        """Raise ApiError about the first mistake; ``place`` is where the names stand, ``choice`` the choice."""
         if len(self.tools) > MAX_TOOLS:
             raise bad("tools", f": at most {MAX_TOOLS} at once, not {len(self.tools)}")
         for at, tool in enumerate(self.tools):
@@ -133,7 +133,7 @@ class ToolUse:
 
     @property
     def offered(self) -> bool:
-        """May the model call anything?"""
+        """Whether the model may call a function."""
         return bool(self.tools) and self.choice != "none"
 
     @property
@@ -142,7 +142,7 @@ class ToolUse:
 
     @cached_property
     def described(self) -> str:
-        """As ``Generate.tools`` has it. Without a choice the model is not told of tools at all."""
+        """The JSON of ``Generate.tools``; empty where no call is allowed."""
         return msgspec.json.encode([tool.described for tool in self.tools]).decode() if self.offered else ""
 
     def parser(self, calling: Calling, constrained: bool) -> Parser:
@@ -156,7 +156,7 @@ class ToolUse:
         return form_parser(FORMS[calling.form], [tool.name for tool in self.tools])
 
     def grammar(self, calling: Calling, otherwise: Mapping[str, Any] | None = None) -> str:
-        """Of an answer that calls, or follows the JSON schema ``otherwise``."""
+        """A grammar of an answer that calls, or follows the JSON schema ``otherwise``."""
         functions = [(tool.name, tool.schema) for tool in self.tools if self.named in ("", tool.name)]
         if calling.channels:
             return channel_grammar(functions, calling.thinking, otherwise)
