@@ -58,14 +58,14 @@ def ignore(at: Progress) -> None:
     pass
 
 
-def ticking() -> Callable[[], float]:
-    """A clock on which three seconds pass each time that it is looked at."""
-    seconds = count(step=3)
+def ticking(step: int) -> Callable[[], float]:
+    """A clock on which so many seconds pass each time that it is looked at."""
+    seconds = count(step=step)
     return lambda: float(next(seconds))
 
 
-def made(plan: TrainingPlan) -> TrainingResult:
-    return distill(plan, ignore, ticking())
+def made(plan: TrainingPlan, step: int = 3) -> TrainingResult:
+    return distill(plan, ignore, ticking(step))
 
 
 @pytest.mark.parametrize(("family", "shape"), [("llama", "64x2"), ("qwen2", "64x1"), ("gpt2", "64x1")])
@@ -119,26 +119,28 @@ def shards_of(tmp_path: Path) -> tuple[Shards, Shards]:
     return Shards(tmp_path / "draft" / "training" / "apart"), Shards(tmp_path / "draft" / "training" / "answers")
 
 
-def interrupted(plan: TrainingPlan, phase: str, share: float) -> None:
+def interrupted(plan: TrainingPlan, phase: str, share: float, step: int = 3) -> None:
     def interrupt(at: Progress) -> None:
         if at.phase == phase and at.share is not None and at.share > share:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        distill(plan, interrupt, ticking())
+        distill(plan, interrupt, ticking(step))
 
 
-@pytest.mark.parametrize(("phase", "share", "before", "minutes"), [("answers", 0.4, 6, 4), ("training", 0.5, 3, 1)])
+@pytest.mark.parametrize(
+    ("phase", "share", "before", "minutes", "step"), [("answers", 0.4, 6, 4, 1), ("training", 0.5, 3, 1, 3)]
+)
 def test_a_run_that_goes_on_after_an_interruption_divides_its_time_as_one_without(
-    phase: str, share: float, before: int, minutes: int, tmp_path, monkeypatch
+    phase: str, share: float, before: int, minutes: int, step: int, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(collecting, "LONGEST", 8)
     target_of("llama", tmp_path / "target")
-    interrupted(plan_of(tmp_path, minutes=before), phase, share)
+    interrupted(plan_of(tmp_path, minutes=before), phase, share, step)
     held, earlier = shards_of(tmp_path)
     spent, trained = held.seconds + earlier.seconds, trained_seconds(tmp_path / "draft" / "training" / "state.pt")
     assert earlier.answers and (trained > 0) == (phase == "training")
-    result = made(plan_of(tmp_path, minutes=minutes, resume=True))
+    result = made(plan_of(tmp_path, minutes=minutes, resume=True), step)
     held, answers = shards_of(tmp_path)
     answering = held.seconds + answers.seconds - spent
     together = 60 * minutes + spent + trained
@@ -151,8 +153,7 @@ def test_a_run_that_goes_on_after_an_interruption_divides_its_time_as_one_withou
 def test_a_finished_draft_that_is_trained_on_gets_more_answers_as_well(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(collecting, "LONGEST", 8)
     target_of("llama", tmp_path / "target")
-    first = made(plan_of(tmp_path, minutes=2))
-    second = made(plan_of(tmp_path, minutes=4, resume=True))
+    first, second = (made(plan_of(tmp_path, minutes=2 + 2 * again, resume=again), 1) for again in (False, True))
     assert second.answers > first.answers and second.steps > first.steps and second.seconds > first.seconds
 
 
