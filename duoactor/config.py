@@ -160,15 +160,9 @@ def read_file(path: str | Path) -> File:
         if len(listed) > 1 and name != "drafter":
             raise ConfigError(f"{path}: there can be only one [{name}]")
         tables[name] = [_check(f"{path}: [{name}]", struct, table) for table in listed]
-    return File(
-        path=str(path),
-        verifier=next(iter(tables["verifier"]), {}),
-        drafters=tuple(tables["drafter"]),
-        controller=next(iter(tables["controller"]), {}),
-        learner=next(iter(tables["learner"]), {}),
-        gateway=next(iter(tables["gateway"]), {}),
-        models=models,
-    )
+    drafters = tuple(tables.pop("drafter"))
+    single = {name: next(iter(listed), {}) for name, listed in tables.items()}
+    return File(path=str(path), drafters=drafters, models=models, **single)
 
 
 def _models(path: str, given: object) -> dict[str, Values]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from duoactor.bench.answers import Answers, Ours
 from duoactor.bench.methods import Row, rotated, row_named
 from duoactor.bench.provenance import inflated, load_now, machine, versions
@@ -38,6 +40,15 @@ class Access:
     connect: Callable[[str], AbstractAsyncContextManager[AsyncClient]]
     report: Callable[[Event], None] = lambda event: None
     started: Callable[[], None] = lambda: None
+
+    @asynccontextmanager
+    async def running(self, deployment: Deployment) -> AsyncIterator[tuple[Supervisor, AsyncClient]]:
+        """The actors of a deployment, and a client of their verifier."""
+        supervisor = Supervisor(deployment.plans, self.probe, report=self.report, address=deployment.address)
+        async with supervisor:
+            self.started()
+            async with self.connect(deployment.address) as client:
+                yield supervisor, client
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +112,9 @@ class Benchmark:
     ) -> AsyncIterator[dict[str, Answers]]:
         """Start the actors and, where a row needs it, transformers. ``shown``: called with every chunk of ours."""
         async with AsyncExitStack() as stack:
-            client, status = await stack.enter_async_context(self._deployed())
+            _, client = await stack.enter_async_context(self.access.running(self.deployment))
+            status = await client.status()
+            self._note(client.welcome.forward_us, status)
             ours = Ours(client, shown)
             answers: dict[str, Answers] = {row.name: ours for row in self.job.rows if row.ours}
             others = [row for row in self.job.rows if not row.ours]
@@ -114,23 +127,17 @@ class Benchmark:
                 answers |= {row.name: reference for row in others}
             yield answers
 
-    @asynccontextmanager
-    async def _deployed(self) -> AsyncIterator[tuple[AsyncClient, StatusReport]]:
-        deployment, access = self.deployment, self.access
-        async with Supervisor(deployment.plans, access.probe, report=access.report, address=deployment.address):
-            access.started()
-            async with access.connect(deployment.address) as client:
-                status = await client.status()
-                own = status.inline if not deployment.drafters else None  # a head has no drafter
-                self._models |= {
-                    "target": model_name(deployment.verifier.target),
-                    "draft": model_name(own.model_id if own is not None else deployment.first_draft),
-                    "device": status.target.device,
-                    "dtype": status.target.dtype,
-                    "forward_us": client.welcome.forward_us,
-                    "step_us": status.drafters[0].step_us if status.drafters else 0.0,
-                }
-                yield client, status
+    def _note(self, forward_us: Sequence[tuple[int, float]], status: StatusReport) -> None:
+        """The facts of the models for the document."""
+        own = status.inline if not self.deployment.drafters else None  # a head has no drafter
+        self._models |= {
+            "target": model_name(self.deployment.verifier.target),
+            "draft": model_name(own.model_id if own is not None else self.deployment.first_draft),
+            "device": status.target.device,
+            "dtype": status.target.dtype,
+            "forward_us": forward_us,
+            "step_us": status.drafters[0].step_us if status.drafters else 0.0,
+        }
 
     async def run(self, answers: Mapping[str, Answers], show: Show, seconds: float = math.inf) -> None:
         """Every turn of the job that its rows can answer; after ``seconds`` no further prompt is begun."""
@@ -167,21 +174,15 @@ class Benchmark:
         runs: list[Run] = []
         for number, text in enumerate(prompt.turns):
             turns.append(ChatTurn("user", text))
+            run = Run(method=row.name, prompt=prompt.id, task=prompt.task, turn=number, repeat=repeat)
             try:
                 answer = await answers.answer(row, turns, self.job.sampling)
             except RequestError as error:  # too long for the context, most likely: the other prompts go on
-                error_run = Run(
-                    method=row.name, prompt=prompt.id, task=prompt.task, turn=number, repeat=repeat, error=str(error)
-                )
-                return [*runs, error_run]
+                return [*runs, replace(run, error=str(error))]
             turns.append(ChatTurn("assistant", answer.text))
             runs.append(
-                Run(
-                    method=row.name,
-                    prompt=prompt.id,
-                    task=prompt.task,
-                    turn=number,
-                    repeat=repeat,
+                replace(
+                    run,
                     tokens=len(answer.token_ids),
                     ttft_ms=answer.ttft_ms,
                     total_ms=answer.total_ms,

@@ -47,7 +47,7 @@ class DetokenizeAnswer(msgspec.Struct, frozen=True):
 
 
 def parse_tokenize(body: bytes) -> tuple[TokenizeRequest, str | tuple[ChatTurn, ...], ToolUse]:
-    """The request, its text or conversation, and the conversation's tools. ApiError (400) for what cannot be."""
+    """The request, its text or conversation, and the conversation's tools. ApiError (400) for a wrong body."""
     wanted, _ = decode(body, TokenizeRequest)
     if (wanted.prompt is None) == (wanted.messages is None):
         raise bad("prompt", "or messages must be given, and not both")

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from duoactor.cli import main
 from duoactor.client.request import Completion
 from duoactor.launch.supervisor import Event
-from duoactor.prove import troubles
+from duoactor.prove import run
 from duoactor.prove.proof import SHARED, Evidence, Proof
 from duoactor.prove.questions import ProofQuestions
 from protocols.errors import RequestError
@@ -251,8 +251,8 @@ def test_a_chain_that_is_none_is_refused(prove, capsys):
 
 
 async def test_drafters_change_places_and_the_supervisors_children_are_killed_in_turns(monkeypatch):
-    monkeypatch.setattr(troubles, "SWAP_S", 0.001)
-    monkeypatch.setattr(troubles, "SWAPS_PER_KILL", 2)
+    monkeypatch.setattr(run, "SWAP_S", 0.001)
+    monkeypatch.setattr(run, "SWAPS_PER_KILL", 2)
     killed, swapped, evidence = [], [], Evidence()
     monkeypatch.setattr("os.kill", lambda pid, how: killed.append((pid, how)))
 
@@ -266,7 +266,8 @@ async def test_drafters_change_places_and_the_supervisors_children_are_killed_in
 
     plans = [SimpleNamespace(role=role) for role in (Role.VERIFIER, Role.DRAFTER, Role.DRAFTER)]
     client = SimpleNamespace(status=status, swap=swap)
-    task = asyncio.create_task(troubles.trouble(client, lambda: [*zip(plans, (7, 8, 9), strict=True)], evidence))
+    supervisor = SimpleNamespace(actors=[*zip(plans, (7, 8, 9), strict=True)])
+    task = asyncio.create_task(run.trouble(client, supervisor, evidence))
     while evidence.killed < 2:
         await asyncio.sleep(0.001)
     task.cancel()
