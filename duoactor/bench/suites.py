@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -138,9 +139,7 @@ def _prompt(line: str) -> Prompt:
 
 def by_turns(prompts: Iterable[Prompt]) -> list[Prompt]:
     """The first prompt of every task, then the second of every task, and so on."""
-    seen: dict[str, int] = {}
-    ranks: list[tuple[int, Prompt]] = []
+    by_task: dict[str, list[Prompt]] = {}
     for prompt in prompts:
-        seen[prompt.task] = seen.get(prompt.task, 0) + 1
-        ranks.append((seen[prompt.task], prompt))
-    return [prompt for _, prompt in sorted(ranks, key=lambda one: one[0])]
+        by_task.setdefault(prompt.task, []).append(prompt)
+    return [prompt for turn in zip_longest(*by_task.values()) for prompt in turn if prompt is not None]

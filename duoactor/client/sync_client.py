@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 import os
 import threading
 import weakref
@@ -31,7 +32,7 @@ def blocking(
         return self._runner.run(call(self._client, *args, **kwargs))
 
     functools.update_wrapper(run, call)
-    run.__doc__ = (call.__doc__ or "").replace("await ", "")
+    run.__doc__ = (inspect.getdoc(call) or "").replace("await ", "")
     return run
 
 

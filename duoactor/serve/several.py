@@ -41,7 +41,6 @@ class Models:
         self._open = 0  # requests to the model
         self._free = asyncio.Event()  # there is none
         self._free.set()
-        self._timer: asyncio.TimerHandle | None = None
         self._resting: asyncio.Task[None] | None = None
 
     async def aclose(self) -> None:
@@ -100,7 +99,9 @@ class Models:
             self._open -= 1
             if not self._open:
                 self._free.set()
-                self._rest_later()
+                if self._resting is not None:
+                    self._resting.cancel()
+                self._resting = asyncio.create_task(self._rest()) if self._idle_s else None
 
     async def _load(self, name: str) -> None:
         log.info("loading %s", name)
@@ -117,16 +118,9 @@ class Models:
             self._name, self._app = "", None
             await self._loaded.aclose()
 
-    def _rest_later(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._idle_s:
-            self._timer = asyncio.get_running_loop().call_later(self._idle_s, self._rest)
-
-    def _rest(self) -> None:
-        self._resting = asyncio.create_task(self._unload_if_free())
-
-    async def _unload_if_free(self) -> None:
+    async def _rest(self) -> None:
+        """Unload the model once it is idle. Cancelled by the end of a later request."""
+        await asyncio.sleep(self._idle_s)
         async with self._changing:
             if self._free.is_set():
                 await self._unload()
