@@ -72,7 +72,7 @@ class Price:
         return lambda drafts: self.target(streams + drafts) - base
 
     def cores(self, rows: int) -> float:
-        """The factor by which a forward is longer because a drafter works on CPUs that it could have."""
+        """Of a forward, because a drafter works on CPUs that it could have."""
         cost = self.target
         return 0.0 if cost.uses_lent else (cost.own(rows) - cost.lent(rows)) * cost.factor.mean
 
