@@ -318,10 +318,10 @@ def _translated(wanted: StructuredOutputs) -> str:
 
     try:
         if wanted.json_schema is not None:
-            exact = exact_schema(json.loads(wanted.json_schema), JSON_STYLE)
-            if exact is not None:
+            exact, is_lark = exact_schema(json.loads(wanted.json_schema), JSON_STYLE)
+            if is_lark:
                 return LLMatcher.grammar_from_lark(exact)
-            return LLMatcher.grammar_from_json_schema(wanted.json_schema, defaults=JSON_STYLE)
+            return LLMatcher.grammar_from_json_schema(exact, defaults=JSON_STYLE)
         if wanted.regex is not None:
             return LLMatcher.grammar_from_regex(wanted.regex)
         assert wanted.grammar is not None  # as validated

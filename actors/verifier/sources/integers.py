@@ -1,7 +1,7 @@
 """Integers beyond 2^53 in JSON schemas. llguidance reads a schema's numbers as float64, so those would be others.
 
-What holds one is spelt out in Lark here: its constants as texts, its bounds as regular expressions of digits. All else
-stays a ``%json`` of llguidance's own.
+Bounds are drawn in to the next float64. What holds such a constant is spelt out in Lark here, the constant as a text; all
+else stays a ``%json`` of llguidance's own.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NOTES = frozenset(
         "x-guidance",
     ]
 )
-LOWEST, HIGHEST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
-BOUNDS = frozenset((*LOWEST, *HIGHEST))
+LARGEST = (1 << 63) - 1024  # the last float64 below 2^63
+TOWARDS = {"minimum": math.inf, "exclusiveMinimum": math.inf, "maximum": -math.inf, "exclusiveMaximum": -math.inf}
 STRING = r'/"([^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u[0-9a-fA-F]{4})*"/'
 JSON = re.compile(r"%json\s+(?=[{\[])")
 KINDS: Mapping[str, Callable[[Any], bool]] = {
@@ -49,11 +49,14 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def exact_schema(schema: Any, style: Mapping[str, Any]) -> str | None:
-    """The Lark of a schema; None if llguidance reads it as it is. ``style``: as ``x-guidance`` has it. ValueError if it
-    cannot be spelt out."""
+def exact_schema(schema: Any, style: Mapping[str, Any]) -> tuple[str, bool]:
+    """A schema, or the Lark of it, with the numbers that it has; and whether it is Lark. ``style``: as ``x-guidance``
+    has it. ValueError if it cannot be spelt out."""
+    schema = _drawn_in(schema)
     rules = _Rules(schema, style)
-    return f"start: {rules.of(schema)}\n{rules.text}" if rules.needed(schema) else None
+    if not rules.needed(schema):
+        return json.dumps(schema), False
+    return f"start: {rules.of(schema)}\n{rules.text}", True
 
 
 def exact_grammar(lark: str, style: Mapping[str, Any]) -> str:
@@ -65,14 +68,18 @@ def exact_grammar(lark: str, style: Mapping[str, Any]) -> str:
         if found.start() < at:
             continue
         try:
-            schema, end = json.JSONDecoder().raw_decode(lark, found.end())
+            read, end = json.JSONDecoder().raw_decode(lark, found.end())
         except ValueError:
             continue  # llguidance will say what is wrong with it
+        schema = _drawn_in(read)
         rules = _Rules(schema, {**style, **_style(schema)}, f"exact{count}_")
         if rules.needed(schema):
             made += [lark[at : found.start()], rules.of(schema)]
             appended += f"\n{rules.text}"
             at, count = end, count + 1
+        elif schema != read:
+            made += [lark[at : found.end()], json.dumps(schema)]
+            at = end
     return f"{''.join(made)}{lark[at:]}{appended}"
 
 
@@ -104,7 +111,7 @@ class _Rules:
             if not isinstance(one, dict):
                 continue
             for key, value in one.items():
-                if key in ("const", "enum") or key in BOUNDS:
+                if key in ("const", "enum"):
                     if _large(value):
                         return True
                 elif key == "$ref" and isinstance(value, str):
@@ -139,15 +146,12 @@ class _Rules:
             return self._values(schema)
         kind = schema.get("type", "object" if "properties" in schema else "array" if "items" in schema else None)
         if isinstance(kind, list):
-            return self._one_of([_of_type(schema, one) for one in kind])
-        if kind in ("integer", "number"):
-            _only(schema, "type", *BOUNDS)
-            return self._rule(f"/{_numbers(schema, kind == 'integer')}/")
+            return self._one_of([{**schema, "type": one} for one in kind])
         if kind == "object":
             return self._object(schema)
         if kind == "array":
             return self._array(schema)
-        raise ValueError("a schema with integers beyond 2^53 must say their type")
+        raise ValueError("a schema with constants beyond 2^53 must say its type")
 
     # --- kinds of schemas --------------------------------------------------------------------------------------------
 
@@ -177,13 +181,12 @@ class _Rules:
         return self._rule(" | ".join(self.of(one) for one in schemas))
 
     def _values(self, schema: Schema) -> str:
-        _only(schema, "const", "enum", "type", *BOUNDS)
+        _only(schema, "const", "enum", "type")
         kinds = schema.get("type", list(KINDS))
         values = [
             value
             for value in ([schema["const"]] if "const" in schema else schema["enum"])
             if any(KINDS[kind](value) for kind in ([kinds] if isinstance(kinds, str) else kinds))
-            and (not KINDS["number"](value) or _within(value, schema))
         ]
         if not values:
             raise ValueError("no value fits the schema")
@@ -279,85 +282,31 @@ def _merged(one: Schema, other: Any) -> dict[str, Any]:
     return {**one, **other}
 
 
-def _of_type(schema: Schema, kind: str) -> dict[str, Any]:
-    drop = BOUNDS if kind not in ("integer", "number") else frozenset()
-    return {name: value for name, value in schema.items() if name not in drop} | {"type": kind}
+def _drawn_in(schema: Any) -> Any:
+    """A schema with the bounds beyond 2^53 drawn in to the next float64, of which llguidance makes the same integer."""
+    if isinstance(schema, list):
+        return [_drawn_in(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value
+        if key in ("const", "enum")
+        else _double(value, TOWARDS[key])
+        if key in TOWARDS and isinstance(value, int) and _large(value)
+        else _drawn_in(value)
+        for key, value in schema.items()
+    }
 
 
-def _within(value: float, schema: Schema) -> bool:
-    low, high = _limits(schema, isinstance(value, int))
-    return (low is None or value >= low) and (high is None or value <= high)
-
-
-def _limits(schema: Schema, whole: bool) -> tuple[int | None, int | None]:
-    """The lowest and the highest integer; of numbers that are not whole, between which they lie."""
-    low = [math.ceil(schema["minimum"])] if "minimum" in schema else []
-    high = [math.floor(schema["maximum"])] if "maximum" in schema else []
-    if "exclusiveMinimum" in schema:
-        low.append(math.floor(schema["exclusiveMinimum"]) + 1)
-    if "exclusiveMaximum" in schema:
-        high.append(math.ceil(schema["exclusiveMaximum"]) - 1)
-    if not whole and ("exclusiveMinimum" in schema or "exclusiveMaximum" in schema):
-        raise ValueError("exclusive bounds of numbers that are not whole are not supported beyond 2^53")
-    return max(low, default=None), min(high, default=None)
-
-
-def _numbers(schema: Schema, whole: bool) -> str:
-    """A regular expression of the integers, or of the numbers in decimal notation, that a schema allows."""
-    low, high = _limits(schema, whole)
-    if low is not None and high is not None and low > high:
-        raise ValueError("no number fits the schema")
-    wholes = _signed(low, high)
-    if whole:
-        return wholes
-    # k.d lies above k, and -k.d below -k
-    above = _digits(max(low or 0, 0), None if high is None else high - 1)
-    below = _digits(max(-high, 0) if high is not None else 0, None if low is None else -low - 1)
-    parts = [*([f"({above})"] if above else []), *([f"-({below})"] if below else [])]
-    return f"({wholes})" + (f"|({'|'.join(parts)})\\.[0-9]+" if parts else "")
-
-
-def _signed(low: int | None, high: int | None) -> str:
-    positive = _digits(max(low or 0, 0), high)
-    negative = _digits(max(1, -high) if high is not None else 1, None if low is None else -low)
-    return "|".join([*([positive] if positive else []), *([f"-({negative})"] if negative else [])])
-
-
-def _digits(low: int, high: int | None) -> str:
-    """The integers from ``low`` (0 or more) to ``high``; "" if there are none."""
-    if high is not None and low > high:
-        return ""
-    parts: list[str] = []
-    while high is None or len(str(low)) < len(str(high)):
-        length = len(str(low))
-        parts.append(_between(str(low), "9" * length))
-        low = 10**length
-        if high is None:
-            return "|".join([*parts, f"[1-9][0-9]{{{length},}}"])
-    return "|".join([*parts, _between(str(low), str(high))])
-
-
-def _between(low: str, high: str) -> str:
-    """The numbers of as many digits from ``low`` to ``high``."""
-    if low == high:
-        return low
-    if low[0] == high[0]:
-        return f"{low[0]}({_between(low[1:], high[1:])})"
-    if len(low) == 1:
-        return f"[{low}-{high}]"
-    rest = len(low) - 1
-    first, last = int(low[0]), int(high[0])
-    parts = []
-    if low[1:] != "0" * rest:
-        parts.append(f"{first}({_between(low[1:], '9' * rest)})")
-        first += 1
-    if high[1:] != "9" * rest:
-        last -= 1
-    if first <= last:
-        parts.append(f"[{first}-{last}][0-9]{{{rest}}}")
-    if high[1:] != "9" * rest:
-        parts.append(f"{last + 1}({_between('0' * rest, high[1:])})")
-    return "|".join(parts)
+def _double(bound: int, towards: float) -> int:
+    """The next integer in that direction that is a float64 and has 64 bits. ValueError if there is none."""
+    double = float(bound)
+    if int(double) != bound and (int(double) < bound) == (towards > 0):
+        double = math.nextafter(double, towards)
+    drawn = min(max(int(double), -LARGEST), LARGEST)
+    if (drawn - bound) * towards < 0:
+        raise ValueError(f"the bound {bound} leaves no integer of 64 bits")
+    return drawn
 
 
 def _text(text: str) -> str:
