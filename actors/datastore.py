@@ -16,7 +16,10 @@ processes.
 
 from __future__ import annotations
 
+import itertools
 import json
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actors.proposals import NOTHING, ROOT, Proposal, match_confidence
+from actors.proposals import NOTHING, Proposal, likeliest
 from protocols.errors import ConfigError, ModelError
 
 FORMAT = 1
@@ -89,20 +92,16 @@ class Datastore:
         if not 0 <= first < self.meta.vocab_size:
             return 0, 0
         low, high = int(self.starts[first]), int(self.starts[first + 1])
-        begin = low = self._bound(wanted, low, high, upper=False)
-        return begin, self._bound(wanted, low, high, upper=True)
+        within = range(low, high)
+        return (
+            low + bisect_left(within, wanted, key=lambda at: self._suffix(at, len(wanted))),
+            low + bisect_right(within, wanted, key=lambda at: self._suffix(at, len(wanted))),
+        )
 
-    def _bound(self, wanted: list[int], low: int, high: int, *, upper: bool) -> int:
-        tokens, suffixes, length = self.tokens, self.suffixes, len(wanted)
-        while low < high:
-            middle = (low + high) >> 1
-            at = int(suffixes[middle])
-            found = tokens[at : at + length].tolist()
-            if found < wanted or (upper and found == wanted):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def _suffix(self, at: int, length: int) -> list[int]:
+        start = int(self.suffixes[at])
+        found: list[int] = self.tokens[start : start + length].tolist()
+        return found
 
 
 def build(
@@ -197,7 +196,7 @@ class Retrieval:
     shortest: int = 2
     tokens: int = 10  # most tokens along one continuation
     nodes: int = 64  # most nodes of a proposal
-    matches: int = 2048  # occurrences looked at; of more, an even sample
+    matches: int = 256  # occurrences looked at; of more, an even sample
 
     def open(self, prompt: Sequence[int]) -> RetrievalSession:
         session = RetrievalSession(self)
@@ -245,51 +244,9 @@ class RetrievalSession:
 
     def _trie(self, length: int, low: int, high: int, budget: int) -> Proposal:
         options, store = self.options, self.options.datastore
-        if high - low > options.matches:
-            picks: npt.NDArray[Any] = np.linspace(low, high - 1, options.matches).astype(np.int64)
-            at = store.suffixes[picks].astype(np.int64)
-        else:
-            at = store.suffixes[low:high].astype(np.int64)
-        places = at[:, None] + np.arange(length, length + options.tokens)
-        rows = store.tokens[np.minimum(places, len(store.tokens) - 1)].astype(np.int64)
-        ended = np.logical_or.accumulate(rows == store.separator, axis=1)
-        rows[ended] = store.separator
-        if length + options.tokens > ORDERED:  # the rows come sorted only as far as the datastore's order goes
-            rows = rows[np.lexsort(rows.T[::-1])]
-        return _most_frequent(rows, store.separator, budget, length)
-
-
-def _most_frequent(rows: npt.NDArray[Any], separator: int, budget: int, length: int) -> Proposal:
-    """The ``budget`` most frequent nodes of the trie of sorted ``rows`` [matches, tokens].
-
-    A node's count is never above its parent's, so that the most frequent nodes are connected if ties go to the
-    shallower.
-    """
-    total, depths = rows.shape
-    # A row begins a node at depth d where it differs from the row above in one of its first d + 1 tokens.
-    begins = np.ones((total, depths), dtype=bool)
-    begins[1:] = np.logical_or.accumulate(rows[1:] != rows[:-1], axis=1)
-    begins_flat = np.flatnonzero(begins.T)  # by depth, then by row
-    depth, row = np.divmod(begins_flat, total)
-    ends = np.append(begins_flat[1:], total * depths)
-    counts = ends - begins_flat  # every depth begins at row 0, so runs do not cross depths
-    token = rows[row, depth]
-    real = token != separator
-    order = np.flatnonzero(real)
-    if len(order) > budget:
-        order = order[np.argsort(-counts[order], kind="stable")[:budget]]  # stable: shallower first among equals
-        order.sort()
-    node_ids = np.cumsum(begins.T).reshape(depths, total) - 1  # [depth, row] -> index of its node
-    where: dict[int, int] = {}
-    tokens: list[int] = []
-    parents: list[int] = []
-    scores: list[float] = []
-    for node in order.tolist():
-        d, r, count = int(depth[node]), int(row[node]), int(counts[node])
-        above = int(node_ids[d - 1, r]) if d else ROOT
-        where[node] = len(tokens)
-        tokens.append(int(token[node]))
-        parents.append(where[above] if d else ROOT)
-        parent_count = int(counts[above]) if d else total
-        scores.append(match_confidence(length + d) * count / parent_count)
-    return Proposal(tuple(tokens), tuple(parents), tuple(scores))
+        picks: npt.NDArray[Any] = np.unique(np.linspace(low, high - 1, options.matches).astype(np.int64))
+        rows = Counter[tuple[int, ...]]()
+        for at in (store.suffixes[picks] + length).tolist():
+            row = store.tokens[at : at + options.tokens].tolist()
+            rows[tuple(itertools.takewhile(lambda token: token != store.separator, row))] += 1
+        return likeliest(rows, length, budget)

@@ -206,6 +206,13 @@ class Expansion:
     tokens: tuple[int, ...]
     probs: tuple[float, ...]
 
+    def within(self, vocab_size: int) -> Expansion:
+        """Without ids from ``vocab_size`` on: a draft's vocabulary may be padded beyond the target's."""
+        if max(self.tokens, default=0) < vocab_size:
+            return self
+        known = [(token, prob) for token, prob in zip(self.tokens, self.probs, strict=True) if token < vocab_size]
+        return Expansion(self.slot, tuple(token for token, _ in known), tuple(prob for _, prob in known))
+
 
 class DraftModel(Protocol):
     """The drafter's model: mirrors of committed texts, with scratch slots for tree nodes.

@@ -117,8 +117,5 @@ def cpus_beside(cpus: str) -> set[int]:
     The kernel runs a thread that is woken on the waker's CPU if no other is idle, and none is while compute threads
     spin. Without this every message cost the verifier 0.1 ms.
     """
-    try:
-        own = {int(cpu) for cpu in cpus.split(",")}
-    except ValueError:
-        return set()
-    return os.sched_getaffinity(0) - own if hasattr(os, "sched_getaffinity") else set()
+    own = set(named_cpus(cpus))
+    return os.sched_getaffinity(0) - own if own and hasattr(os, "sched_getaffinity") else set()

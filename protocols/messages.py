@@ -501,7 +501,7 @@ class Decline(Message, frozen=True):
 
 
 class DraftStats(Message, frozen=True):
-    """How a drafter does; sent about once a second."""
+    """How a drafter does; sent some times a second."""
 
     actor_id: ActorId
     step_us: StepTimes  # (leaves in one step, microseconds), as measured

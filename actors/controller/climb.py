@@ -8,13 +8,14 @@ measurably higher. What is learnt is kept as a factor on the start, so that a ch
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from actors.cost import Curve
+from actors.estimate import Estimate
 from actors.methods import STRATEGIES, strategy_for
 from actors.models import LONGEST_DRAFT
 from protocols.limits import Mean, within
@@ -25,67 +26,33 @@ MAX_KINDS = 64  # of requests at a load, and drafters: the longest silent is for
 WARM_UP = 6  # rounds before the first budget
 FIRST = 128  # rounds before the first trial: until then the acceptance rate is being learnt
 BLOCK = 16  # rounds of one side of a trial in turn
-MAX_TRIAL = 12  # blocks of each side; what has not won by then differs by less than is worth knowing
+MAX_BLOCKS = 24  # of a trial; what has not won by then differs by less than is worth knowing
 WON, LOST = 2.0, 1.0  # standard errors by which a trial is decided: the start is good, a move must be sure
 PAUSE = 256  # rounds after trials in all directions were lost; twice as many each time
 MAX_PAUSE = 4096
-MEMORY = 64  # rounds over which rates are averaged
+RATE_S = 1.0  # seconds over which rates are averaged
 STEP = math.sqrt(2)  # factor between neighbouring settings
 TREES = (Method.TREE, Method.AUTO)
 THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)
-Points = Sequence[tuple[int, float]]  # (rows or leaves, microseconds), as measured
-UNKNOWN: Points = ((1, 1000.0),)
-
-
-def at(points: Points, count: float) -> float:
-    """The time of ``count`` rows or leaves: linear between measured points, and beyond the last two."""
-    if len(points) == 1:
-        return points[0][1]
-    i = min(max(1, bisect_left(points, (count, 0.0))), len(points) - 1)
-    (low, begin), (high, end) = points[i - 1], points[i]
-    return max(points[0][1], begin + (end - begin) * (count - low) / (high - low))
-
-
-class Rate:
-    """Tokens per microsecond of rounds, the newest counting most, with its variance."""
-
-    def __init__(self, memory: float = math.inf) -> None:
-        self.keep = 1 - 1 / memory
-        self.rounds = self.tokens = self.us = self.tt = self.tu = self.uu = 0.0
-
-    def add(self, tokens: float, us: float) -> None:
-        sums = (self.rounds, self.tokens, self.us, self.tt, self.tu, self.uu)
-        more = (1.0, tokens, us, tokens * tokens, tokens * us, us * us)
-        self.rounds, self.tokens, self.us, self.tt, self.tu, self.uu = (
-            self.keep * known + new for known, new in zip(sums, more, strict=True)
-        )
-
-    @property
-    def mean(self) -> float:
-        return self.tokens / self.us if self.us else 0.0
-
-    @property
-    def variance(self) -> float:
-        r = self.mean
-        return max(0.0, self.tt - 2 * r * self.tu + r * r * self.uu) / self.us**2 if self.us else math.inf
+UNKNOWN = Curve({1: 1000.0})
 
 
 class Costs(NamedTuple):
     """Microseconds of one stream's share of a round, and the chance that a draft token is right."""
 
-    forward: Points
-    step: Points
+    forward: Curve  # by rows
+    step: Curve  # by leaves
     slowdown: float  # of forwards
     beside: float  # forward and draft steps
     message: float  # to the drafter and back
-    streams: float
+    streams: int
     chance: float
 
-    def verify(self, rows: float) -> float:
-        return self.slowdown * at(self.forward, self.streams * rows)
+    def verify(self, rows: int) -> float:
+        return self.slowdown * self.forward(self.streams * rows)
 
-    def draft(self, leaves: float) -> float:
-        return at(self.step, self.streams * leaves)
+    def draft(self, leaves: int) -> float:
+        return self.step(self.streams * leaves)
 
     def expected(self, length: int) -> float:
         """Accepted tokens of a chain."""
@@ -124,7 +91,8 @@ class Measured:
     def __init__(self) -> None:
         self.rounds = 0
         self.right, self.judged = 7.0, 10.0  # draft tokens, with a prior
-        self.rate, self.beside = Rate(MEMORY), 300.0
+        self.rate = Estimate(memory=RATE_S)  # tokens per second, of seconds
+        self.wall, self.beside = 0.0, 300.0
         self.streams, self.slowdown, self.message = 1.0, 1.0, 0.0
 
     def observe(self, stats: RoundStats) -> None:
@@ -133,16 +101,17 @@ class Measured:
         self.slowdown, self.message = stats.slowdown, stats.drafting.message_us
         beside = min(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us), stats.forward_us)
         self.beside += (beside - self.beside) / 16
+        self.wall += (stats.wall_us - self.wall) / min(16, self.rounds)
         ranks = stats.drafting.ranks or (1,) * stats.accepted + (0,) * (stats.accepted < stats.window)
         self.right += sum(rank == 1 for rank in ranks)
         self.judged += len(ranks)
-        if self.judged > 4 * MEMORY:
+        if self.judged > 256:
             self.right, self.judged = self.right / 2, self.judged / 2
-        self.rate.add(stats.committed, stats.wall_us)
+        self.rate.add_ratio(stats.committed, stats.wall_us / 1e6)
 
-    def costs(self, forward: Points, step: Points) -> Costs:
+    def costs(self, forward: Curve, step: Curve) -> Costs:
         chance = min(0.99, max(0.01, self.right / self.judged))
-        streams = max(1.0, round(self.streams))
+        streams = max(1, round(self.streams))
         return Costs(forward, step, self.slowdown, self.beside, self.message, streams, chance)
 
 
@@ -157,7 +126,9 @@ class Climb:
         self.lost = 0  # trials in a row
         self.pause, self.until = PAUSE, FIRST  # rounds
         self.trial: tuple[str, int] | None = None
-        self.sides = (Rate(), Rate())  # in force, tried
+        self.sides = _sides()
+        self.blocks = 0  # of the trial so far
+        self.usual_us = 1.0  # of a round, as the trial began
         self.tried = False  # whether the tried side is in force
 
     @property
@@ -170,21 +141,23 @@ class Climb:
             self._try(stats)
         elif self.rounds >= self.until:
             name, way = self.names[self.turn // 2], 1 - 2 * (self.turn % 2)
-            self.trial, self.sides, self.tried = (name, way), (Rate(), Rate()), True
+            self.trial, self.sides, self.tried, self.blocks = (name, way), _sides(), True, 0
+            self.usual_us = self.measured.wall
             self.until = self.rounds + BLOCK
 
     def _try(self, stats: RoundStats) -> None:
         if self.rounds <= self.until - BLOCK + 2:  # drafted by the other side's setting
             return
-        self.sides[self.tried].add(stats.committed, stats.wall_us)
+        self.sides[self.tried].add_ratio(stats.committed, stats.wall_us / self.usual_us)
         if self.rounds < self.until:
             return
-        known, new = self.sides
-        if min(known.rounds, new.rounds) >= BLOCK:
-            error = math.sqrt(known.variance + new.variance)
+        self.blocks += 1
+        if self.blocks >= 4:
+            known, new = self.sides
+            error = math.hypot(known.error, new.error)
             if new.mean - known.mean > WON * error:
                 return self._end(won=True)
-            if known.mean - new.mean > LOST * error or new.rounds >= MAX_TRIAL * (BLOCK - 2):
+            if known.mean - new.mean > LOST * error or self.blocks >= MAX_BLOCKS:
                 return self._end(won=False)
         self.tried, self.until = not self.tried, self.rounds + BLOCK
 
@@ -202,7 +175,7 @@ class Climb:
             self.until += self.pause
             self.pause = min(MAX_PAUSE, 2 * self.pause)
 
-    def budget(self, forward: Points, step: Points) -> Budget | None:
+    def budget(self, forward: Curve, step: Curve) -> Budget | None:
         """What should be in force; None: too little is known."""
         if self.rounds < WARM_UP:
             return None
@@ -217,9 +190,9 @@ class Climb:
             0,
             gamma=self._moved("gamma", start, LONGEST_DRAFT),
             sequences=sequences,
-            window=costs.window(rate) if parallel else None,
+            window=costs.window(rate / 1e6) if parallel else None,
             wait_us=0.0 if costs.streams > 1 and (parallel or self.method in TREES) else None,
-            measured_tokens_per_second=within(rate * 1e6, Mean),
+            measured_tokens_per_second=within(rate, Mean),
         )
 
     def _moved(self, name: str, start: int, most: int) -> int:
@@ -232,6 +205,11 @@ class Climb:
         return tried if tried != now else min(most, max(1, now + way))
 
 
+def _sides() -> tuple[Estimate, Estimate]:
+    """Tokens of a usual round's time: with the setting in force, and with the one that is tried."""
+    return Estimate(memory=math.inf), Estimate(memory=math.inf)
+
+
 def _scaled(start: int, factor: float, most: int) -> int:
     return int(min(most, max(1, round(start * math.pow(STEP, factor)))))
 
@@ -242,14 +220,14 @@ class Control:
     def __init__(self, ttl_ms: int = 5000) -> None:
         self.ttl_ms = ttl_ms
         self.forward = UNKNOWN
-        self.steps: OrderedDict[str, Points] = OrderedDict()  # by drafter, the latest last
+        self.steps: OrderedDict[str, Curve] = OrderedDict()  # by drafter, the latest last
         self.climbs: OrderedDict[tuple[Kind, int], Climb] = OrderedDict()  # by bit length of streams, the latest last
         self.fresh: dict[Kind, int] = {}
         self.revision = 0
 
-    def calibrated(self, forward_us: Iterable[tuple[int, float]]) -> None:
+    def calibrated(self, forward_us: Sequence[tuple[int, float]]) -> None:
         """The forward's time by rows, which the verifier measured when it started."""
-        self.forward = tuple(sorted(forward_us)) or UNKNOWN
+        self.forward = Curve(dict(forward_us)) if forward_us else UNKNOWN
 
     def observe_round(self, stats: RoundStats) -> None:
         kind = stats.kind
@@ -266,7 +244,7 @@ class Control:
 
     def observe_draft(self, stats: DraftStats) -> None:
         if stats.step_us:
-            self.steps[stats.actor_id] = tuple(sorted(stats.step_us))
+            self.steps[stats.actor_id] = Curve(dict(stats.step_us))
             self.steps.move_to_end(stats.actor_id)
             if len(self.steps) > MAX_KINDS:
                 self.steps.popitem(last=False)

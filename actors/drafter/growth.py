@@ -7,7 +7,6 @@ draft tokens is used up. ``wanted`` names leaves for the next batched forward, `
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 from actors.calibration import LEAST, Chances, candidates
 from actors.models import LONGEST_DRAFT, Expansion
@@ -15,38 +14,23 @@ from actors.tree.tree import Node, TokenTree
 from protocols.messages import Method, Plan
 
 
-class Growth(Protocol):
-    sequences: int  # k of this phase; 0: the method has no sequences
+class Growth:
+    """Nothing is drafted: vanilla, and the base of all others."""
+
+    sequences = 0  # k of this phase; 0: the method has no sequences
 
     def begin(self, tree: TokenTree, plan: Plan) -> None:
         """Begin a phase at what is left of the tree."""
-        ...
 
     def wanted(self, width: int) -> list[Node]:
         """Leaves for the next forward, at most ``width``; empty when the phase is over."""
-        ...
-
-    def expanded(self, node: Node, expansion: Expansion) -> None:
-        """Take the candidates of a leaf that ``wanted`` has named, or of the root."""
-        ...
-
-
-class NoGrowth:
-    """Vanilla: nothing is drafted."""
-
-    sequences = 0
-
-    def begin(self, tree: TokenTree, plan: Plan) -> None:
-        pass
-
-    def wanted(self, width: int) -> list[Node]:
         return []
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
-        raise AssertionError("vanilla expands nothing")
+        """Take the candidates of a leaf that ``wanted`` has named, or of the root."""
 
 
-class ChainGrowth:
+class ChainGrowth(Growth):
     """One chain of gamma tokens: SpS (arXiv 2302.01318) and PEARL (arXiv 2408.11850). PEARL's is drafted behind the
     chain that has survived; SpS takes turns with the verifier, so its chain has gamma tokens in all."""
 
@@ -76,7 +60,7 @@ class ChainGrowth:
             self.left -= 1
 
 
-class ThetaGrowth:
+class ThetaGrowth(Growth):
     """DuoDecoding's dynamic multi-sequence drafting (arXiv 2503.00784, section 3.3).
 
     Let p1[j] be the probability of the first token of rank j, and p2 that of the best second token behind the likeliest
@@ -145,14 +129,13 @@ class ThetaGrowth:
         return self.tree.add(node, expansion.tokens[rank], min(0.0, logprob), rank)
 
 
-class TreeGrowth:
+class TreeGrowth(Growth):
     """A tree that grows best-first, by the calibrated probability of the path to a node.
 
     It is at most gamma tokens deep, and one forward expands as many leaves as the plan has sequences, so that the
     weights are read once for all of them. Raw probabilities instead of calibrated ones make it too wide: such a tree
     loses to a chain (:mod:`actors.calibration`)."""
 
-    sequences = 0
     # Log probability of a path below which a draft step is not worth making: it would be under way when the verdict
     # comes, and its memory traffic slows a verifier on the next core. In replays 0.05 to 0.2 are alike; 0.02 loses 2-3%
     # on CPUs.
@@ -203,4 +186,4 @@ def growth_for(method: str, stop_tokens: frozenset[int], chances: Chances) -> Gr
         case Method.TREE | Method.AUTO:
             return TreeGrowth(stop_tokens, chances)
         case _:
-            return NoGrowth()
+            return Growth()

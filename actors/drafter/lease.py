@@ -10,6 +10,7 @@ from actors.calibration import Calibration, TextCalibration
 from actors.drafter.growth import growth_for
 from actors.models import Expansion, Leaf
 from actors.tree.tree import NO_SLOT, Node, TokenTree
+from protocols.limits import MAX_INT
 from protocols.messages import Grow, Method, Open, Resync, Verdict
 
 MAX_FORWARDS = 64  # told in one Grow
@@ -185,14 +186,7 @@ class Lease:
 
     def leaf(self, node: Node) -> Leaf:
         """``node`` as the draft model is asked to expand it."""
-        if node is self.tree.root:
-            return Leaf(self.handle, node.token, (), is_root=True)
-        path: list[int] = []
-        step = node.parent
-        while step is not None and step is not self.tree.root:
-            path.append(step.slot)
-            step = step.parent
-        return Leaf(self.handle, node.token, tuple(reversed(path)))
+        return Leaf(self.handle, node.token, self.tree.slots_above(node), is_root=node is self.tree.root)
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
         """The draft model has expanded ``node``: the growth decides which of its candidates join the tree."""
@@ -200,20 +194,11 @@ class Lease:
         if node is self.tree.root:
             self.missing = 0
         node.expanded = True
-        expansion = self._known(expansion)
+        expansion = expansion.within(self.limits.vocab_size or MAX_INT)
         self._expansions[id(node)] = expansion
         before = self.tree.size
         self.growth.expanded(node, expansion)
         self.unsent.nodes |= self.tree.size > before
-
-    def _known(self, expansion: Expansion) -> Expansion:
-        """``expansion`` without candidates that the target's vocabulary does not have: a draft's may be padded."""
-        vocab_size = self.limits.vocab_size
-        if not vocab_size or max(expansion.tokens, default=0) < vocab_size:
-            return expansion
-        known = [i for i, token in enumerate(expansion.tokens) if token < vocab_size]
-        tokens = tuple(expansion.tokens[i] for i in known)
-        return Expansion(expansion.slot, tokens, tuple(expansion.probs[i] for i in known))
 
     # --- tell --------------------------------------------------------------------------------------------------------
 

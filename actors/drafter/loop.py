@@ -33,13 +33,12 @@ from protocols.messages import (
 )
 
 WIDTH = max(WIDTHS)  # most leaves of one request in one forward: more have not been measured
-REPORT_S = 1.0  # between two DraftStats
-EARLY_REPORT_S, CHANGE = 0.1, 1.25  # or so soon, where the step time has changed by such a factor
+REPORT_S = 0.25  # between two DraftStats
 MAX_SILENCE_S = 0.25  # a longer forward is announced: half of the interval between two heartbeats
 BUSY_SLACK = 2.0  # announced over expected length
 # A Close can be lost. After ASK_AFTER reports without a message about a lease the verifier is asked for it, with a
 # Resync; after GIVE_UP_AFTER the lease ends. A verifier that rests the drafter is silent as well, but it answers.
-ASK_AFTER, GIVE_UP_AFTER = 10, 20
+ASK_AFTER, GIVE_UP_AFTER = 40, 80
 
 
 class Drafter:
@@ -235,20 +234,17 @@ class Drafter:
     async def _report(self) -> None:
         """At regular intervals send DraftStats, give up weights that no lease uses, and ask for leases of which nothing
         was heard."""
-        reported_at, reported_us = self.clock(), 0.0
+        reported_at = self.clock()
         while True:
-            await asyncio.sleep(EARLY_REPORT_S)
-            now, step_us = self.clock(), self.steps(1)
-            due = now - reported_at >= REPORT_S
-            if not due and reported_us / CHANGE < step_us < reported_us * CHANGE:
-                continue
-            if due and not self.leases:
+            await asyncio.sleep(REPORT_S)
+            if not self.leases:
                 self.steps.drift(1.0)  # what kept its core busy may be over
+            now = self.clock()
             busy = min(1.0, self.worked_s / (now - reported_at)) if now > reported_at else 1.0
+            self.worked_s, reported_at = 0.0, now
             self.line.send(self._stats(busy))
             self.generations.retire(lease.generation for lease in self.leases.values())
-            self.worked_s, reported_at, reported_us = 0.0, now, self.steps(1)
-            for lease in list(self.leases.values()) if due else ():
+            for lease in list(self.leases.values()):
                 silence = lease.tick()
                 if silence >= GIVE_UP_AFTER:
                     self.held.end(lease)

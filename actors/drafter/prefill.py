@@ -19,9 +19,12 @@ class Prefill:
         """``step_s``: a draft step of one leaf; no token of a chunk takes longer."""
         self._token_s = step_s
         self._share_s = 0.0  # what draft steps may still take before the next chunk
-        self.chunk = SMALL_CHUNK  # tokens
-        while self.chunk > 1 and self.expected_s > SMALL_CHUNK_S:
-            self.chunk //= 2
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of the next chunk."""
+        small = min(SMALL_CHUNK, SMALL_CHUNK_S / self._token_s)
+        return max(1, int(min(MAX_CHUNK, max(small, CHUNK_S / self._token_s))))
 
     @property
     def expected_s(self) -> float:
@@ -41,12 +44,7 @@ class Prefill:
         self._share_s -= spent_s
 
     def computed(self, tokens: int, spent_s: float) -> None:
-        """A chunk was computed. The next is as large as fits into ``CHUNK_S``, but at most twice as large as this."""
+        """A chunk was computed."""
         self._share_s = spent_s
-        if tokens < self.chunk:
-            return  # the end of a text says little of what a whole chunk takes
-        self._token_s = spent_s / tokens
-        size = min(2 * tokens, MAX_CHUNK)
-        while size > 1 and size * self._token_s > (CHUNK_S if size > SMALL_CHUNK else SMALL_CHUNK_S):
-            size //= 2
-        self.chunk = size
+        if tokens >= self.chunk:  # the end of a text says little of what a whole chunk takes
+            self._token_s = max(1e-9, spent_s / tokens)

@@ -156,6 +156,15 @@ class TokenTree:
             node = node.best_child(counts)
         return path
 
+    def slots_above(self, node: Node) -> tuple[int, ...]:
+        """The slots of the nodes between the root and ``node``, top first."""
+        slots: list[int] = []
+        above = node.parent
+        while above is not None and above is not self.root:
+            slots.append(above.slot)
+            above = above.parent
+        return tuple(reversed(slots))
+
     def fragment(self, nodes: Iterable[Node]) -> Fragment:
         """The given nodes with all their ancestors, parents first."""
         index: dict[int, int] = {id(self.root): ROOT}

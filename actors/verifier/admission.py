@@ -1,6 +1,6 @@
 """Admits requests, or refuses them with a sentence, and ends them.
 
-Long texts are tokenized on a thread of their own, so that they delay no other stream's round.
+Texts are tokenized on a thread of their own, so that they delay no other stream's round.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from actors.methods import strategy_for
 from actors.tree.tree import TokenTree
 from actors.verifier.budgets import first_plan
-from actors.verifier.chunk import chunk_of
 from actors.verifier.context import Context
 from actors.verifier.leases import Leases
 from actors.verifier.loans import Loan
-from actors.verifier.order import in_order
-from actors.verifier.preparation import Prepared, is_short, prepare
+from actors.verifier.preparation import Prepared, prepare
 from actors.verifier.sources.grammar import Grammars
 from actors.verifier.state import ClientPeer
 from actors.verifier.streams import Delivery, Stage, Stream, Times, Transcript
@@ -75,10 +72,7 @@ class Admission:
         decode = self._decoders[message.sampling.skip_special_tokens]
         equipment = self.context.equipment
         job = partial(prepare, equipment.codec, decode, equipment.model.info, self.grammars, message)
-        if is_short(message):
-            self._prepared(arrival, _done(job))
-        else:
-            equipment.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
+        equipment.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
 
     def _make_way(self, peer: bytes, message: Generate) -> None:
         """End the request of the same id that this one resumes, if there is one. Raises RequestError if the message
@@ -107,7 +101,7 @@ class Admission:
             return
         owner = self.state.owner_of(peer, message)
         own = [s for s in waiting if not s.times.first_at and self.state.owner(s) == owner]
-        last = in_order(own, self.state.owner)[-1] if own else None
+        last = self.state.in_order(own)[-1] if own else None
         if last is None or last.message.priority <= message.priority:
             raise RequestError(FailureCode.OVERLOADED, FULL, self._retry_after_ms())
         self.fail(last, FailureCode.OVERLOADED, FULL, self._retry_after_ms())
@@ -207,7 +201,7 @@ class Admission:
         request fails already, perhaps because of it."""
         if stream.delivery.unsent:
             with contextlib.suppress(Exception):
-                chunk = chunk_of(stream, self.clock())
+                chunk = stream.chunk(self.clock())
                 self.state.totals.told(chunk)
                 self.send(stream.client, chunk)
 
@@ -264,13 +258,3 @@ class Admission:
             if visible(one.client)
         )
         return (*(request.report() for request in self.state.requests if visible(request.client)), *arriving)
-
-
-def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:
-    """Run a job at once; its result or exception as a future that is done."""
-    future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
-    try:
-        future.set_result(job())
-    except Exception as error:
-        future.set_exception(error)
-    return future

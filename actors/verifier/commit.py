@@ -17,7 +17,7 @@ from actors.verifier.faults import Faults
 from actors.verifier.forward import Computed
 from actors.verifier.leases import Leases
 from actors.verifier.outbox import Outbox
-from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, Share, Sums
+from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, Share, Tally
 from actors.verifier.sources.source import GRAMMAR, Source
 from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats
@@ -85,7 +85,6 @@ class Committer:
             prompt_us=prompt_us,
             own_us=max(1.0, took_us() - prompt_us - batch.reading_us),
             waited_us=max(batch.drafting_us, waited_us if own == 1 else 0.0) - batch.reading_us,
-            drafted=drafted > 0,
             whole_piece=piece is not None and outcomes[-1] is None,
             tokens=tokens,
             parts=tuple(parts),
@@ -98,7 +97,7 @@ class Committer:
         committed = self._extend(stream, NO_WINDOW, outcome)
         if first:
             stream.delivery.cached_tokens = outcome.reused
-            stream.tally = Sums()
+            stream.tally = Tally()
         stream.become(Stage.DECODE)
         stream.times.began(self.context.clock(), self._prompts_us)
         stream.wait.covered = True
@@ -113,7 +112,7 @@ class Committer:
         group = stream.group(timing.decoding)
         committed = self._extend(stream, chosen, outcome)
         path = [chosen.nodes[at] for at in outcome.path[: len(committed.tokens)]]
-        waited_us, spent, stream.spent_us = stream.wait.take_waited(), stream.spent_us, {}
+        waited_us, spent, stream.times.spent_us = stream.wait.take_waited(), stream.times.spent_us, {}
         wall_us, own_us = stream.times.round_over(self.context.clock(), self._prompts_us)
         own_us -= spent.get("reading", 0.0)  # whoever goes on with the text has that behind it
         wait_us = waited_us + sum(us for name, us in spent.items() if name in self._drafting)
@@ -135,10 +134,7 @@ class Committer:
                     self.state.counters[f"accepted_from_{source.name}"] += 1
         stats = self._stats(stream, committed, timing, wait_us, wall_us)
         self.state.totals.round(stats, self.context.price.plain(max(1, timing.decoding)))
-        self.outbox.record(stats)
-        drafter = self.state.drafters.of(stream.loan.holder)
-        if drafter is not None:
-            drafter.record.credit(stats.window, stats.accepted, stats.committed, wall_us)
+        self.context.publish(stats)
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None if traced is None else traced(stats))
         return Part(stream, group, stream.tally.rounds, len(committed.tokens), own_us, shares, stats)

@@ -6,14 +6,36 @@ import math
 from dataclasses import dataclass, field
 
 from actors.cost import CostModel
-from actors.estimate import Estimate
-from actors.verifier.peer_clock import PeerClock
+from actors.verifier.totals import Totals
 from actors.verifier.trials import Trials
 from actors.verifier.waits import DrafterPace
 from protocols.messages import DrafterStatus, Grow, Hello, Promote
 
 MAX_NAMED = 20  # drafters in a sentence
 DEFAULT_STEP_US = 2000.0  # of a drafter that did not say: a 0.1B model's on one core
+DRIFT = 1e-4  # by which two quartz clocks may part: some 100 parts per million
+
+
+@dataclass(slots=True)
+class PeerClock:
+    """Another process's clock in terms of our own, in microseconds.
+
+    No message arrives before it was sent, so the least difference between arrival and sending is the clocks' own, but
+    for the quickest delivery (0.1 ms between processes of one machine). Messages that waited behind a forward differ
+    more, and say nothing."""
+
+    offset: float | None = None
+    heard_at: float = 0.0
+
+    def heard(self, sent_us: float, now_us: float) -> None:
+        difference = now_us - sent_us
+        if self.offset is None or difference <= self.offset + DRIFT * (now_us - self.heard_at):
+            self.offset, self.heard_at = difference, now_us
+
+    def own(self, peer_us: float) -> float:
+        """A time on the peer's clock as ours shows it. Something was heard before."""
+        assert self.offset is not None
+        return peer_us + self.offset
 
 
 @dataclass(slots=True)
@@ -23,21 +45,6 @@ class Serving:
     version: int = 0
     trouble: str = ""  # why these are not the weights of its last order
     path: str | None = None  # directory of the latter; None: it has not said
-
-
-@dataclass(slots=True)
-class Record:
-    """What has come of a drafter's drafts."""
-
-    drafted: int = 0
-    accepted: int = 0
-    rate: Estimate = field(default_factory=lambda: Estimate(memory=10))  # tokens per second of one stream, of seconds
-
-    def credit(self, drafted: int, accepted: int, committed: int, wall_us: float) -> None:
-        """A round of one of its streams."""
-        self.drafted += drafted
-        self.accepted += accepted
-        self.rate.add_ratio(committed, wall_us / 1e6)
 
 
 @dataclass(slots=True)
@@ -53,7 +60,6 @@ class DrafterPeer:
     draining: bool = False  # it was asked to leave
     leases: set[str] = field(default_factory=set)
     dropped: int = 0  # messages that were fenced off
-    record: Record = field(default_factory=Record)
     serving: Serving = field(default_factory=Serving)
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
@@ -116,8 +122,8 @@ class DrafterPeer:
         """It is asked to leave, and lent nothing more."""
         self.draining = True
 
-    def status(self, promoted: Promote | None, trials: Trials) -> DrafterStatus:
-        serving = self.serving
+    def status(self, promoted: Promote | None, trials: Trials, totals: Totals) -> DrafterStatus:
+        serving, drafts = self.serving, totals.of_drafter(self.actor_id)
         serves_it = promoted is not None and 0 < promoted.version == serving.version
         known = trials.all_of(self.source)
         if self.draining:
@@ -133,13 +139,13 @@ class DrafterPeer:
             state=state,
             leases=len(self.leases),
             step_us=self.pace.step_us,
-            drafted=self.record.drafted,
-            accepted=self.record.accepted,
+            drafted=sum(one.tokens for one in drafts),
+            accepted=sum(one.accepted for one in drafts),
             dropped=self.dropped,
             host=self.hello.host,
             pid=self.hello.pid,
             speedup=latest.gain.mean if latest is not None and latest.rounds else 0.0,
-            tokens_per_second=self.record.rate.mean,
+            tokens_per_second=drafts[-1].rate.mean if drafts else 0.0,
             version=serving.version,
             gain=promoted.gain if promoted is not None and serves_it else 0.0,
             trouble=serving.trouble,

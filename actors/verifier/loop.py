@@ -267,7 +267,6 @@ class Verifier:
             due = loop.time() + HEARTBEAT_MS / 1000
             await asyncio.sleep(HEARTBEAT_MS / 1000)
             late_s = max(0.0, loop.time() - due)
-            self.outbox.publish()
             self.learning.tell()
             self.peers.expire(late_s, read_all=self.inbox.look_after())
             self.leases.offer()

@@ -120,7 +120,9 @@ class Operations:
             self._target(),
             ActorStatus(context.settings.actor_id, socket.gethostname(), os.getpid()),
             requests=self.admission.status(state.clients[peer]),
-            drafters=tuple(d.status(state.promoted, context.trials) for d in state.drafters.by_peer.values()),
+            drafters=tuple(
+                d.status(state.promoted, context.trials, state.totals) for d in state.drafters.by_peer.values()
+            ),
             controller=state.controller.status() if state.controller is not None else None,
             learner=state.learner.status() if state.learner is not None else None,
             inline=inline.status() if (inline := context.equipment.inline) is not None else None,

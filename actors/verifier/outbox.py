@@ -1,4 +1,4 @@
-"""Sends what was committed: tokens to clients while the next forward runs, statistics of rounds in bursts."""
+"""Sends what was committed: tokens to clients, while the next forward runs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections.abc import Callable
 from functools import partial
 
 from actors.verifier.admission import Admission
-from actors.verifier.chunk import chunk_of
 from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.price import Price
 from actors.verifier.rounds import Committed
 from actors.verifier.streams import Stage, Stream
-from protocols.messages import RoundStats, RoundTrace
+from protocols.messages import RoundTrace
 
 # Seconds between two chunks of a stream, where few are served: no screen shows more than 60 a second, and each chunk
 # costs its reader some 0.3 ms of CPU time.
 CHUNK_S = 1 / 60
 MAX_CHUNK_S = 1 / 25  # where many are: as many pictures a second as films have
 SHARE = 0.08  # of the time that may go into what ends a row of forwards
-TELEMETRY_BURST = 8  # rounds with one publication of their statistics: waking libzmq's thread takes 0.1 ms
 
 
 def chunk_s(price: Price, streams: int) -> float:
@@ -40,7 +38,6 @@ class Outbox:
         self.context, self.admission, self.faults, self.gone = context, admission, faults, gone
         self._unsent: list[Stream] = []  # with tokens that their clients do not have yet
         self._flushed_at = 0.0  # seconds
-        self._stats: list[RoundStats] = []  # not published yet
 
     def add(self, stream: Stream, committed: Committed, trace: RoundTrace | None) -> None:
         """Tokens of a stream were committed."""
@@ -62,28 +59,15 @@ class Outbox:
             if wait and not _due(stream, next_at, interval_s):
                 self._unsent.append(stream)
                 continue
-            chunk = self.faults.guard(stream, partial(chunk_of, stream, now))
+            chunk = self.faults.guard(stream, partial(stream.chunk, now))
             if chunk is None:
                 continue
             self.context.state.totals.told(chunk)
             if chunk.finish_reason is not None:
-                self.publish()
                 self.admission.end(stream)
             if not self.context.send(stream.client, chunk):
                 # Its queue is full: it does not read. When it does again, a Refuse has it say Hello, and it resumes.
                 self.gone(stream.client, "unreachable")
-
-    def record(self, stats: RoundStats) -> None:
-        """A round of one stream is over."""
-        self._stats.append(stats)
-        if len(self._stats) >= TELEMETRY_BURST:
-            self.publish()
-
-    def publish(self) -> None:
-        """Publish the statistics of the latest rounds."""
-        stats, self._stats = self._stats, []
-        for one in stats:
-            self.context.publish(one)
 
 
 def _due(stream: Stream, next_at: float, interval_s: float) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
@@ -23,18 +22,13 @@ USUAL_AGREEMENT = 0.65  # of a chosen draft with the target, before anything is 
 GOOD_AGREEMENT = 0.8  # of a good draft: where even it does not pay, none is tried
 
 
-def _estimates() -> defaultdict[int, Estimate]:
-    return defaultdict(lambda: Estimate(memory=MEMORY))
-
-
 class Price:
     def __init__(self, target: CostModel) -> None:
         """``target``: the calibration of its forwards."""
         self.target = target
-        # by the binary digits of the number of streams:
-        self._shared = _estimates()  # of a forward, beyond that of one stream with as many rows; uncorrected
-        self._plain = _estimates()  # a round without drafts, over its calibrated forward
-        self._rates: defaultdict[int, Estimate] = defaultdict(lambda: Estimate(memory=RATE_MEMORY))
+        # by the binary digits of the number of streams; of a forward, uncorrected, beyond that of one with as many rows
+        self._shared = defaultdict[int, Estimate](lambda: Estimate(memory=MEMORY))
+        self._rates = defaultdict[int, Estimate](lambda: Estimate(memory=RATE_MEMORY))
         longest = target.own.rows[-1]
         slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
         self._prompt_row = Estimate(slope, weight=1, memory=MEMORY)
@@ -56,15 +50,9 @@ class Price:
         return self._prompt_row.mean
 
     def plain(self, streams: int) -> float:
-        """Of a round of ``streams`` without drafts, while no drafter works. What was measured counts, unless forwards
-        have become faster since."""
-        cost, digits = self.target, streams.bit_length()
-        calibrated = cost.lent(streams) + self._extra(streams)
-        modelled = calibrated * cost.factor.mean + self.beside(streams)
-        measured = self._plain.get(digits)
-        if measured is None or not measured.known:
-            return max(1.0, modelled)
-        return max(1.0, min(measured.mean * calibrated, modelled))
+        """Of a round of ``streams`` without drafts, while no drafter works."""
+        forward_us = (self.target.lent(streams) + self._extra(streams)) * self.target.factor.mean
+        return max(1.0, forward_us + self.beside(streams))
 
     def rows(self, streams: int) -> Cost:
         """Of rows of drafts in a round of ``streams``, by their number."""
@@ -136,10 +124,6 @@ class Price:
         self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(done.streams)))
         if not done.drafts or not self._beside.known:
             self._beside.add_time(max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / done.streams)
-        if done.plain:
-            calibrated = self.target.curve(done.streams) + self._extra(done.streams)
-            own_us = done.own_us - done.waited_us
-            self._plain[digits].add_time(own_us / done.steps / max(1e-9, calibrated))
 
     def _observe_prompt(self, done: Round, time_us: float) -> None:
         self._prompt_row.add_time(max(1e-3, time_us) / done.prompt_rows)
@@ -147,6 +131,3 @@ class Price:
     def _extra(self, streams: int) -> float:
         known = self._shared.get(streams.bit_length()) if streams > 1 else None
         return known.mean if known is not None else 0.0
-
-
-Clock = Callable[[], float]

@@ -13,7 +13,6 @@ from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
-from actors.verifier.order import in_order
 from actors.verifier.sources.source import Source
 from actors.verifier.streams import Stage, Stream
 from protocols.errors import PoolFull, RequestError
@@ -53,7 +52,7 @@ class Room:
         if self._full_at == streams.added or not (queued := streams.of(Stage.QUEUED)):
             return
         suspects = any(s.suspect for s in streams if s.status is not Stage.QUEUED)
-        for stream in in_order(queued, self.state.owner):
+        for stream in self.state.in_order(queued):
             if stream.suspect and suspects:
                 continue
             text, message = stream.text, stream.message
@@ -89,7 +88,7 @@ class Room:
         for stream in streams:
             while stream.status is Stage.DECODE and not self._reserved(stream):
                 running = (*self.state.requests.of(Stage.PREFILL), *self.state.requests.of(Stage.DECODE))
-                self._preempt(in_order(running, self.state.owner)[-1])
+                self._preempt(self.state.in_order(running)[-1])
         return [stream for stream in streams if stream.status is Stage.DECODE]
 
     def _reserved(self, stream: Stream) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.tree.tree import Node
 from protocols.messages import FinishReason, RequestStats, RoundStats, TokenLogprobs
@@ -103,7 +103,6 @@ class Round:
     prompt_us: float  # of ``forward_us``, the prompt's part
     own_us: float  # from the last round's end to this one's, without messages and without the prompt
     waited_us: float  # of ``own_us``, before the forward: sources that drafted, and drafters that were waited for
-    drafted: bool  # whether a draft model worked for one of the streams
     whole_piece: bool  # whether the piece had as many rows as were asked for
     tokens: int
     parts: tuple[Part, ...] = ()
@@ -111,11 +110,6 @@ class Round:
     @property
     def drafts(self) -> int:
         return self.rows - self.streams
-
-    @property
-    def plain(self) -> bool:
-        """Whether it shows what rounds take without drafts."""
-        return self.streams > 0 and not (self.drafts or self.drafted or self.prompt_rows)
 
 
 class Committed(NamedTuple):
@@ -133,7 +127,7 @@ class Committed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sums:
+class Tally:
     """Sums over a stream's rounds, as ``RequestStats`` tells them."""
 
     rounds: int = 0
@@ -161,11 +155,9 @@ class Sums:
         self.gamma_sum += rounds * gamma
         self.count(self.histogram, accepted, rounds)
 
-    def stats(self, method: str, prompt_tokens: int, completion_tokens: int) -> RequestStats:
+    def stats(self, **others: Any) -> RequestStats:
+        """``others``: the fields that are no sums over rounds."""
         return RequestStats(
-            method=method,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
             rounds=self.rounds,
             draft_tokens=self.drafted,
             accepted_tokens=self.accepted,
@@ -178,4 +170,5 @@ class Sums:
             forced_tokens=self.forced,
             predicted_tokens=self.predicted,
             foreseen_rounds=self.foreseen,
+            **others,
         )

@@ -169,7 +169,7 @@ class Scheduler:
         plain = not drafts and prompt is None and not self.state.requests.of(Stage.PREFILL)
         steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
         asked = tuple(tuple(self._asked(stream, source) for source in using[stream]) for stream in streams)
-        reading_us = min(sum(stream.spent_us.get("reading", 0.0) for stream in streams), drafting_us)
+        reading_us = min(sum(stream.times.spent_us.get("reading", 0.0) for stream in streams), drafting_us)
         return Batch(tuple(streams), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, reading_us)
 
     def _asked(self, stream: Stream, source: Source) -> Asked:
@@ -209,7 +209,7 @@ class Scheduler:
                 if not source.together:
                     begun = self.context.clock()
                     self.faults.guard(stream, partial(source.grow, [stream], allowance))
-                    stream.spent(source.name, (self.context.clock() - begun) * 1e6)
+                    stream.times.spent(source.name, (self.context.clock() - begun) * 1e6)
             window = partial(self._window, stream, allowance)
             waits = self.faults.guard(stream, partial(self.remote.consult, stream, allowance, window))
             if stream.status is Stage.DECODE and not waits:

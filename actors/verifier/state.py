@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from actors.verifier.budgets import Budgets
 from actors.verifier.drafters import Drafters
-from actors.verifier.order import Owner
 from actors.verifier.streams import Stream, Streams
 from actors.verifier.totals import Totals
 from protocols.messages import ActorStatus, Generate, Hello, Promote
@@ -16,6 +17,7 @@ from protocols.security import ANYBODY, Holder, KeyRole
 # Peers say something every HEARTBEAT_MS; a peer silent for TTL_MS, five heartbeats, is taken for dead.
 HEARTBEAT_MS = 500
 TTL_MS = 2500
+Owner: TypeAlias = tuple[bytes, str]  # the key of the connection, and the salt that a gateway makes of an API key
 
 
 @dataclass(slots=True)
@@ -81,6 +83,21 @@ class State:
 
     def owner(self, stream: Stream) -> Owner:
         return self.owner_of(stream.client, stream.message)
+
+    def in_order(self, streams: Iterable[Stream]) -> list[Stream]:
+        """The first is served first, the last is preempted first: callers in the order in which their requests come.
+
+        A ``priority`` exchanges the turns of one owner's requests: by a number nobody comes before requests of others.
+        The exchange is kept: of a request that lets another pass, later requests of other owners come before it."""
+        own: dict[Owner, list[Stream]] = defaultdict(list)
+        for stream in streams:
+            own[self.owner(stream)].append(stream)
+        for same in own.values():
+            turns = sorted(stream.times.turn for stream in same)
+            same.sort(key=lambda stream: (stream.message.priority, stream.times.arrived))
+            for stream, turn in zip(same, turns, strict=True):
+                stream.times.turn = turn
+        return sorted((s for same in own.values() for s in same), key=lambda s: (s.times.turn, s.times.arrived))
 
     @property
     def drafters_idle(self) -> bool:

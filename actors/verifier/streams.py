@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
+
+import msgspec
 
 from actors.methods import Strategy
 from actors.records import LoggedRequest
 from actors.tree.tree import TokenTree
 from actors.verifier.loans import Loan
 from actors.verifier.output import Output
-from actors.verifier.rounds import Committed, Group, Sums
+from actors.verifier.rounds import Committed, Group, Tally
 from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar
 from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
-from protocols.messages import Chunk, Generate, Method, RequestStatus, RoundTrace, Sampling
+from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace, Sampling
 
 SUSPECTED = 2  # crashes in a row with a request: one is mostly not its fault, and must not keep all others waiting
 SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a request is no longer suspected of the crash
@@ -81,6 +84,7 @@ class Times:
     round_ended_at: float = 0.0
     overhead_us: float = 0.0  # of its rounds, beside forwards and waits
     prompts_us: float = 0.0  # that forwards had taken for prompts when its latest round ended
+    spent_us: dict[str, float] = field(default_factory=dict)  # before the next forward, by source
     turn: float = field(init=False)  # the arrival by which it is served
 
     def __post_init__(self) -> None:
@@ -91,6 +95,10 @@ class Times:
         self.first_at = self.first_at or now
         self.last_at = self.round_ended_at = now
         self.prompts_us = prompts_us
+
+    def spent(self, source: str, time_us: float) -> None:
+        """The next round has waited for a source."""
+        self.spent_us[source] = self.spent_us.get(source, 0.0) + time_us
 
     def round_over(self, now: float, prompts_us: float) -> tuple[float, float]:
         """Microseconds of the round that ends now, and without the prompts that were computed meanwhile."""
@@ -127,8 +135,7 @@ class Stream:
     prediction: Sequence[int] = ()  # of the output, by the request itself
     status: Stage = Stage.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
-    tally: Sums = field(default_factory=Sums)
-    spent_us: dict[str, float] = field(default_factory=dict)  # before the next forward, by source
+    tally: Tally = field(default_factory=Tally)
 
     @property
     def rid(self) -> str:
@@ -184,10 +191,6 @@ class Stream:
         followed = self.suspect or self.delivery.trace is not None
         return not (followed or self.loan.works or self.grammar is not None)
 
-    def spent(self, source: str, time_us: float) -> None:
-        """The next round has waited for a source."""
-        self.spent_us[source] = self.spent_us.get(source, 0.0) + time_us
-
     # --- told to others ----------------------------------------------------------------------------------------------
 
     def report(self) -> RequestStatus:
@@ -201,6 +204,45 @@ class Stream:
             return None
         self.delivery.begun = True
         return Chunk(self.rid, self.delivery.offset, (), (), ())
+
+    def chunk(self, now: float) -> Chunk:
+        """The next one: all committed tokens that the client does not have, with their text."""
+        delivery, output = self.delivery, self.output
+        unsent, delivery.unsent, delivery.sent_at = delivery.unsent, [], now
+        rounds = [committed for committed, _ in unsent]
+        tokens = tuple(chain.from_iterable(one.tokens for one in rounds))
+        first = delivery.offset == len(self.message.generated)
+        pieces, last = output.spell(len(tokens))
+        chunk = Chunk(
+            self.rid,
+            delivery.offset,
+            tokens,
+            tuple(pieces),
+            tuple(chain.from_iterable(one.accepted for one in rounds)),
+            logprobs=tuple(chain.from_iterable(one.logprobs for one in rounds)),
+            trace=unsent[-1][1],
+            prompt_tokens=self.text.prompt_len if first else 0,
+            cached_tokens=delivery.cached_tokens if first else 0,
+        )
+        delivery.offset += len(pieces)
+        if last:
+            end = {"finish_reason": output.finish, "stop_reason": output.stop_reason, "stats": self.stats()}
+            chunk = msgspec.structs.replace(chunk, **end)
+        return chunk
+
+    def stats(self) -> RequestStats:
+        text, times, delivery = self.text, self.times, self.delivery
+        return self.tally.stats(
+            method=self.method,
+            prompt_tokens=text.prompt_len,
+            completion_tokens=delivery.offset,
+            time_to_first_token_ms=(times.first_at - times.arrived) * 1000,
+            decode_ms=(times.last_at - times.first_at) * 1000,
+            overhead_ms=times.overhead_us / 1000,
+            drafters=tuple(self.loan.names),
+            prediction_tokens=len(self.prediction),
+            cached_tokens=delivery.cached_tokens,
+        )
 
     @property
     def news(self) -> list[int]:

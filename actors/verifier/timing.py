@@ -21,15 +21,11 @@ COARSE = (1, 4, 8, 16, 32, 64)  # row counts that are measured however long it t
 FINE = (6, 7, 12, 2, 3, 5, 10, 14, 18, 24, 48)
 DEFAULT_ROWS = DEFAULT_NODES + 1
 REPEATS = 7  # of each row count; larger ones than DEFAULT_ROWS only FEW times
-FEW = 3  # rounds, too, of each of ``PROBED``
+FEW = 3
 BUSHY = 15  # nodes of the window that branches are priced by
 LENT_ROWS = (1, 4, 8, 16)
 LENT_REPEATS = 12
 LENT_PATIENCE_S = 1.0
-
-
-PROBED = (1, 8)  # row counts by which an earlier start's figures are tried
-CHANGED = 1.3  # times as long or as short: less is noise
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -80,26 +76,6 @@ class _Rounds:
         outcome = self.model.verify([window])[0]
         self.left -= len(outcome.tokens)
         return self.timer() - begin
-
-
-def as_fast_as_now(model: TargetModel, timing: Timing, timer: Callable[[], float] = time.perf_counter) -> Timing:
-    """An earlier start's figures, longer or shorter by what a few rounds show. To measure all anew would keep users
-    waiting for seconds; the figures follow the rounds that are served anyway."""
-    rows = [r for r in PROBED if r in timing.alone_us and r - 1 <= model.max_window]
-    room = sum(rows) * (FEW + 1) + 1
-    if not rows or room + PROMPT > model.info.max_context:
-        return timing
-    best = dict.fromkeys(rows, float("inf"))
-    with _Rounds(model, timer, room) as rounds:
-        for r in rows * (FEW + 1):
-            best[r] = min(best[r], rounds.time(r) * 1e6)
-    change = sum(best[r] / timing.alone_us[r] for r in rows) / len(rows)
-    if 1 / CHANGED < change < CHANGED:
-        return timing
-    alone_us, lent_us = (
-        {r: us * change for r, us in times.items()} for times in (timing.alone_us, timing.lent_us or {})
-    )
-    return Timing(alone_us, timing.branch, lent_us or None)
 
 
 def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:

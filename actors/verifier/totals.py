@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
+from actors.estimate import Estimate
 from protocols.messages import Chunk, DraftTotals, RoundStats
 
 MAX_KNOWN = 256  # pairs of method and drafter; forgotten ones count for no drafter
-FORGET_US = 10e6  # microseconds of decoding in which what is known of the speed-up halves
+LATELY_S = 10.0  # seconds of decoding
 
 
 @dataclass(slots=True)
@@ -19,8 +20,8 @@ class _Drafts:
     tokens: int = 0
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
-    plain_us: float = 0.0  # that plain decoding would have taken for the tokens of the latest rounds ...
-    taken_us: float = 0.0  # ... and what those rounds took; both fade
+    rate: Estimate = field(default_factory=lambda: Estimate(memory=LATELY_S))  # tokens per second of one stream
+    speedup: Estimate = field(default_factory=lambda: Estimate(memory=LATELY_S))  # over plain decoding
 
     def add(self, stats: RoundStats, plain_us: float) -> None:
         self.rounds += stats.window > 0
@@ -30,9 +31,8 @@ class _Drafts:
         positions.extend([0] * (stats.accepted - len(positions)))
         for position in range(stats.accepted):
             positions[position] += 1
-        keep = 0.5 ** (stats.wall_us / FORGET_US)
-        self.plain_us = self.plain_us * keep + plain_us
-        self.taken_us = self.taken_us * keep + stats.wall_us
+        self.rate.add_ratio(stats.committed, stats.wall_us / 1e6)
+        self.speedup.add(stats.committed * plain_us / max(1e-9, stats.wall_us), stats.wall_us / 1e6)
 
     def absorb(self, other: _Drafts) -> None:
         """Add what another drafter has done."""
@@ -56,7 +56,7 @@ class Totals:
         key = stats.kind.method, stats.kind.drafter
         drafts = self.drafts.setdefault(key, _Drafts())
         self.drafts.move_to_end(key)
-        drafts.add(stats, stats.committed * plain_us)
+        drafts.add(stats, plain_us)
         if len(self.drafts) > MAX_KNOWN:
             self._forget()
 
@@ -75,6 +75,10 @@ class Totals:
         if chunk.finish_reason is not None:
             self.counters[f"finished_{chunk.finish_reason}"] += 1
 
+    def of_drafter(self, name: str) -> list[_Drafts]:
+        """By method, the latest last."""
+        return [drafts for (_, drafter), drafts in self.drafts.items() if drafter == name]
+
     def report(self) -> tuple[DraftTotals, ...]:
         return tuple(
             DraftTotals(
@@ -84,7 +88,7 @@ class Totals:
                 drafts.tokens,
                 drafts.accepted,
                 tuple(drafts.accepted_per_position),
-                drafts.plain_us / drafts.taken_us if drafts.taken_us > 0 else 0.0,
+                drafts.speedup.mean,
             )
             for (method, drafter), drafts in self.drafts.items()
         )

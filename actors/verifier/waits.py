@@ -49,11 +49,6 @@ class DrafterPace:
         """A wait of ``time_us`` brought ``drafts`` tokens in a row; or it was given up, and they take longer."""
         self.message.add(max(0.0, time_us - drafts * self.step_us))
 
-    def went(self) -> None:
-        """No round waited, so nothing was measured. The estimate drifts back to its default, so that a moment in which
-        messages were slow does not prevent waits for ever."""
-        self.message.add(DEFAULT_US, weight=0.03)
-
 
 @dataclass(frozen=True, slots=True)
 class Going:
@@ -122,9 +117,7 @@ class Wait:
                 self.drafts = 1
             case "priced" if going.alone:
                 more = patience(pace, self.agreement.mean, going)
-                if more <= self._held(tree):
-                    pace.went()
-                else:
+                if more > self._held(tree):
                     bound = pace.time_to(more) + pace.step_us
                     self.drafts = more
         if bound is not None:

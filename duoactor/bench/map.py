@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from actors.controller.climb import Costs, Points
+from actors.controller.climb import Costs
+from actors.cost import Curve
 from actors.models import LONGEST_DRAFT
 
 RATIOS = (3, 10, 30, 100)  # forward of one row over a draft step
@@ -21,6 +22,7 @@ AGREEMENTS = (0.3, 0.5, 0.7, 0.8, 0.9)
 MAP = "map.json"
 PAYS = 1.05  # less is within the noise of a usual machine
 LOCAL_US = 300.0  # a message to a process on this host and the answer
+Points = tuple[tuple[int, float], ...]  # rows and microseconds, as measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class PayMap(msgspec.Struct, frozen=True, kw_only=True):
 
 def costs_of(forward: Points, step_us: float, beside_us: float, agreement: float, streams: int = 1) -> Costs:
     """A round's, with a draft step that does not grow with its leaves."""
-    return Costs(forward, ((1, step_us),), 1.0, beside_us, 0.0, float(streams), agreement)
+    return Costs(Curve(dict(forward)), Curve({1: step_us}), 1.0, beside_us, 0.0, streams, agreement)
 
 
 def speedup(place: DraftPlace, costs: Costs) -> float:
@@ -127,8 +129,8 @@ def grid(costs: Costs, place: DraftPlace) -> Iterator[tuple[int, float, float]]:
     """Cost ratio, agreement and speed-up by the model: of other drafts with the target's forward, for one stream."""
     for ratio in RATIOS:
         for agreement in AGREEMENTS:
-            step = ((1, costs.forward[0][1] / ratio),)
-            yield ratio, agreement, speedup(place, costs._replace(step=step, streams=1.0, chance=agreement))
+            step = Curve({1: costs.forward(1) / ratio})
+            yield ratio, agreement, speedup(place, costs._replace(step=step, streams=1, chance=agreement))
 
 
 def modelled(cells: Sequence[Cell], costs: Costs) -> tuple[Cell, ...]:
@@ -136,7 +138,7 @@ def modelled(cells: Sequence[Cell], costs: Costs) -> tuple[Cell, ...]:
     by_name = {place.name: place for place in PLACES}
     return tuple(
         msgspec.structs.replace(
-            cell, model=round(speedup(by_name[cell.place], costs._replace(streams=float(cell.streams))), 3)
+            cell, model=round(speedup(by_name[cell.place], costs._replace(streams=cell.streams)), 3)
         )
         if cell.place in by_name
         else cell
@@ -148,7 +150,7 @@ def advice(costs: Costs) -> str:
     """A sentence with the best place of the draft by the model."""
     gains = {place.name: speedup(place, costs) for place in (INLINE, HOST, *FAR[1:])}
     best = max(gains, key=lambda name: gains[name])
-    ratio = costs.forward[0][1] / costs.draft(1)
+    ratio = costs.forward(1) / costs.draft(1)
     where = f"At c = {ratio:.0f} and {costs.chance:.0%} agreement"
     if gains[best] < PAYS:
         return f"{where} no place of the draft pays by the model."

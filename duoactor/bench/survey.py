@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from actors.controller.climb import Measured
+from actors.cost import Curve
 from actors.settings import retrieves
 from duoactor.bench.answers import Ours
 from duoactor.bench.benchmark import BenchJob, Benchmark, Show
@@ -98,7 +99,7 @@ class Survey:
 
     async def _facts(self, client: AsyncClient, bench: Benchmark, heard: Measured) -> PayMap:
         results, status = bench.results(complete=True), await client.status()
-        costs = heard.costs(client.welcome.forward_us, ((1, status.drafters[0].step_us),))
+        costs = heard.costs(Curve(dict(client.welcome.forward_us)), Curve({1: status.drafters[0].step_us}))
         return PayMap(
             command=results.command,
             machine=results.machine,

@@ -6,7 +6,8 @@ from functools import cache
 
 import pytest
 
-from actors.controller.climb import Control, Costs, Rate, at
+from actors.controller.climb import Control, Costs
+from actors.cost import Curve
 from protocols.messages import Budget, Drafting, Kind, Plan, RoundStats
 from tests.world.simulation import Fixed, Simulation, World
 
@@ -129,21 +130,7 @@ def test_a_setting_climbs_to_where_rounds_are_measurably_faster():
     assert 16 <= Counter(seen[-1000:]).most_common(1)[0][0] <= 24
 
 
-def test_a_rate_knows_how_sure_it_is():
-    rate = Rate()
-    for number in range(400):
-        rate.add(2.0 + number % 3, 1000.0)
-    assert rate.mean == pytest.approx(0.003, rel=0.01)
-    assert rate.variance**0.5 == pytest.approx(0.816 / 1000 / 20, rel=0.05)
-
-
-def test_times_are_read_between_measured_points_and_beyond_them():
-    points = ((1, 100.0), (8, 170.0))
-    assert [at(points, count) for count in (1, 4.5, 8, 16)] == [100.0, 135.0, 170.0, 250.0]
-    assert at(((1, 100.0),), 9) == 100.0
-
-
 def test_a_chain_is_verified_as_far_as_its_rows_pay():
-    flat, steep = ((1, 10_000.0), (64, 10_000.0)), ((1, 10_000.0), (64, 640_000.0))
-    lengths = [Costs(rows, ((1, 500.0),), 1.0, 300.0, 0.0, 1, 0.7).window(1e-4) for rows in (flat, steep)]
+    flat, steep = Curve({1: 10_000.0, 64: 10_000.0}), Curve({1: 10_000.0, 64: 640_000.0})
+    lengths = [Costs(rows, Curve({1: 500.0}), 1.0, 300.0, 0.0, 1, 0.7).window(1e-4) for rows in (flat, steep)]
     assert lengths == [32, 1]

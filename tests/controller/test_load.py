@@ -8,7 +8,7 @@ COSTLY_ROWS = World(skill=0.5, forward=2_700.0, row=700.0, step=100.0, leaf=15.0
 
 
 def rate(method: str, streams: int) -> float:
-    sim = Simulation(COSTLY_ROWS, method, seed=5, inline=True)
+    sim = Simulation(COSTLY_ROWS, method, seed=7, inline=True)
     ((begin, end),) = sim.play((COSTLY_ROWS, 80, streams))
     return sim.rate(begin + 20 * streams, end)
 

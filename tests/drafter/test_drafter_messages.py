@@ -2,7 +2,7 @@
 
 import asyncio
 
-from actors.drafter.loop import ASK_AFTER, GIVE_UP_AFTER
+from actors.drafter.loop import ASK_AFTER, GIVE_UP_AFTER, REPORT_S
 from protocols.messages import Drain, Goodbye, Plan, Resync
 from tests.world.desk import Reader, played
 
@@ -52,12 +52,12 @@ def test_a_late_verdict_does_not_bring_an_old_plan_back():
 def test_a_lease_of_which_nothing_is_heard_is_asked_for_and_then_given_up():
     async def story(desk):
         desk.open("a", SHORT)
-        await desk.settle(ASK_AFTER + 1.5)
+        await desk.settle(REPORT_S * (ASK_AFTER + 1.5))
         assert Resync("a", 1, 3) in desk.take(Resync)
         desk.open("a", SHORT)  # the verifier's answer to one who knows all there is
-        await desk.settle(GIVE_UP_AFTER - 1.5)
+        await desk.settle(REPORT_S * (GIVE_UP_AFTER - 1.5))
         assert "a" in desk.drafter.leases
-        await desk.settle(ASK_AFTER)
+        await desk.settle(REPORT_S * ASK_AFTER)
         assert "a" not in desk.drafter.leases
 
     played(story)

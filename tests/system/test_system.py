@@ -57,11 +57,10 @@ def test_a_drafter_is_credited_with_every_accepted_token_the_last_rounds_too():
             await cluster.connected("d1")
             caller = await cluster.caller()
             chunks = await caller.generate(PROMPT, Sampling(max_tokens=40), "sps")
-            [drafter] = cluster.verifier.state.drafters.by_peer.values()
-            return chunks[-1].stats, drafter
+            return chunks[-1].stats, cluster.verifier.state.totals.of_drafter("d1")
 
-    stats, drafter = run(story())
-    assert (drafter.record.drafted, drafter.record.accepted) == (stats.draft_tokens, stats.accepted_tokens)
+    stats, [drafts] = run(story())
+    assert (drafts.tokens, drafts.accepted) == (stats.draft_tokens, stats.accepted_tokens)
 
 
 @pytest.mark.parametrize(("method", "gamma", "sequences"), every_pair(METHODS, [1, 3, 8], [0, 1, 3]))

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from actors.verifier.peer_clock import DRIFT, PeerClock
+from actors.verifier.drafters import DRIFT, PeerClock
 from tests.world.simulation import Simulation, World
 
 

@@ -12,7 +12,7 @@ CURVE = {1: 1000.0, 8: 1700.0, 16: 2500.0, 32: 4100.0}
 def a_round(streams=1, drafts=0, forward_us=1000.0, **fields) -> Round:
     known = {
         "streams": streams, "rows": streams + drafts, "prompt_rows": 0, "steps": 1, "forward_us": forward_us,
-        "prompt_us": 0.0, "own_us": forward_us, "waited_us": 0.0, "drafted": drafts > 0, "whole_piece": True,
+        "prompt_us": 0.0, "own_us": forward_us, "waited_us": 0.0, "whole_piece": True,
         "tokens": streams,
     }  # fmt: skip
     return Round(**{**known, **fields})
@@ -60,13 +60,6 @@ def test_a_drafter_on_cpus_of_the_target_is_tried_only_where_a_good_draft_could_
     assert price.drafter_may_pay(1)
     assert not price.drafter_may_pay(8)
     assert Price(CostModel(slow)).drafter_may_pay(8)
-
-
-def test_a_plain_round_is_what_was_measured_without_drafts_although_a_drafter_slows_forwards_down():
-    price = learnt(a_round())
-    for _ in range(60):
-        price.observe(a_round(drafts=7, forward_us=3400.0))
-    assert price.plain(1) == pytest.approx(1000.0, rel=0.02)
 
 
 def test_the_rate_follows_the_text():

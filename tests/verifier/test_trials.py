@@ -25,7 +25,7 @@ def judged(trials: Trials, stream: Someone, gain: float, source: str = "inline",
     own_us = tokens / gain * PLAIN_US
     share = Share(source, 3, 1, 0.0)
     part = Part(stream, GROUP, stream.rounds, tokens, own_us, (share,), None)
-    done = Round(1, 4, 0, 1, own_us, 0.0, own_us, 0.0, True, False, tokens, (part,))
+    done = Round(1, 4, 0, 1, own_us, 0.0, own_us, 0.0, False, tokens, (part,))
     return bool(trials.learn(done, PLAIN_US, 10.0))
 
 
@@ -36,7 +36,7 @@ def rounds_with(trials: Trials, stream: Someone, gain, rounds: int, source: str 
         if trials.rests(source, GROUP, stream, stream.rounds):
             stream.rounds += 1
             part = Part(stream, GROUP, stream.rounds, 1, PLAIN_US, (), None)
-            trials.learn(Round(1, 1, 0, 1, PLAIN_US, 0.0, PLAIN_US, 0.0, False, False, 1, (part,)), PLAIN_US, 10.0)
+            trials.learn(Round(1, 1, 0, 1, PLAIN_US, 0.0, PLAIN_US, 0.0, False, 1, (part,)), PLAIN_US, 10.0)
         else:
             used += 1
             judged(trials, stream, gain() if callable(gain) else gain, source)
@@ -79,7 +79,7 @@ def test_luck_does_not_put_a_source_to_rest_that_pays():
             tokens = 1 + sum(chance.random() < 0.6 for _ in range(3))  # in 1.8 times a plain round
             share = Share("inline", 3, 1, 0.0)
             part = Part(stream, GROUP, stream.rounds, tokens, 1800.0, (share,), None)
-            done = Round(1, 4, 0, 1, 1800.0, 0.0, 1800.0, 0.0, True, False, tokens, (part,))
+            done = Round(1, 4, 0, 1, 1800.0, 0.0, 1800.0, 0.0, False, tokens, (part,))
             trials.learn(done, PLAIN_US, 10.0)
     assert used > 1900
 
@@ -96,7 +96,7 @@ def test_the_time_of_a_round_is_divided_by_what_each_source_should_have_cost():
     for _ in range(60):
         stream.rounds += 1
         part = Part(stream, GROUP, stream.rounds, 3, 2000.0, (cheap, dear), None)
-        trials.learn(Round(1, 3, 0, 1, 1000.0, 0.0, 2000.0, 990.0, True, False, 3, (part,)), PLAIN_US, 10.0)
+        trials.learn(Round(1, 3, 0, 1, 1000.0, 0.0, 2000.0, 990.0, False, 3, (part,)), PLAIN_US, 10.0)
     assert trials.expected("text", GROUP) == pytest.approx(3 / 2, rel=0.1)
     assert trials.expected("inline", GROUP) == pytest.approx(3 / 3, rel=0.1)
 

@@ -160,7 +160,7 @@ class InlineDraft(Source):
             return None
         spent_us = (self.timer() - begin) * 1e6
         self.read_us.add_time(spent_us / tokens, weight=tokens)
-        stream.spent("reading", spent_us)
+        stream.times.spent("reading", spent_us)
         return tree if missing <= tokens else None
 
     def _repays(self, stream: Stream, missing: int, allowance: Allowance) -> bool:
@@ -236,7 +236,7 @@ class InlineDraft(Source):
         grown = {tree for tree, _ in batch}
         for tree in grown:
             stream = streams[tree]
-            stream.spent(self.name, spent_us / len(grown))
+            stream.times.spent(self.name, spent_us / len(grown))
             stream.loan.report([(round(began_us), round(spent_us))])
         return True
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from actors.calibration import BRANCHES, MIN_CHANCE, TextCalibration, candidates
+from actors.calibration import MIN_CHANCE, TextCalibration, candidates
 from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.tree import NO_SLOT, OWN, Node
@@ -85,16 +85,8 @@ class InlineTree:
         return self._chance(node) * max(0.0, 1.0 - known) * self.calibration.agreement
 
     def leaf(self, node: Node) -> Leaf:
-        """As the draft model is asked to expand it."""
-        root = self.tree.root
-        if node is root:
-            return Leaf(self.handle, node.token, (), is_root=True)
-        path: list[int] = []
-        above = node.parent
-        while above is not None and above is not root:
-            path.append(above.slot)
-            above = above.parent
-        return Leaf(self.handle, node.token, tuple(reversed(path)))
+        """``node`` as the draft model is asked to expand it."""
+        return Leaf(self.handle, node.token, self.tree.slots_above(node), is_root=node is self.tree.root)
 
     def expanded(self, node: Node, expansion: Expansion, vocab_size: int) -> None:
         """The draft model has expanded this node: its likely children join the tree. ``vocab_size``: the target's; ids
@@ -104,12 +96,8 @@ class InlineTree:
         node.expanded, node.slot = True, expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)
-        tokens, probs = expansion.tokens[:BRANCHES], expansion.probs[:BRANCHES]
-        if max(tokens, default=0) >= vocab_size:
-            known = [(t, p) for t, p in zip(expansion.tokens, expansion.probs, strict=True) if t < vocab_size]
-            tokens, probs = tuple(t for t, _ in known[:BRANCHES]), tuple(p for _, p in known[:BRANCHES])
-        self._expansions[node] = Expansion(expansion.slot, tokens, probs)
-        for rank, token, logprob in candidates(self.calibration, tokens, probs, least):
+        self._expansions[node] = known = expansion.within(vocab_size)
+        for rank, token, logprob in candidates(self.calibration, known.tokens, known.probs, least):
             self.tree.add(node, token, logprob, rank, self.bit)
             self.chances.append(reached * math.exp(logprob))
         del self._leaves[node]

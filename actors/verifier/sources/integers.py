@@ -1,7 +1,7 @@
 """Integers beyond 2^53 in JSON schemas. llguidance reads a schema's numbers as float64, so those would be others.
 
-Bounds are drawn in to the next float64. What holds such a constant is spelt out in Lark here, the constant as a text; all
-else stays a ``%json`` of llguidance's own.
+Bounds are drawn in to the next float64. What holds such a constant is spelt out in Lark here, the constant as a text.
+All else stays a ``%json`` of llguidance's own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ NOTES = frozenset(
     ]
 )
 LARGEST = (1 << 63) - 1024  # the last float64 below 2^63
-TOWARDS = {"minimum": math.inf, "exclusiveMinimum": math.inf, "maximum": -math.inf, "exclusiveMaximum": -math.inf}
+# the name of an inclusive bound, and the way inwards
+BOUNDS = {
+    "minimum": ("minimum", 1),
+    "exclusiveMinimum": ("minimum", 1),
+    "maximum": ("maximum", -1),
+    "exclusiveMaximum": ("maximum", -1),
+}
 STRING = r'/"([^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u[0-9a-fA-F]{4})*"/'
 JSON = re.compile(r"%json\s+(?=[{\[])")
 KINDS: Mapping[str, Callable[[Any], bool]] = {
@@ -288,23 +294,24 @@ def _drawn_in(schema: Any) -> Any:
         return [_drawn_in(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        key: value
-        if key in ("const", "enum")
-        else _double(value, TOWARDS[key])
-        if key in TOWARDS and isinstance(value, int) and _large(value)
-        else _drawn_in(value)
-        for key, value in schema.items()
-    }
+    drawn: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in BOUNDS and isinstance(value, int) and _large(value):
+            name, way = BOUNDS[key]
+            bound = _double(value + way * (key != name), way)
+            drawn[name] = (max if way > 0 else min)(bound, schema.get(name, bound))
+        elif key not in drawn:
+            drawn[key] = value if key in ("const", "enum") else _drawn_in(value)
+    return drawn
 
 
-def _double(bound: int, towards: float) -> int:
+def _double(bound: int, way: int) -> int:
     """The next integer in that direction that is a float64 and has 64 bits. ValueError if there is none."""
     double = float(bound)
-    if int(double) != bound and (int(double) < bound) == (towards > 0):
-        double = math.nextafter(double, towards)
+    if int(double) != bound and (int(double) < bound) == (way > 0):
+        double = math.nextafter(double, way * math.inf)
     drawn = min(max(int(double), -LARGEST), LARGEST)
-    if (drawn - bound) * towards < 0:
+    if (drawn - bound) * way < 0:
         raise ValueError(f"the bound {bound} leaves no integer of 64 bits")
     return drawn
 

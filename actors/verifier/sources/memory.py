@@ -12,8 +12,6 @@ millisecond.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,15 +20,12 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from actors.proposals import NOTHING, ROOT, Proposal
+from actors.proposals import NOTHING, Proposal, likeliest
 
 KEYS = (8, 3)  # lengths of the contexts that are looked up, the longest first
 LONGEST = 32  # tokens of a match that are compared
 PLACES = 16  # of a chain that are looked at
 PIECE = 2048  # tokens that are read at once
-# Pseudo-count for continuations that were not seen, divided by the length of the match: one of one is less certain than
-# ten of ten, and a match of three tokens less than one of thirty.
-UNSEEN = 2.0
 FACTOR = 0x9E3779B97F4A7C15  # the golden ratio of 2^64: Knuth's multiplicative hash
 MASK = (1 << 64) - 1
 
@@ -193,38 +188,8 @@ class RememberedSession:
             return NOTHING
         depth = min(self.options.tokens, budget)
         rows = Counter(_until_the_end(memory.at[place : place + depth].tolist()) for place in places)
-        return _likeliest(rows, length, budget)
+        return likeliest(rows, length, budget)
 
 
 def _until_the_end(row: list[int]) -> tuple[int, ...]:
     return tuple(row[: row.index(-1)] if -1 in row else row)
-
-
-def _likeliest(rows: Counter[tuple[int, ...]], length: int, budget: int) -> Proposal:
-    """The likeliest nodes of the trie of ``rows``, continuations with their counts behind a match of ``length``."""
-    tokens: list[int] = []
-    parents: list[int] = []
-    scores: list[float] = []
-    tickets = itertools.count()
-    # (- chance of the path, ticket, parent, score, depth, the rows that go this way)
-    heap: list[tuple[float, int, int, float, int, list[tuple[int, ...]]]] = []
-
-    def branch(parent: int, chance: float, depth: int, ways: list[tuple[int, ...]]) -> None:
-        below: dict[int, list[tuple[int, ...]]] = {}
-        for row in ways:
-            if len(row) > depth:
-                below.setdefault(row[depth], []).append(row)
-        counts = {token: sum(rows[row] for row in some) for token, some in below.items()}
-        seen = sum(counts.values()) + UNSEEN / (length + depth)
-        for token, some in below.items():
-            score = counts[token] / seen
-            heapq.heappush(heap, (-chance * score, next(tickets), parent, score, depth, some))
-
-    branch(ROOT, 1.0, 0, list(rows))
-    while heap and len(tokens) < budget:
-        negative, _, parent, score, depth, ways = heapq.heappop(heap)
-        tokens.append(ways[0][depth])
-        parents.append(parent)
-        scores.append(score)
-        branch(len(tokens) - 1, -negative, depth + 1, ways)
-    return Proposal(tuple(tokens), tuple(parents), tuple(scores))
