@@ -11,7 +11,7 @@ from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
 REST_NODES = 63
-EVERY_SOURCE = ("prediction", "text", "memory", "datastore", "drafter", "inline", "head")
+EVERY_SOURCE = ("text", "memory", "datastore", "drafter", "inline", "head")
 LOOKAHEAD_NODES = 55  # a window of 4 levels and 7 columns without the root, and 7 n-grams of 4 tokens
 
 # Which nodes of the tree are verified in a round: none, so that the root alone is; the likeliest path; those that are

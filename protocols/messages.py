@@ -231,7 +231,7 @@ class RequestStats(Struct, frozen=True):
     cached_tokens: Position = 0  # of the prompt: not computed again, because an earlier one began with them
     forced_tokens: Count = 0  # accepted tokens that were the only ones a grammar allowed
     prediction_tokens: Position = 0  # of the request's prediction
-    predicted_tokens: Position = 0  # tokens of the prediction that the output has in their place
+    predicted_tokens: Position = 0  # tokens of the prediction that the output has, too
     foreseen_rounds: Count = 0  # rounds that ended with drafts below the target's own token there already
 
 

@@ -141,7 +141,6 @@ class Tally:
     forward_us: float = 0.0
     wait_us: float = 0.0
     resyncs: int = 0
-    predicted: int = 0  # tokens of the output, by the request's own prediction
 
     def count(self, histogram: list[int], value: int, times: int = 1) -> None:
         histogram.extend([0] * (value + 1 - len(histogram)))
@@ -168,7 +167,6 @@ class Tally:
             wait_ms=self.wait_us / 1000,
             resyncs=self.resyncs,
             forced_tokens=self.forced,
-            predicted_tokens=self.predicted,
             foreseen_rounds=self.foreseen,
             **others,
         )

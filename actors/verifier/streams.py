@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -241,6 +242,7 @@ class Stream:
             overhead_ms=times.overhead_us / 1000,
             drafters=tuple(self.loan.names),
             prediction_tokens=len(self.prediction),
+            predicted_tokens=(Counter(self.prediction) & Counter(text.committed[text.prompt_len :])).total(),
             cached_tokens=delivery.cached_tokens,
         )
 

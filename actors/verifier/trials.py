@@ -33,7 +33,7 @@ class Stakes(NamedTuple):
 
 DRAFTS = Stakes(1.02, 8.0, 64, 4096)  # below, work gains nothing
 # Asking costs a fraction of a millisecond; a text may begin to repeat itself at any place.
-LOOKUPS = dict.fromkeys(("prediction", "text", "memory", "datastore"), Stakes(1.0, 1.0, 1, 32))
+LOOKUPS = dict.fromkeys(("text", "memory", "datastore"), Stakes(1.0, 1.0, 1, 32))
 
 
 class Backoff:

@@ -21,8 +21,7 @@ from actors.tree.tree import OWN, Node, TokenTree
 from actors.verifier.rounds import Committed
 from actors.verifier.sources.lookahead import Lookahead, LookaheadSession
 from actors.verifier.sources.memory import Memory, Remembered
-from actors.verifier.sources.predicted import Predicted, PredictedSession
-from actors.verifier.sources.source import DATASTORE, MEMORY, PREDICTION, SLICE, TEXT, WHOLE, Allowance, Source
+from actors.verifier.sources.source import DATASTORE, MEMORY, SLICE, TEXT, WHOLE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
@@ -37,7 +36,8 @@ class _Reading:
 
     proposer: Proposer
     session: ProposerSession | None = None
-    seen: int = 0  # committed tokens that the session knows
+    before: Sequence[int] = ()  # what it reads in front of the text
+    seen: int = 0  # tokens that the session knows
     proposal: Proposal | None = None  # behind the present text; None: not asked yet
     held: dict[int, Node] = field(default_factory=dict)  # nodes of the proposal that are in the tree, by index
     bound: float = 0.0  # least log chance of a path among those
@@ -45,13 +45,18 @@ class _Reading:
 
     def read(self, committed: Sequence[int], most: int) -> ProposerSession | None:
         """Read the next tokens, at most ``most``. Returns the session once it knows the whole text, else None."""
-        new = committed[self.seen : self.seen + most]
+        ahead = len(self.before) - self.seen
+        new = self.before[self.seen :][: 8 * most] if ahead > 0 else committed[-ahead : most - ahead]
         if self.session is None:
             self.session = self.proposer.open(new)
         elif new:
             self.session.extend(new)
         self.seen += len(new)
-        return self.session if self.seen == len(committed) else None
+        return self.session if self.knows(len(committed)) else None
+
+    def knows(self, length: int) -> bool:
+        """Whether it has read a text of ``length`` tokens to its end."""
+        return self.seen == len(self.before) + length
 
     def asked(self, committed: Sequence[int], most_nodes: int) -> Proposal:
         """The proposal behind the text; the proposer is asked once a round."""
@@ -75,10 +80,14 @@ class _Proposing(Source):
     def end(self, stream: Stream) -> None:
         self._readings.pop(stream, None)
 
+    def _before(self, stream: Stream) -> Sequence[int]:
+        """The request's own prediction of its output is text of its own, too."""
+        return stream.prediction if self.bit == TEXT else ()
+
     def _reading(self, stream: Stream) -> _Reading:
         reading = self._readings.get(stream)
         if reading is None:
-            reading = self._readings[stream] = _Reading(self._proposer(stream))
+            reading = self._readings[stream] = _Reading(self._proposer(stream), before=self._before(stream))
         return reading
 
 
@@ -116,7 +125,7 @@ class Lookup(_Proposing):
         """Each node of the proposal below a right one is an observation: the target's next token decides on it."""
         reading, tokens = self._reading(stream), committed.tokens
         proposal, reading.proposal = reading.proposal, None
-        if reading.session is not None and reading.seen == committed.base_len:
+        if reading.session is not None and reading.knows(committed.base_len):
             reading.session.extend(tokens)
             reading.seen += len(tokens)
         if proposal is None or proposal is NOTHING:
@@ -130,27 +139,6 @@ class Lookup(_Proposing):
                 trust.observe((score,), 0 if right else -1)
                 if right:
                     depths[row] = depth + 1
-
-
-class Prediction(Lookup):
-    """What requests themselves predict of their outputs."""
-
-    def __init__(self) -> None:
-        super().__init__("prediction", PREDICTION, lambda s: Predicted(s.prediction, s.text.prompt_len))
-
-    def judged_as(self, stream: Stream) -> str:
-        return self.name if stream.prediction else ""
-
-    def prepare(self, stream: Stream, most: int = SLICE) -> None:
-        if stream.prediction:
-            super().prepare(stream, most)
-
-    def learn(self, stream: Stream, committed: Committed) -> None:
-        if stream.prediction:
-            super().learn(stream, committed)
-            session = self._reading(stream).session
-            if isinstance(session, PredictedSession):
-                stream.tally.predicted = session.agreed
 
 
 class Whole(_Proposing):
@@ -173,7 +161,7 @@ class Whole(_Proposing):
         reading = self._reading(stream)
         asked, reading.proposal = reading.proposal is not None, None
         session, window = reading.session, committed.chosen.nodes
-        if session is None or reading.seen != committed.base_len:
+        if session is None or not reading.knows(committed.base_len):
             return  # it reads the tokens when it is asked next
         reading.seen += len(committed.tokens)
         if asked and isinstance(session, LookaheadSession) and len(committed.sampled) == len(window) + 1:
@@ -195,7 +183,6 @@ class Library:
             Whole("pld-earliest", lambda stream: _of_length(PromptLookup(earliest=True), stream)),
             Whole("sam", lambda stream: _of_length(SuffixAutomaton(), stream)),
             Whole("lookahead", lambda stream: fitting(Lookahead(), stream.wait.max_window)),
-            Prediction(),
             Lookup("text", TEXT, lambda stream: SuffixAutomaton(tokens=NODES)),
         ]
         if datastore is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.verifier.streams import Stream
 
 # A bit for each source, in :attr:`Node.sources`.
-TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE, HEAD, PREDICTION = (1 << bit for bit in range(9))
+TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE, HEAD = (1 << bit for bit in range(8))
 SOME = (1, 4, 8, 16)  # rows
 SLICE = 256  # tokens of a text that a source reads at once, because others decode
 
