@@ -29,6 +29,7 @@ WIDE = {  # layers with windows have narrower heads
     "vocab_size_per_layer_input": COMMON["vocab_size"],
 }
 KEYS_ARE_VALUES = {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
+BESIDE_MLP = {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32}
 SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 DELTA = HYBRID | {
@@ -118,6 +119,10 @@ REFUSED = {
 }
 VARIANTS = {
     "Gemma 4 whose keys are values": ("Gemma4", HEAD | WIDE | KEYS_ARE_VALUES | {"num_kv_shared_layers": 0}),
+    "Gemma 4 with experts": (
+        "Gemma4",
+        HEAD | WIDE | KEYS_ARE_VALUES | BESIDE_MLP | {"num_kv_shared_layers": 0, "use_double_wide_mlp": False},
+    ),
     "Falcon of two groups": ("Falcon", TWO_GROUPS),
     "Falcon of as many groups as heads": ("Falcon", MANY_GROUPS),
 }

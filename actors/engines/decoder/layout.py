@@ -8,7 +8,7 @@ queries and keys are permuted alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
 
 import torch
@@ -54,6 +54,8 @@ class ExpertWeights:
     router: Matrix  # with a row for the shared expert's gate behind those of experts, if it has one
     each: list[tuple[Matrix, Matrix]]  # gate and up side by side, and down
     correction: Tensor | None  # float32 (count,)
+    scales: Tensor | None = None  # float32 (count,)
+    norms: list[Affine] = field(default_factory=list)  # in the order of ``ExpertNorms``, or none
 
 
 @dataclass(slots=True)
@@ -160,7 +162,7 @@ def table(attention: Attention, positions: int, queries: bool = False) -> Tensor
 
 def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | None = None) -> DecoderWeights:
     """The weights in the order that the bodies want. What the source holds is taken out of it."""
-    take = _Taken(spec, source)
+    take = Taken(spec, source)
     embedding = take.matrix((spec.embedding,))
     layers = [take.layer(layer) for layer in spec.layers]
     head = take.matrix((spec.head,)) if spec.head in source else embedding
@@ -180,7 +182,7 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
     return DecoderWeights(spec, shape, embedding, layers, norm, head, covered, take.inputs(spec.inputs))
 
 
-class _Taken:
+class Taken:
     """Parts of a layer out of a source."""
 
     def __init__(self, spec: DecoderSpec, source: WeightSource) -> None:
@@ -273,7 +275,12 @@ class _Taken:
         ups = self._each(mlp.up, mlp.transposed, mlp.woven)
         downs = self._each(mlp.down, mlp.transposed, False)
         correction = None if mlp.correction is None else self._source.take(mlp.correction).float().reshape(-1)
-        return ExpertWeights(self.matrix(names), [*zip(ups, downs, strict=True)], correction)
+        scales, norms = self._floats(mlp.scales), []
+        if (own := mlp.norms) is not None:
+            found = (self.norm(name) for name in (own.router, own.inputs, own.behind, own.behind_shared))
+            norms = [norm for norm in found if norm is not None]
+            norms[0].weight = norms[0].weight.float() * self._spec.hidden**-0.5
+        return ExpertWeights(self.matrix(names), [*zip(ups, downs, strict=True)], correction, scales, norms)
 
     def _each(self, name: str, transposed: bool, woven: bool) -> list[Matrix]:
         """A matrix of each expert."""

@@ -140,6 +140,17 @@ class Mlp:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertNorms:
+    """Of experts and the shared MLP beside them, where each has norms of its own (Gemma 4). Both and the router read
+    the residual stream."""
+
+    router: str  # of its inputs, which are also divided by the root of their width
+    inputs: str  # of experts; those of the shared MLP are the layer's
+    behind: str
+    behind_shared: str
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Gated MLPs, of which a router chooses ``used`` for each row by its scores, and a shared one beside them. The bias
     of ``up`` and of ``down`` has the same name with ``_bias`` behind it."""
@@ -163,6 +174,8 @@ class Experts:
     scale: float = 1.0  # of shares
     shared: Mlp | None = None
     shared_gate: str | None = None  # (1, hidden): through a sigmoid the share of ``shared``
+    norms: ExpertNorms | None = None
+    scales: str | None = None  # (count,): of the share of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +269,8 @@ class DecoderSpec:
             mixer, mlp = layer.mixer, layer.mlp
             shared = (*mlp.shared.up, mlp.shared.down) if isinstance(mlp, Experts) and mlp.shared else ()
             yield from (mlp.router, mlp.up, mlp.down, *shared) if isinstance(mlp, Experts) else (*mlp.up, mlp.down)
+            if isinstance(mlp, Experts) and (own_norms := mlp.norms) is not None:
+                yield from (own_norms.router, own_norms.inputs, own_norms.behind, own_norms.behind_shared)
             own: tuple[str | None, ...]
             if isinstance(mixer, Recurrent):
                 own = (*mixer.inputs, mixer.convolution, mixer.decay, mixer.step, mixer.skip, mixer.norm)

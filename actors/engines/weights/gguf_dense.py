@@ -16,7 +16,6 @@ from actors.engines.weights.gguf_architecture import (
     Config,
     every,
 )
-from protocols.errors import ModelError
 
 
 def _gemma2(file: GGUF, config: Config) -> Config:
@@ -51,10 +50,6 @@ def _gemma3(file: GGUF, config: Config) -> Config:
 
 def _gemma4(file: GGUF, config: Config) -> Config:
     of, layers = file.of_architecture, config["num_hidden_layers"]
-    if of("expert_count", 0):
-        raise ModelError(
-            f"{file.path} has experts beside its MLPs, which duoactor does not compute; choose another size"
-        )
     kinds = ["sliding_attention" if one else "full_attention" for one in of("attention.sliding_window_pattern")]
     whole = kinds.index("full_attention")
     inner = np.broadcast_to(of("feed_forward_length"), layers).tolist()
@@ -74,6 +69,10 @@ def _gemma4(file: GGUF, config: Config) -> Config:
         "sliding_window": of("attention.sliding_window"),
         "hidden_size_per_layer_input": of("embedding_length_per_layer_input", 0),
         "vocab_size_per_layer_input": config["vocab_size"],
+        "enable_moe_block": of("expert_count", 0) > 0,
+        "num_experts": of("expert_count", 0) or None,
+        "top_k_experts": of("expert_used_count", 0) or None,
+        "moe_intermediate_size": of("expert_feed_forward_length", 0) or None,
         "final_logit_softcapping": of("final_logit_softcapping"),
         "rope_parameters": {"sliding_attention": local, "full_attention": config["rope_parameters"]},
     }
@@ -126,6 +125,19 @@ _LAYER_INPUTS = {
     "per_layer_projection": "proj",
     "post_per_layer_input_norm": "post_norm",
 }
+_BESIDE_MLP = {
+    "router.proj": "ffn_gate_inp",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+}
+_OF_GEMMA4 = {
+    "layer_scalar": "layer_output_scale.weight",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+}
 DENSE = {
     "llama": Architecture("llama", "LlamaForCausalLM", STANDARD, turned=True),
     "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", STANDARD),
@@ -137,9 +149,9 @@ DENSE = {
     "gemma4": Architecture(
         "gemma4_text",
         "Gemma4ForCausalLM",
-        ATTENTION | MLP | SANDWICH | QUERY_NORMS | _LAYER_INPUTS,
+        ATTENTION | MLP | SANDWICH | QUERY_NORMS | _LAYER_INPUTS | _BESIDE_MLP,
         _gemma4,
-        made={"layer_scalar": (("layer_output_scale.weight",), lambda one: one)},
+        made={ours: ((theirs,), lambda one: one) for ours, theirs in _OF_GEMMA4.items()},
         varied=("feed_forward_length", "attention.head_count_kv"),
         outside={
             "model.embed_tokens_per_layer": "per_layer_token_embd",

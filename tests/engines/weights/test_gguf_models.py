@@ -16,6 +16,7 @@ from actors.engines.weights.gguf_architectures import ARCHITECTURES
 from actors.engines.weights.gguf_loading import gguf_config, gguf_model
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from protocols.errors import ModelError
+from tests.engines.families import BESIDE_MLP
 
 SIZES = {
     "vocab_size": 96,
@@ -98,6 +99,10 @@ def _gemma4(w: gguf.GGUFWriter, c: Any) -> None:
     turned = int(width * c.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
     w.add_tensor("rope_freqs.weight", np.array([1.0] * turned + [1e30] * (width // 2 - turned), np.float32))
     w.add_final_logit_softcapping(c.final_logit_softcapping or 30.0)
+    if c.enable_moe_block:
+        w.add_expert_count(c.num_experts)
+        w.add_expert_used_count(c.top_k_experts)
+        w.add_expert_feed_forward_length(c.moe_intermediate_size)
 
 
 def _lfm2(w: gguf.GGUFWriter, c: Any) -> None:
@@ -241,6 +246,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
     ),
     "gemma4": ("gemma4", WIDE, _gemma4),
     "gemma4 whose keys are values": ("gemma4", WIDE | KEYS_ARE_VALUES, _gemma4),
+    "gemma4 with experts": ("gemma4", WIDE | KEYS_ARE_VALUES | BESIDE_MLP, _gemma4),
     "lfm2": ("lfm2", CONVOLUTIONS, _lfm2),
     "lfm2moe": (
         "lfm2moe",
@@ -425,6 +431,10 @@ def _split(names: Any, architecture: str, name: str, values: np.ndarray) -> list
     layer = ".".join(name.split(".")[:3]).replace("model.layers", "blk")
     if name.endswith("sinks"):
         return [(f"{layer}.attn_sinks.weight", values)]
+    if name.endswith(("router.scale", "per_expert_scale")):
+        return [(f"{layer}.{'ffn_down_exps' if 'expert' in name else 'ffn_gate_inp'}.scale", values)]
+    if name.endswith("gate_up_proj") and architecture == "gemma4":
+        return [(f"{layer}.ffn_gate_up_exps.weight", values)]
     if ".router." in name and architecture == "granitemoe":
         return [(f"{layer}.ffn_gate_inp.weight", values)]
     if ".experts." not in name:

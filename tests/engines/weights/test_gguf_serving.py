@@ -70,10 +70,10 @@ def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return mixed(request.param, tmp_path_factory.mktemp("gguf"))
 
 
-def mixed(case: str, directory: Path) -> str:
+def mixed(case: str, directory: Path, **more_changes: Any) -> str:
     """A file of a tiny model whose matrices are in blocks of several kinds."""
     architecture, changes, more = CASES[case]
-    model = tiny(architecture, {**changes, "intermediate_size": 96})
+    model = tiny(architecture, {**changes, "intermediate_size": 96, **more_changes})
     whole = written(directory / "whole.gguf", architecture, model, more)
     return str(quantised(directory / "mixed.gguf", whole, MIXED))
 
@@ -86,21 +86,37 @@ def logits(engine: Any, tokens: list[int], position: int = 0) -> torch.Tensor:
     return engine.forward(batch).clone()
 
 
-def test_logits_are_those_of_the_dequantised_weights(file: str) -> None:
+def error_of(file: str) -> float:
+    """Of the logits that the engine makes of the file's blocks."""
     target, _ = build_target(file, "cpu", "auto", 1024, 1)
     assert isinstance(target.engine._body, CompiledBody)  # type: ignore[attr-defined]
     assert target.info.dtype.startswith("Q4_1")
     ids = list(range(5, 35))
     with torch.no_grad():
         expected = gguf_model(file, torch.device("cpu"), torch.float32)(torch.tensor([ids])).logits[0]
-    found = logits(target.engine, ids)
-    error = (found - expected).norm() / expected.norm()
-    assert 0 < error < 0.05  # inputs are rounded to 8 bits
+    return float((logits(target.engine, ids) - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("case", ["qwen35", "gemma4", "lfm2", "glm4moe", "llama4", "deepseek2 of V3"])
+def test_logits_are_those_of_the_dequantised_weights(file: str) -> None:
+    assert 0 < error_of(file) < 0.05  # inputs are rounded to 8 bits
+
+
+# A row whose inputs are rounded may choose other experts, and differ by far more than that: all of them are chosen here
+OTHERS: dict[str, dict[str, Any]] = {
+    "qwen35": {},
+    "qwen3next": {"num_experts_per_tok": 4},
+    "gemma4": {},
+    "gemma4 with experts": {"top_k_experts": 6},
+    "lfm2": {},
+    "glm4moe": {},
+    "llama4": {},
+    "deepseek2 of V3": {},
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
 def test_layers_of_other_kinds_are_read_from_their_blocks(case: str, tmp_path: Path) -> None:
-    test_logits_are_those_of_the_dequantised_weights(mixed(case, tmp_path))
+    assert 0 < error_of(mixed(case, tmp_path, **OTHERS[case])) < 0.08
 
 
 def test_numbers_of_heads_are_taken_out_of_one_tensor(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from actors.engines.decoder.cpu.simd import LANES, fma, load, splat, store
 from actors.engines.decoder.cpu.team import JOB, perform
 
 # Experts of a layer: the addresses of the router's job, which has one more output behind those of the experts if
-# ``gated``, of two jobs for each expert, and of what is added to scores for the choice alone, or 0. ``sigmoid``: scores
-# are that instead of a softmax; ``best``: scores that make a group's; ``divided``: shares add up to one; ``inside``:
-# they multiply inputs
+# ``gated``, of two jobs for each expert, and of what is added to scores for the choice alone, of what shares are
+# multiplied by, and of four norms, see ``ExpertNorms``, or 0. ``sigmoid``: scores are that instead of a softmax;
+# ``best``: scores that make a group's; ``divided``: shares add up to one; ``inside``: they multiply inputs
 EXPERTS = np.dtype(
-    [(name, np.int64) for name in ("count", "used", "router", "jobs", "correction", "activation", "inner")]
+    [(name, np.int64) for name in ("count", "used", "router", "jobs", "correction", "scales", "norms")]
+    + [(name, np.int64) for name in ("activation", "inner")]
     + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "inside", "gated")]
     + [("scale", np.float32)]
 )
@@ -100,6 +101,8 @@ def _route(logits, apart, rows, experts, chosen, shares):
             whole += shares[place]
         for place in range(row * used, (row + 1) * used):
             shares[place] *= experts.scale / whole if experts.divided else experts.scale
+            if experts.scales != 0:
+                shares[place] *= array_at(experts.scales, count, np.float32)[chosen[place]]
 
 
 @njit(error_model="numpy")
@@ -126,11 +129,9 @@ def _add_row(x, start, more, begin, share, size):
 
 @njit(error_model="numpy")
 def mix_experts(experts, hidden, rooms, helpers):
-    """``rooms.narrow``: the sums of what each row's experts make of ``rooms.normed``; ``rooms.routed``: the router's
-    outputs."""
+    """``rooms.narrow``: the sums of what each row's experts make of ``rooms.normed``, chosen by ``rooms.routed``."""
     router, rows = array_at(experts.router, 1, JOB)[0], rooms.rows
     jobs = array_at(experts.jobs, 2 * experts.count, JOB)
-    perform(router, rooms.normed, rows, rooms.routed, helpers)
     used = experts.used
     chosen, shares = np.empty(rows * used, np.int64), np.empty(rows * used, np.float32)
     _route(rooms.routed, router.apart, rows, experts, chosen, shares)

@@ -37,7 +37,7 @@ from actors.engines.decoder.cpu.packing import pack_halves
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
 from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
 from actors.engines.decoder.cpu.products import ESCAPE
-from actors.engines.decoder.cpu.records import BODY, INPUTS, LATENT, LAYER, Rooms
+from actors.engines.decoder.cpu.records import BODY, INPUTS, LATENT, LAYER, NORM, Rooms
 from actors.engines.decoder.cpu.recurrent import mix_states
 from actors.engines.decoder.cpu.simd import LANES
 from actors.engines.decoder.cpu.state_walk import MIXER, STREAM, WALK, place_streams
@@ -60,6 +60,7 @@ __all__ = [
     "LAYER",
     "LOOKS",
     "MIXER",
+    "NORM",
     "PANEL",
     "PLAIN",
     "RMS",
@@ -78,7 +79,7 @@ __all__ = [
 LOOKS = 4  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "baf557b4808a620d"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "e490f04686e9b089"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -169,14 +170,20 @@ def _norm(x, layer_norm, body, rows, out):
 
 
 @njit(error_model="numpy")
+def _norm_rows(x, apart, layer_norm, body, rows):
+    """The first ``body.hidden`` numbers of every row, where they are."""
+    weight = array_at(layer_norm.weight, body.hidden, np.float32)
+    norm(x, NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps), apart, rows, x)
+
+
+@njit(error_model="numpy")
 def _join(x, more, apart, layer_norm, body, rows):
     """``x += residual_scale * more``, which is normed first if there is a norm behind it."""
     if layer_norm.weight == 0:
         add_scaled(x, more, apart, body.residual_scale, body.hidden, rows)
         return
     scale_rows(more, apart, body.hidden, rows, body.residual_scale)
-    weight = array_at(layer_norm.weight, body.hidden, np.float32)
-    norm(more, NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps), apart, rows, more)
+    _norm_rows(more, apart, layer_norm, body, rows)
     add_scaled(x, more, apart, np.float32(1), body.hidden, rows)
 
 
@@ -286,12 +293,23 @@ def _mlp(layer, up, down, rooms, out, helpers):
 @njit(error_model="numpy")
 def _mixture(body, layer, up, down, rooms, helpers):
     """What experts give, and the shared one beside them. Returns how far its rows are apart."""
-    experts = array_at(layer.experts, 1, EXPERTS)[0]
-    mix_experts(experts, body.hidden, rooms, helpers)
+    experts, rows = array_at(layer.experts, 1, EXPERTS)[0], rooms.rows
+    norms = array_at(experts.norms, 4 if experts.norms else 0, NORM)
     apart = array_at(experts.jobs, 2, JOB)[1].apart
+    if len(norms):
+        _norm(rooms.x, norms[0], body, rows, rooms.normed)
+    perform(array_at(experts.router, 1, JOB)[0], rooms.normed, rows, rooms.routed, helpers)
+    if len(norms):
+        _norm(rooms.x, norms[1], body, rows, rooms.normed)
+    mix_experts(experts, body.hidden, rooms, helpers)
+    if len(norms):
+        _norm_rows(rooms.narrow, apart, norms[2], body, rows)
+        _norm(rooms.x, layer.inner, body, rows, rooms.normed)
     if layer.inner_size == 0:
         return apart
     _mlp(layer, up, down, rooms, rooms.given, helpers)
+    if len(norms):
+        _norm_rows(rooms.given, down.apart, norms[3], body, rows)
     routed = array_at(experts.router, 1, JOB)[0].apart
     for row in range(rooms.rows):
         share = sigmoid(rooms.routed[row * routed + experts.count]) if experts.gated else np.float32(1)

@@ -187,7 +187,12 @@ class LaidOut:
         for name in ("count", "used", "inner", "sigmoid", *groups, "divided", "inside", "scale"):
             experts[name] = getattr(spec, name)
         experts["router"], experts["jobs"] = self.keep(router), self.keep(jobs)
-        experts["correction"] = self._numbers(weights.correction)
+        experts["correction"], experts["scales"] = self._numbers(weights.correction), self._numbers(weights.scales)
+        if weights.norms:
+            norms = np.zeros(len(weights.norms), self._kernels.NORM)
+            for place, affine in enumerate(weights.norms):
+                self._norm(norms[place], affine)
+            experts["norms"] = self.keep(norms)
         experts["activation"], experts["gated"] = ACTIVATIONS.index(spec.activation), spec.shared_gate is not None
         return self.keep(experts)
 

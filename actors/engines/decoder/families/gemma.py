@@ -2,7 +2,7 @@
 
 Gemma 2 and 3 have norms behind attention and MLP too, and layers with windows, which Gemma 3 turns by a base of their
 own. Gemma 2 caps scores and logits. Gemma 4 has wider heads in layers without windows, layers that read keys and
-values of earlier ones, and inputs of each layer's own.
+values of earlier ones, inputs of each layer's own, and in one size experts beside its MLPs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,19 @@ from actors.engines.decoder.families.parts import (
     weights,
     window_of,
 )
-from actors.engines.decoder.spec import Attention, Beside, DecoderSpec, Layer, LayerInputs, Norm, Norms, Rotation
+from actors.engines.decoder.spec import (
+    Attention,
+    Beside,
+    DecoderSpec,
+    ExpertNorms,
+    Experts,
+    Layer,
+    LayerInputs,
+    Mlp,
+    Norm,
+    Norms,
+    Rotation,
+)
 
 
 def describe(config: Any) -> DecoderSpec:
@@ -66,20 +78,19 @@ def describe_4(config: Any) -> DecoderSpec:
     """Layers differ in their heads; the last ones read keys and values of earlier ones."""
     if getattr(config, "use_bidirectional_attention", None) == "all":
         raise Undescribed("its attention is not causal")
-    if config.enable_moe_block:
-        raise Undescribed("experts stand beside an MLP")
     count, width = config.num_hidden_layers, config.hidden_size_per_layer_input
     own = count - config.num_kv_shared_layers
     act = activation(config.hidden_activation)
 
     def layer(index: int) -> Layer:
         kind, shares = kind_of(config, index), index >= own
+        last = max((i for i in range(own) if kind_of(config, i) == kind), default=0)  # an assistant has none of its own
         wide = config.use_double_wide_mlp and shares
         gate, out = (weight(index, f"per_layer_{name}") for name in ("input_gate", "projection"))
         inner = replace(mlp(config, index, config.hidden_activation), inner=config.intermediate_size * (1 + wide))
         return Layer(
-            _attention_4(config, index, max(i for i in range(own) if kind_of(config, i) == kind) if shares else None),
-            inner,
+            _attention_4(config, index, last if shares else None),
+            _experts_4(config, index, inner) if config.enable_moe_block else inner,
             _four_norms(index),
             beside=Beside(act, gate, out, weight(index, "post_per_layer_input_norm")) if width else None,
             scale=f"model.layers.{index}.layer_scalar",
@@ -124,6 +135,21 @@ def _attention_4(config: Any, index: int, shares: int | None) -> Attention:
         shares=shares,
         query_norm=weight(index, "self_attn.q_norm"),
         key_norm=None if shares is not None else weight(index, "self_attn.k_norm"),
+    )
+
+
+def _experts_4(config: Any, index: int, beside: Mlp) -> Experts:
+    norms = ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_2", "post_feedforward_layernorm_1")
+    layer = f"model.layers.{index}"
+    return Experts(
+        *(config.num_experts, config.top_k_experts, config.moe_intermediate_size),
+        beside.activation,
+        weight(index, "router.proj"),
+        f"{layer}.experts.gate_up_proj",
+        f"{layer}.experts.down_proj",
+        shared=beside,
+        norms=ExpertNorms(f"{layer}.router.scale", *weights(index, *norms)),
+        scales=f"{layer}.router.per_expert_scale",
     )
 
 

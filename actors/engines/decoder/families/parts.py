@@ -23,6 +23,7 @@ from actors.engines.decoder.spec import (
     Norms,
     Rotation,
 )
+from protocols.errors import ModelError
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
@@ -39,7 +40,7 @@ _ACTIVATIONS = {
 }
 
 
-class Undescribed(Exception):
+class Undescribed(ModelError):
     """A configuration that no :class:`DecoderSpec` says; the reason is the message."""
 
 
