@@ -105,15 +105,11 @@ class Pool(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """A causal language model over a slot-addressed KV pool."""
+class DraftEngine(Protocol):
+    """A model over a slot-addressed KV pool that drafts."""
 
     @property
     def info(self) -> ModelInfo: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
     @property
     def draft_vocabulary(self) -> DraftVocabulary | None:
         """Which tokens the logits' columns stand for, if a draft's head covers a part of the vocabulary only; None: all
@@ -122,6 +118,29 @@ class Engine(Protocol):
 
     @property
     def pool(self) -> Pool: ...
+    def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> torch.Tensor:
+        """float32 logits ``(rows, vocabulary)`` on the engine's device: of the rows ``select`` of the batch, or of all.
+
+        Row i's K/V is written into slot ``slots[i]`` before any row attends to it.
+        """
+        ...
+
+    def pick(
+        self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0
+    ) -> Picks | None:
+        """A forward in which compiled code also chooses from each selected row: the ``most`` likeliest ids under noise,
+        or, with 0, the token that sampling chooses (-1: :mod:`actors.engines.sampling.sampler` has to choose).
+        ``choices``: one for each selected row. None: the engine cannot do that, and has computed nothing."""
+        ...
+
+
+class Engine(DraftEngine, Protocol):
+    """A causal language model, a target too."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
     @property
     def text_matters(self) -> bool:
         """Whether keys depend on a segment's ``text``, so that only requests with the same value can share them."""
@@ -159,19 +178,4 @@ class Engine(Protocol):
     @property
     def tapped(self) -> torch.Tensor:
         """Of every row of the last forward the states that are kept, side by side: ``(rows, layers * hidden)``."""
-        ...
-
-    def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> torch.Tensor:
-        """float32 logits ``(rows, vocabulary)`` on the engine's device: of the rows ``select`` of the batch, or of all.
-
-        Row i's K/V is written into slot ``slots[i]`` before any row attends to it.
-        """
-        ...
-
-    def pick(
-        self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0
-    ) -> Picks | None:
-        """A forward in which compiled code also chooses from each selected row: the ``most`` likeliest ids under noise,
-        or, with 0, the token that sampling chooses (-1: :mod:`actors.engines.sampling.sampler` has to choose).
-        ``choices``: one for each selected row. None: the engine cannot do that, and has computed nothing."""
         ...

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 def _model(draft: str, target: str) -> Replayed:
     """A draft model, or a head with its target. Raises ModelError, and ConfigError for a head without a target."""
     from actors.engines.build import build_draft, build_target
-    from actors.engines.heads.assistant import AssistantDraft
-    from actors.engines.heads.block import BlockDraft
     from actors.engines.heads.build import build_head
     from actors.engines.heads.draft import HeadReplay
     from actors.engines.heads.kinds import configuration, kind_of
@@ -34,7 +32,7 @@ def _model(draft: str, target: str) -> Replayed:
     path = config.resolve_model(target, "target")
     model, _ = build_target(path, "cpu", "auto", 0, 1)
     head = build_head("" if own else draft, model, path)
-    if isinstance(head, (AssistantDraft, BlockDraft)):
+    if not head.replays:
         raise ConfigError(f"{render.model_name(draft)} is of a kind that is not replayed: try `duoactor doctor`")
     return HeadReplay(head, model)
 

@@ -1,4 +1,4 @@
-"""The drafter's model on top of an :class:`Engine`: it mirrors committed texts and expands the leaves of trees."""
+"""The drafter's model on top of an engine: it mirrors committed texts and expands the leaves of trees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from actors.engines.cache.pool import RegionAllocator
 from actors.engines.drafts.mirror import Mirror
 from actors.engines.drafts.ranking import Candidates, Row, choices_of, rank
-from actors.engines.engine import Engine
+from actors.engines.engine import DraftEngine
 from actors.engines.flat_batch import SPAN, FlatBatch, align
 from actors.engines.sampling.sampler import SamplerState
 from actors.models import Expansion, Leaf, ModelInfo, common_prefix
@@ -39,7 +39,7 @@ class Draft:
     kind = Mirror
     first_row = 0  # the first token that it computes
 
-    def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
+    def __init__(self, engine: DraftEngine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
         """``candidates``: how many children an expansion names. ``scratch_slots``: expanded nodes of each request, a
         multiple of ``SPAN``."""
         assert scratch_slots % SPAN == 0

@@ -14,16 +14,19 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.memory import MAX_REQUESTS
-from actors.engines.cache.pool import KVPool, KVShape, attention_layers, of_layer
+from actors.engines.cache.pool import KVPool, KVShape, attention_layers
 from actors.engines.decoder.cpu.rings import Rings
-from actors.engines.decoder.torch.attention import PoolAttention, Stretch
+from actors.engines.decoder.families import describe
+from actors.engines.decoder.spec import Attention
+from actors.engines.decoder.torch.attention import Stretch
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.drafts.mirror import Mirror
-from actors.engines.drafts.ranking import Row, rank
+from actors.engines.drafts.ranking import Row
 from actors.engines.engine import Engine, PerRow, Trunk
 from actors.engines.flat_batch import SPAN, align
 from actors.engines.heads.draft import HeadDraft, HeadMirror
-from actors.engines.heads.head import rms
+from actors.engines.heads.head import Look, rms
+from actors.engines.heads.layer import layers_of
 from actors.engines.sampling.sampler import SamplerState
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
@@ -32,24 +35,6 @@ from protocols.errors import ModelError
 
 SLIDING = "sliding_attention"
 Weights = Mapping[str, Tensor]
-
-
-@dataclass(slots=True)
-class _Reader:
-    """A layer of the assistant."""
-
-    kind: str  # of the target's layers; it reads the last one's keys and values
-    width: int  # of a head
-    input_norm: Tensor
-    query_norm: Tensor
-    query: PerRow
-    out: PerRow
-    behind_attention: Tensor
-    inner_norm: Tensor
-    gate_up: PerRow
-    down: PerRow
-    behind_mlp: Tensor
-    scale: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +60,14 @@ class Assistant:
         self._ring = 0 if rings is None else rings.length
         self._places = _last_layers(target.get_text_config(), rings is not None)
         self._pools = {kind: engine.pool if rings is None or kind != SLIDING else rings.pool for kind in self._places}
-        self.heads = int(text.num_attention_heads)
-        self._eps, self._window = float(text.rms_norm_eps), int(text.sliding_window or 0)
-        small = {name: tensor for name, tensor in weights.items() if tensor.ndim == 1 and tensor.is_floating_point()}
-        self._small = {name: tensor.to(trunk.device, trunk.dtype) for name, tensor in small.items()}
-        self._layers = [self._layer(text, weights, index) for index in range(text.num_hidden_layers)]
+        self._window, eps = int(text.sliding_window or 0), float(text.rms_norm_eps)
+        self._layers, self._kinds = layers_of(describe(text), weights, trunk), text.layer_types
+        for kind, layer in zip(self._kinds, self._layers, strict=True):
+            self._check_keys(kind, layer.mixer)
         self._join, self._back = (trunk.linear(weights[f"{name}_projection.weight"]) for name in ("pre", "post"))
-        from transformers.activations import ACT2FN
-        from transformers.models.gemma4.modeling_gemma4 import Gemma4TextRotaryEmbedding
-
+        last = weights["model.norm.weight"].to(trunk.device, trunk.dtype)
+        self._norm: PerRow = lambda x: rms(x, last, eps)
         self.nothing = torch.zeros(trunk.hidden, dtype=trunk.dtype, device=trunk.device)
-        self._act, self._rotary = ACT2FN[text.hidden_activation], Gemma4TextRotaryEmbedding(text).to(trunk.device)
         table = weights["model.embed_tokens.weight"]
         self._clusters = _Clusters(config, weights, table, trunk) if config.use_ordered_embeddings else None
         self._head = None if self._clusters else trunk.linear(table)
@@ -100,37 +82,15 @@ class Assistant:
         if later := next((name for name in weights if name.endswith("bias")), ""):
             raise ModelError(f"it has {later}, which duoactor does not compute yet")
 
-    def _layer(self, text: Any, weights: Weights, index: int) -> _Reader:
-        name, kind, width = f"model.layers.{index}", text.layer_types[index], of_layer(text, index, "head_dim")
+    def _check_keys(self, kind: str, mixer: Attention) -> None:
         if kind not in self._places:
             raise ModelError(f"it reads a {kind} layer and the target has none with keys of its own")
         pool = self._pools[kind]
         assert isinstance(pool, KVPool)
         kv_heads, _, own = pool.keys[self._places[kind]].shape
-        if own != width or self.heads % kv_heads:
-            raise ModelError(f"its {kind} layers have {self.heads} heads of {width} numbers and the target's keys "
-                             f"{kv_heads} of {own}")  # fmt: skip
-
-        def matrix(*parts: str) -> PerRow:
-            return self._trunk.linear(torch.cat([weights[f"{name}.{part}_proj.weight"] for part in parts]))
-
-        def norm(part: str) -> Tensor:
-            return self._small[f"{name}.{part}.weight"]
-
-        return _Reader(
-            kind,
-            width,
-            norm("input_layernorm"),
-            norm("self_attn.q_norm"),
-            matrix("self_attn.q"),
-            matrix("self_attn.o"),
-            norm("post_attention_layernorm"),
-            norm("pre_feedforward_layernorm"),
-            matrix("mlp.gate", "mlp.up"),
-            matrix("mlp.down"),
-            norm("post_feedforward_layernorm"),
-            self._small[f"{name}.layer_scalar"],
-        )
+        if own != mixer.width or mixer.heads % kv_heads:
+            raise ModelError(f"its {kind} layers have {mixer.heads} heads of {mixer.width} numbers and the target's "
+                             f"keys {kv_heads} of {own}")  # fmt: skip
 
     @torch.inference_mode()
     def feature(self, tapped: Tensor) -> Tensor:
@@ -141,29 +101,15 @@ class Assistant:
     def step(self, ids: Tensor, states: Tensor, sights: Sequence[_Sight]) -> tuple[Tensor, Tensor]:
         """Of rows of tokens and the states before them float32 logits, and the states that the rows behind read."""
         x = self._join(torch.cat([self._trunk.embed(ids), states], 1))
-        roots = [sight.tokens for sight in sights for _ in range(sight.rows)]
-        positions = torch.tensor([roots], device=x.device)
-        kinds = {layer.kind for layer in self._layers}
-        turns = {kind: self._rotary(x[None], positions, kind) for kind in kinds}
-        looks = {kind: self._look(kind, sights) for kind in kinds}
-        for layer in self._layers:
-            queries = layer.query(rms(x, layer.input_norm, self._eps)).view(len(x), self.heads, layer.width)
-            queries = self._turned(rms(queries, layer.query_norm, self._eps), *turns[layer.kind])
-            seen = looks[layer.kind](self._places[layer.kind], queries.to(self._dtype)).to(x.dtype)
-            x = x + rms(layer.out(seen), layer.behind_attention, self._eps)
-            gate, up = layer.gate_up(rms(x, layer.inner_norm, self._eps)).chunk(2, 1)
-            x = (x + rms(layer.down(self._act(gate) * up), layer.behind_mlp, self._eps)) * layer.scale
-        normed = rms(x, self._small["model.norm.weight"], self._eps)
+        roots = torch.tensor([sight.tokens for sight in sights for _ in range(sight.rows)], device=x.device)
+        looks = {kind: self._look(kind, sights, roots) for kind in set(self._kinds)}
+        for kind, layer in zip(self._kinds, self._layers, strict=True):
+            x = layer(self._places[kind], x, looks[kind])
+        normed = self._norm(x)
         made = self._clusters(normed) if self._head is None else self._head(normed)  # type: ignore[misc]
         return made.float(), self._back(normed)
 
-    def _turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """``(rows, heads, width)``, in the order of the keys."""
-        first, second = x.chunk(2, -1)
-        turned = x * cos[0, :, None] + torch.cat([-second, first], -1) * sin[0, :, None]
-        return torch.stack(turned.chunk(2, -1), -1).flatten(2) if self._trunk.neighbours else turned
-
-    def _look(self, kind: str, sights: Sequence[_Sight]) -> PoolAttention:
+    def _look(self, kind: str, sights: Sequence[_Sight], roots: Tensor) -> _InPlace:
         """Layers with windows see one token more than the target's, as transformers has it."""
         stretches, pool = [], self._pools[kind]
         assert isinstance(pool, KVPool)
@@ -178,7 +124,23 @@ class Assistant:
             hidden = (places < least) | (places >= sight.tokens)
             mask = torch.zeros(sight.rows, len(places)).masked_fill(hidden, -torch.inf)
             stretches.append(Stretch(start, len(places), mask.to(pool.device, pool.dtype)))
-        return PoolAttention(pool, stretches, self.heads, 1.0, exact=False)
+        return _InPlace(pool, stretches, roots, self._trunk.neighbours)
+
+
+class _InPlace(Look):
+    """The target's slots, whose keys may have the partners of a rotation half a head apart."""
+
+    def __init__(self, pool: KVPool, stretches: Sequence[Stretch], roots: Tensor, neighbours: bool) -> None:
+        super().__init__(pool, (), roots, roots)
+        self._seen, self._neighbours = [*stretches], neighbours
+
+    def __call__(self, layer: int, queries: Tensor, scale: float) -> Tensor:
+        if not self._neighbours:
+            queries = queries.view(*queries.shape[:2], -1, 2).transpose(2, 3).flatten(2)
+        return super().__call__(layer, queries.to(self.pool.dtype), scale).to(queries.dtype)
+
+    def _stretches(self, window: int, causal: bool) -> list[Stretch]:
+        return self._seen
 
 
 class _Clusters:
@@ -232,19 +194,12 @@ class AssistantDraft(HeadDraft):
     """A :class:`actors.models.DraftModel` without keys and values."""
 
     kind = AssistantMirror
+    replays = computes_text = False
     _mirrors: dict[int, AssistantMirror]  # type: ignore[assignment]
 
     def __init__(self, model: Assistant, info: ModelInfo, target: Target, states: States, candidates: int = 8) -> None:
         Draft.__init__(self, _NoEngine(info, target), candidates, SCRATCH)  # type: ignore[arg-type]
         self._model, self._target, self.states = model, target, states
-
-    def missing(self, handle: int) -> int:
-        """Nothing: the target has read the text."""
-        self._feed(self._mirrors[handle])
-        return 0
-
-    def prefill(self, handle: int, limit: int) -> None:
-        self._feed(self._mirrors[handle])
 
     def _feed(self, m: Mirror) -> None:
         assert isinstance(m, AssistantMirror)
@@ -273,11 +228,10 @@ class AssistantDraft(HeadDraft):
                 leaf = leaves[index]
                 slot, above = -1 if leaf.is_root else m.take(leaf.token), self._above(m, leaf)
                 expansions[index] = Expansion(slot, (), ())
-                depth = 0 if leaf.is_root else 1 + len(leaf.path)
-                if above is not None and m.length + depth < self.info.max_context:
-                    path = [*(m.held[place] for place in leaf.path), leaf.token] if depth else []
-                    rows.append(Row(index, slot, m.sampler, m.length + depth, path if m.sampler.penalised else []))
-                    tokens.append(leaf.token if depth else m.tokens[-1])
+                row = self.row_of(m, index, leaf, slot)
+                if above is not None and row.position < self.info.max_context:
+                    rows.append(row)
+                    tokens.append(m.tokens[-1] if leaf.is_root else leaf.token)
                     states.append(above)
             if len(rows) > before:
                 sights.append(_Sight(first, ring, m.length - 1, len(rows) - before))
@@ -291,9 +245,7 @@ class AssistantDraft(HeadDraft):
                 m.root = state
             else:
                 m.made[row.slot] = state
-        found = rank(logits[:, : self.info.vocab_size], rows, self.candidates)
-        for row, (best, chances) in zip(rows, found, strict=True):
-            expansions[row.index] = Expansion(row.slot, tuple(best), tuple(chances))
+        self.name(expansions, rows, logits)
         return expansions
 
     def _above(self, m: AssistantMirror, leaf: Leaf) -> Tensor | None:

@@ -6,20 +6,14 @@ DSpark has a bias for each pair of tokens (arXiv 2607.05147), DFlash2 a score of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from actors.engines.engine import PerRow, Trunk
+from actors.engines.heads.head import PairScores
 
 Weights = Mapping[str, Tensor]
-
-
-class PairScores(Protocol):
-    def __call__(self, logits: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        """Logits ``(rows, columns)`` behind the tokens ``before``. ``x``: what the logits were made of."""
-        ...
 
 
 class Markov:

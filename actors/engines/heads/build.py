@@ -13,8 +13,9 @@ from torch import Tensor
 from actors.engines.cache.memory import MAX_REQUESTS, kv_slots
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.engine import Trunk
+from actors.engines.heads.ahead import AheadDraft
 from actors.engines.heads.assistant import Assistant, AssistantDraft
-from actors.engines.heads.block import BlockDraft, BlockEngine, Dflash
+from actors.engines.heads.block import Dflash
 from actors.engines.heads.draft import HeadDraft
 from actors.engines.heads.eagle3 import Eagle3
 from actors.engines.heads.engine import HeadEngine
@@ -30,6 +31,7 @@ from actors.engines.weights.loading import load_config
 from actors.engines.weights.quantised import dequantised, method_of
 from protocols.errors import ModelError
 
+COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # of the target's, in DeepSeek's checkpoints
 MOST_STAGES = 8  # layers for more tokens that take turns
 MEMORY_SHARE = 0.25  # of what is free beside the target's pool
 
@@ -59,7 +61,7 @@ def _own_head(name: str, trunk: Trunk) -> Head:
     if is_gguf(name):
         return _out_of_file(name, load_config(name), trunk)
     prefixes = tuple(convention.prefix_of(stage, trunk.layers) for stage in range(MOST_STAGES))
-    weights = tensors(name, lambda key: key.startswith(prefixes))
+    weights = tensors(name, lambda key: key.startswith(prefixes) and not key.endswith(COPIES))
     quantisation = configuration(place).get("quantization_config") or {}
     if method_of(quantisation):
         weights = dict(dequantised(weights, quantisation))
@@ -85,7 +87,7 @@ def found_at(name: str) -> str:
     return str(find_gguf(name)) if is_gguf(name) else located(name)
 
 
-def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Head | Dflash | Assistant:
+def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Head | Assistant:
     config = configuration(found_at(name))
     kind = kind_of(config)
     try:
@@ -129,13 +131,11 @@ def head_for(name: str, target: Target, target_name: str) -> HeadDraft:
     head = _published(name, target, target_name, trunk) if name else _own_head(target_name, trunk)
     own, info = Path(name or target_name).name, target.info
     info = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
-    if isinstance(head, Dflash):
-        blocks = BlockEngine(head, trunk, info, _slots(target, head.shape.slot_bytes(trunk.dtype)))
-        return BlockDraft(blocks, States(head.convention.taps))
     if isinstance(head, Assistant):
         return AssistantDraft(head, info, target, States([trunk.layers]))
     size = head.shape.slot_bytes(trunk.dtype) + head.stages * head.width * trunk.dtype.itemsize
-    return HeadDraft(HeadEngine(head, trunk, info, _slots(target, size)), States(head.taps))
+    engine, states = HeadEngine(head, trunk, info, _slots(target, size)), States(head.taps)
+    return HeadDraft(engine, states) if head.block is None else AheadDraft(engine, states)
 
 
 def _slots(target: Target, size: int) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from actors.engines.drafts.draft import CHUNK, SCRATCH, Draft
 from actors.engines.drafts.mirror import Mirror
+from actors.engines.drafts.ranking import Row
 from actors.engines.flat_batch import FlatBatch, Mask, causal
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.sampling.sampler import SamplerState
@@ -64,6 +65,8 @@ class HeadDraft(Draft):
 
     kind = HeadMirror
     first_row = 1  # before the first token there is no state
+    replays = True  # whether `duoactor replay` can say how often it would have been right
+    computes_text = True  # rows of committed tokens; else what they leave is made of the target's states alone
     engine: HeadEngine
     _mirrors: dict[int, HeadMirror]  # type: ignore[assignment]
 
@@ -85,7 +88,7 @@ class HeadDraft(Draft):
     def missing(self, handle: int) -> int:
         m = self._mirrors[handle]
         self._feed(m)
-        return max(0, min(m.length - 1, self._end(m)) - m.computed)
+        return max(0, min(m.length - 1, self._end(m)) - m.computed) if self.computes_text else 0
 
     def _end(self, m: HeadMirror) -> int:
         """The tokens before this one can be computed. Texts that no target has are measured with."""
@@ -109,23 +112,37 @@ class HeadDraft(Draft):
             return
         position, tapped = found
         tapped = tapped[: max(0, m.room - position)]
-        self.engine.feed(m.home + position, tapped)
+        self.engine.feed(m.home + position, position, tapped)
         if position != m.fed:
             m.computed = max(m.computed, position + 1)
         m.fed = position + len(tapped)
+        if not self.computes_text:
+            m.known[position : m.fed], m.computed = True, m.fed
 
     def prefill(self, handle: int, limit: int) -> None:
         m = self._mirrors[handle]
         self._feed(m)
-        goal = min(m.computed + limit, self._end(m))
+        goal = min(m.computed + limit, self._end(m)) if self.computes_text else 0
         while m.computed < goal:
             start, end = m.computed, min(m.computed + CHUNK, goal)
             m.add_text(batch := FlatBatch(), start, end)
-            self._follows(batch.slots)
+            self.follows(batch.slots)
             self.engine.forward(batch, [end - start - 1] if end == m.length else [])
             m.computed = end
 
-    def _follows(self, slots: Sequence[int], before: Sequence[int] = (), depths: Sequence[int] = (0,)) -> None:
+    def row_of(self, m: HeadMirror, index: int, leaf: Leaf, slot: int) -> Row:
+        """Of a leaf, which has that ``index`` in its call, to rank its candidates by."""
+        depth, path = (0, list[int]()) if leaf.is_root else (1 + len(leaf.path), [leaf.token])
+        if m.sampler.penalised:
+            path = [*(m.held[above] for above in leaf.path), *path]
+        return Row(index, slot, m.sampler, m.length + depth, path)
+
+    def name(self, expansions: list[Expansion], rows: Sequence[Row], logits: Tensor) -> None:
+        """Write the candidates of rows among the expansions of their call."""
+        for row, (best, chances) in zip(rows, self._ranked(logits, rows), strict=True):
+            expansions[row.index] = Expansion(row.slot, tuple(best), tuple(chances))
+
+    def follows(self, slots: Sequence[int], before: Sequence[int] = (), depths: Sequence[int] = (0,)) -> None:
         """The rows in these slots read the states in those ``before``, or in the text one slot before."""
         self.engine.before[slots] = before or [slot - 1 for slot in slots]
         self.engine.depths[slots] = depths
@@ -134,7 +151,7 @@ class HeadDraft(Draft):
         self._feed(self._mirrors[handle])
         first = len(batch.slots)
         super()._add_root(batch, handle, index)
-        self._follows(batch.slots[first:])
+        self.follows(batch.slots[first:])
 
     def _add_nodes(self, batch: LeafBatch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
         first = len(batch.slots)
@@ -142,7 +159,7 @@ class HeadDraft(Draft):
         m = self._mirrors[handle]
         paths = [leaves[index].path for index in members]
         above = [m.base + path[-1] if path else m.home + m.length - 1 for path in paths]
-        self._follows(batch.slots[first:], above, [1 + len(path) for path in paths])
+        self.follows(batch.slots[first:], above, [1 + len(path) for path in paths])
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
         """See :class:`actors.models.DraftModel`. What the head computed with states of its own is given up."""
@@ -152,7 +169,7 @@ class HeadDraft(Draft):
     def _read(self, m: Mirror, start: int, end: int, select: Sequence[int]) -> Tensor:
         """Every row reads the target's states, and leaves them to the next."""
         m.add_text(batch := FlatBatch(), start, end)
-        self._follows(batch.slots)
+        self.follows(batch.slots)
         states = self.engine.states[0][batch.slots]
         logits = self.engine.forward(batch, select)
         self.engine.states[0][batch.slots] = states

@@ -6,22 +6,18 @@ Published in three layouts: SafeAILab's and SpecForge's (a flat configuration, `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from actors.engines.cache.pool import KVShape
-from actors.engines.engine import PerRow, Trunk
-from actors.engines.heads.head import Look, rms
-from actors.engines.weights.draft_vocabulary import DraftVocabulary
+from actors.engines.engine import Trunk
+from actors.engines.heads.head import Block, Look, rms
+from actors.engines.heads.published import Config, PublishedHead, Weights, layer_config
 from protocols.errors import ModelError
 
-Config = Mapping[str, Any]
-Weights = Mapping[str, Tensor]
+DEPTHS = 8  # of P-EAGLE's heads that do not say it
+MASKS = ("ptd_token_id", "pard_token", "mask_token_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +28,6 @@ class EagleConvention:
     norm_before_residual: bool = False  # the residual stream begins with the normed state
     recycles_normed: bool = False  # the next row reads the state behind the last norm
     norms_logits: bool = True  # so do the logits
-
-
-def layer_config(config: Config) -> dict[str, Any]:
-    """The sizes of the head's own layers."""
-    return dict(config.get("transformer_layer_config") or config)
 
 
 def convention_of(config: Config, layers: int) -> EagleConvention:
@@ -63,157 +54,49 @@ def convention_of(config: Config, layers: int) -> EagleConvention:
     )
 
 
-@dataclass(slots=True)
-class _EagleLayer:
-    state_norm: Tensor | None  # of the first layer alone
-    input_norm: Tensor
-    query_norm: Tensor | None
-    key_norm: Tensor | None
-    qkv: PerRow
-    qkv_bias: Tensor | None
-    out: PerRow
-    inner_norm: Tensor
-    gate_up: PerRow
-    down: PerRow
-
-
-class Eagle3:
-    """See :class:`actors.engines.heads.head.Head`."""
-
-    stages = 1
+class Eagle3(PublishedHead):
+    """The arithmetic of a head's layers, of P-EAGLE's too."""
 
     def __init__(
         self, config: Config, weights: Weights, trunk: Trunk, convention: EagleConvention | None = None
     ) -> None:
-        own = layer_config(config)
-        self._check(config, own, weights, trunk)
         self.convention = convention or convention_of(config, trunk.layers)
-        self.taps, self._trunk = self.convention.taps, trunk
-        self.width = int(own["hidden_size"])
-        self._heads = int(own["num_attention_heads"])
-        kv_heads = int(own.get("num_key_value_heads") or self._heads)
-        self._eps = float(own.get("rms_norm_eps", 1e-6))
-        head_width = int(own.get("head_dim") or self.width // self._heads)
-        prefix = "midlayer" if "midlayer.self_attn.q_proj.weight" in weights else "layers.0"
-        number = 1
-        while f"layers.{number}.self_attn.q_proj.weight" in weights:
-            number += 1
-        self.shape = KVShape.alike(number, kv_heads, head_width)
-        small = {name: tensor for name, tensor in weights.items() if "norm" in name or name.endswith("bias")}
-        self._weights = {name: tensor.to(trunk.device, trunk.dtype) for name, tensor in small.items()}
-        names = [prefix, *(f"layers.{layer}" for layer in range(1, number))]
-        self._layers = [self._layer(weights, name) for name in names]
-        self._join = trunk.linear(weights["fc.weight"]) if "fc.weight" in weights else None
-        self._embedding = weights.get("embed_tokens.weight")
-        if self._embedding is not None:
-            self._embedding = self._embedding.to(trunk.device, trunk.dtype)
-        self.covered, self._head = self._answers(weights)
-        self._rotary = _rotary(own, trunk.device)
+        super().__init__(config, weights, trunk, self.convention.taps)
+        self.width = int(layer_config(config)["hidden_size"])
+        self._state_norm = next(norm for name, norm in self._small.items() if name.endswith(".hidden_norm.weight"))
+        self.block, hidden = block_of(config, self.taps, len(self._layers)), weights.get("mask_hidden")
+        if self.block is not None and hidden is None:
+            raise ModelError("it drafts in parallel and has no mask_hidden; download it again")
+        self.mask_state = None if hidden is None else self.feature(self._sent(hidden).view(1, -1))
 
-    def _check(self, config: Config, own: Config, weights: Weights, trunk: Trunk) -> None:
-        """Raise ModelError for a head of another target, or of a kind that is not read."""
-        if config.get("parallel_drafting") or config.get("speculators_model_type") == "peagle":
-            raise ModelError("it is a P-EAGLE head, which duoactor does not run yet; choose an EAGLE-3 head")
-        hidden, parts = int(own["hidden_size"]), len(convention_of(config, trunk.layers).taps)
-        read = weights["fc.weight"].shape[1] // parts if "fc.weight" in weights else hidden
-        if read != trunk.hidden:
-            raise ModelError(f"the head reads states of {read} numbers and the target's have {trunk.hidden}")
-        if "embed_tokens.weight" in weights:
-            known = len(weights["embed_tokens.weight"])
-        elif hidden != trunk.hidden:
-            raise ModelError(f"the head has no embedding, and is {hidden} wide where the target is {trunk.hidden}")
-        else:
-            known = int(own.get("vocab_size", trunk.vocabulary))
-        if known != trunk.vocabulary:
-            raise ModelError(f"the head knows {known} tokens and the target {trunk.vocabulary}")
-        deepest = max(convention_of(config, trunk.layers).taps)
-        if deepest > trunk.layers:
-            raise ModelError(f"the head reads layer {deepest} and the target has {trunk.layers}")
-
-    def _layer(self, weights: Weights, name: str) -> _EagleLayer:
-        def several(part: str, names: tuple[str, ...]) -> Tensor:
-            return torch.cat([weights[f"{name}.{part}.{one}_proj.weight"] for one in names])
-
-        linear, small, qkv = self._trunk.linear, self._weights, ("q", "k", "v")
-        biases = [small.get(f"{name}.self_attn.{one}_proj.bias") for one in qkv]
-        return _EagleLayer(
-            small.get(f"{name}.hidden_norm.weight"),
-            small[f"{name}.input_layernorm.weight"],
-            small.get(f"{name}.self_attn.q_norm.weight"),
-            small.get(f"{name}.self_attn.k_norm.weight"),
-            linear(several("self_attn", qkv)),
-            torch.cat([one for one in biases if one is not None]) if biases[0] is not None else None,
-            linear(weights[f"{name}.self_attn.o_proj.weight"]),
-            small[f"{name}.post_attention_layernorm.weight"],
-            linear(several("mlp", ("gate", "up"))),
-            linear(weights[f"{name}.mlp.down_proj.weight"]),
-        )
-
-    def _answers(self, weights: Weights) -> tuple[DraftVocabulary | None, PerRow]:
-        """The tokens that logits stand for, and what makes them."""
-        own = weights.get("lm_head.weight")
-        if own is None:
-            return None, self._trunk.logits
-        if "d2t" not in weights or len(own) >= self._trunk.vocabulary:
-            return None, self._trunk.linear(own)
-        ids = weights["d2t"].cpu() + torch.arange(len(own))
-        order = ids.argsort()
-        covered = DraftVocabulary(ids[order].numpy(), self._trunk.vocabulary)
-        return covered, self._trunk.linear(own[order])
-
-    def feature(self, tapped: Tensor) -> Tensor:
+    def feature(self, tapped: Tensor, look: Look | None = None) -> Tensor:
         if self.taps == (self._trunk.layers,):
             tapped = self._trunk.norm(tapped)
-        if (norm := self._weights.get("input_norm.weight")) is not None:
-            tapped = rms(tapped, norm, self._eps)
-        if "fc_norm.0.weight" in self._weights:
+        if "input_norm.weight" in self._small:
+            tapped = self._norm("input_norm", tapped)
+        if "fc_norm.0.weight" in self._small:
             parts = tapped.chunk(len(self.taps), 1)
-            norms = [self._weights[f"fc_norm.{index}.weight"] for index in range(len(parts))]
-            tapped = torch.cat([rms(x, norm, self._eps) for x, norm in zip(parts, norms, strict=True)], 1)
+            tapped = torch.cat([self._norm(f"fc_norm.{index}", part) for index, part in enumerate(parts)], 1)
         return tapped if self._join is None else self._join(tapped)
 
     def step(self, ids: Tensor, states: Tensor, look: Look, stage: int = 0) -> tuple[Tensor, Tensor]:
-        embedded = self._trunk.embed(ids) if self._embedding is None else self._embedding[ids]
-        cos, sin = self._rotary(embedded[None], look.positions[None])
-        x = states
-        for place, layer in enumerate(self._layers):
-            read = rms(x if layer.state_norm is None else embedded, layer.input_norm, self._eps)
-            if layer.state_norm is not None:
-                normed = rms(x, layer.state_norm, self._eps)
-                read = torch.cat([read, normed], 1)
-                x = normed if self.convention.norm_before_residual else x
-            x = x + layer.out(self._attend(place, layer, read, look, (cos, sin)))
-            gate, up = layer.gate_up(rms(x, layer.inner_norm, self._eps)).chunk(2, 1)
-            x = x + layer.down(functional.silu(gate) * up)
-        normed = rms(x, self._weights["norm.weight"], self._eps)
+        first, *others = self._layers
+        normed = rms(states, self._state_norm, self._eps)
+        seen = first.attend(0, torch.cat([first.before(self.embed(ids)), normed], 1), look)
+        x = first.behind((normed if self.convention.norm_before_residual else states) + seen)
+        for place, layer in enumerate(others, 1):
+            x = layer(place, x, look)
+        normed = self._norm("norm", x)
         return (normed if self.convention.norms_logits else x), (normed if self.convention.recycles_normed else x)
 
-    def _attend(self, place: int, layer: _EagleLayer, read: Tensor, look: Look, turns: tuple[Tensor, Tensor]) -> Tensor:
-        width = self.shape.heads[0][1]
-        qkv = layer.qkv(read)
-        if layer.qkv_bias is not None:
-            qkv = qkv + layer.qkv_bias
-        parts = qkv.view(len(read), -1, width).transpose(0, 1)
-        queries, (keys, values) = parts[: self._heads], parts[self._heads :].chunk(2)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            queries, keys = rms(queries, layer.query_norm, self._eps), rms(keys, layer.key_norm, self._eps)
-        queries, keys = _turned(queries, *turns), _turned(keys, *turns)
-        look.write(place, keys, values)
-        return look(place, queries.transpose(0, 1).contiguous(), width**-0.5)
 
-    def logits(self, x: Tensor) -> Tensor:
-        return self._head(x).float()
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
-
-
-def _rotary(own: Config, device: torch.device) -> Any:
-    """transformers' rotary embedding of Llama, with whatever scaling the configuration names."""
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    kept = {key: value for key, value in own.items() if key not in ("architectures", "model_type", "torch_dtype")}
-    return LlamaRotaryEmbedding(LlamaConfig(**kept)).to(device)
+def block_of(config: Config, taps: tuple[int, ...], layers: int) -> Block | None:
+    """Of P-EAGLE (arXiv 2602.01469), as vLLM reads it; None: the head drafts token by token."""
+    if not config.get("parallel_drafting") and config.get("speculators_model_type") != "peagle":
+        return None
+    methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]
+    rows = config.get("para_depths") or config.get("num_depths") or methods[0].get("speculative_tokens") or DEPTHS
+    mask = next((config[name] for name in MASKS if config.get(name) is not None), None)
+    if mask is None:
+        raise ModelError(f"its config.json names no {' or '.join(MASKS)}")
+    return Block(taps, int(rows), int(mask), (0,) * layers, (True,) * layers, from_root=True)

@@ -18,38 +18,28 @@ from actors.models import ModelInfo
 
 
 class HeadEngine:
-    """What :class:`actors.engines.drafts.draft.Draft` asks of an engine."""
-
-    recurrence = best = None
-    text_matters = has_spare_cpus = False
+    """See :class:`actors.engines.engine.DraftEngine`."""
 
     def __init__(self, head: Head, trunk: Trunk, info: ModelInfo, slots: int) -> None:
         self.head, self.info = head, info
         self.device, self.dtype = trunk.device, trunk.dtype
         self.draft_vocabulary = head.covered
         self.pool = KVPool(head.shape, slots, trunk.dtype, trunk.device)
-        # by stage and slot: what the row behind it reads
-        self.states = torch.zeros(head.stages, slots, head.width, dtype=trunk.dtype, device=trunk.device)
-        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # by slot: the slot that its row reads the state of
+        # by stage and slot: what the row behind it reads; behind all slots: what masks read
+        self.states = torch.zeros(head.stages, slots + 1, head.width, dtype=trunk.dtype, device=trunk.device)
+        if head.mask_state is not None:
+            self.states[0, slots] = head.mask_state[0]
+        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # by slot: whose state its row reads
         self.depths: NDArray[np.int64] = np.zeros(slots, np.int64)  # by slot: 0 in the text, 1 below the root ...
 
-    def use_spare_cpus(self, used: bool) -> None:
-        raise NotImplementedError("it has none")
-
-    def trunk(self) -> Trunk:
-        raise NotImplementedError("nothing reads a head's states")
-
-    def tap(self, layers: Sequence[int]) -> None:
-        raise NotImplementedError("nothing reads a head's states")
-
-    @property
-    def tapped(self) -> Tensor:
-        raise NotImplementedError("nothing reads a head's states")
-
     @torch.inference_mode()
-    def feed(self, slot: int, tapped: Tensor) -> None:
-        """What the target's layers gave of the tokens in the slots from ``slot`` on."""
-        self.states[0, slot : slot + len(tapped)] = self.head.feature(tapped.to(self.device, self.dtype))
+    def feed(self, slot: int, position: int, tapped: Tensor) -> None:
+        """What the target's layers gave of the tokens from ``position`` on, in the slots from ``slot`` on."""
+        count = torch.arange(len(tapped), device=self.device)
+        look = Look(self.pool, (), slot + count, position + count)
+        found = self.head.feature(tapped.to(self.device, self.dtype), look)
+        if self.head.width:
+            self.states[0, slot : slot + len(tapped)] = found
 
     @torch.inference_mode()
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
@@ -73,6 +63,14 @@ class HeadEngine:
         self.states[last][slots[again]] = after[again]  # the last stage goes on by itself
         return self.head.logits(normed) if len(rows) else normed
 
+    @torch.inference_mode()
+    def ahead(self, batch: FlatBatch) -> tuple[Tensor, Tensor]:
+        """Of all rows, of blocks in the places of their texts, float32 logits, and what they are made of."""
+        slots, places, ids = self._sent(batch.slots), self._sent(batch.positions), self._sent(batch.tokens)
+        look = Look(self.pool, batch.segments, slots, places, self.head.block)
+        x, _ = self.head.step(ids, self.states[0][self._sent(self.before[batch.slots].tolist())], look, 0)
+        return self.head.logits(x), x
+
     def _seen(self, segments: Sequence[Segment], stage: int) -> Sequence[Segment]:
         """A stage has no rows of the text's first tokens: those before them gave no states."""
         if not stage:
@@ -81,7 +79,7 @@ class HeadEngine:
         for one in segments:
             visible = one.visible & (self.pool.positions[one.base : one.base + one.span] > stage)
             blind = ~visible.any(1)
-            visible[blind] = one.visible[blind]  # such rows are computed beside the others, and no row sees them
+            visible[blind] = one.visible[blind]  # such rows are computed beside the others, and nobody sees them
             found.append(replace(one, visible=visible))
         return found
 

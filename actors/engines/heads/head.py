@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -10,57 +11,102 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool, KVShape
+from actors.engines.decoder.spec import Rotation
 from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.flat_batch import Segment
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Of heads whose one pass over the root and masks behind it gives a distribution at each place ahead."""
+
+    taps: tuple[int, ...]  # the states that enter these layers of the target
+    rows: int  # the root and masks
+    mask_token: int
+    windows: tuple[int, ...]  # of each layer, 0: it sees all
+    causal: tuple[bool, ...]  # of each layer, within the block
+    from_root: bool = False  # a row gives the token behind its place, the root's too; else the token at its place
+
+
 class Look:
     """What the rows of one forward see of the pool of a head's keys and values."""
 
-    def __init__(self, pool: KVPool, segments: Sequence[Segment], slots: Tensor, positions: Tensor) -> None:
-        """``slots`` int64 ``(rows,)``: where each row's keys and values lie; ``positions``: in its text."""
+    def __init__(
+        self, pool: KVPool, segments: Sequence[Segment], slots: Tensor, positions: Tensor, block: Block | None = None
+    ) -> None:
+        """``slots`` int64 ``(rows,)``: where each row's keys and values lie; ``positions``: in its text. ``block``: of
+        layers that see less, of segments that begin with their text."""
         self.pool, self.slots, self.positions = pool, slots, positions
-        self._segments = segments
-        self._attention: PoolAttention | None = None
+        self._segments, self._block = segments, block
+        self._attention: dict[tuple[int, bool], PoolAttention] = {}
+        self._turns: dict[Rotation, Tensor] = {}
+
+    def turns(self, rotation: Rotation) -> Tensor:
+        """complex64 ``(rows, pairs)``: by what each pair of a head is multiplied."""
+        if rotation not in self._turns:
+            angles = self.positions[:, None].float() * torch.tensor(rotation.frequencies, device=self.positions.device)
+            self._turns[rotation] = torch.polar(torch.full_like(angles, rotation.factor), angles)
+        return self._turns[rotation]
 
     def __call__(self, layer: int, queries: Tensor, scale: float) -> Tensor:
         """``(rows, heads * width)`` from queries ``(rows, heads, width)``, with keys and values in the pool."""
-        if self._attention is None:
-            device = self.pool.device
-            masks = [np.where(one.visible, np.float32(0), np.float32(-np.inf)) for one in self._segments]
-            stretches = [
-                Stretch(one.base, one.span, torch.from_numpy(mask).to(device, queries.dtype))
-                for one, mask in zip(self._segments, masks, strict=True)
-            ]
-            self._attention = PoolAttention(self.pool, stretches, queries.shape[1], scale, exact=False)
-        return self._attention(layer, queries)
+        kind = (0, False) if self._block is None else (self._block.windows[layer], self._block.causal[layer])
+        if kind not in self._attention:
+            stretches = self._stretches(*kind)
+            self._attention[kind] = PoolAttention(self.pool, stretches, queries.shape[1], scale, exact=False)
+        return self._attention[kind](layer, queries)
+
+    def _stretches(self, window: int, causal: bool) -> list[Stretch]:
+        found, pool, at = [], self.pool, 0
+        for one in self._segments:
+            visible = one.visible
+            if window or causal:
+                back = self.positions[at : at + one.rows, None].numpy(force=True) - np.arange(one.span)[None]
+                visible = visible & (back >= 0 if causal else True) & (back < window if window else True)
+            mask = torch.from_numpy(np.where(visible, np.float32(0), np.float32(-np.inf)))
+            found.append(Stretch(one.base, one.span, mask.to(pool.device, pool.dtype)))
+            at += one.rows
+        return found
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Of every row, ``(kv_heads, rows, width)``."""
         self.pool.write(layer, self.slots, keys, values)
 
+    def places(self) -> Tensor:
+        """Of every row in its segment."""
+        return torch.cat([torch.arange(one.rows) for one in self._segments]).to(self.positions.device)
 
-class Head(Protocol):
+
+class PairScores(Protocol):
+    def __call__(self, logits: Tensor, x: Tensor, before: Tensor) -> Tensor:
+        """Logits ``(rows, columns)`` behind the tokens ``before``. ``x``: what the logits were made of."""
+        ...
+
+
+class Head:
     """A row is a token and the state before it: the target's, or what the head made of the row before."""
 
-    taps: tuple[int, ...]  # layers of the target that it reads states of, see ``Engine.tap``
-    width: int  # of the states that its rows read
+    taps: tuple[int, ...]  # layers of the target whose states it reads, see ``Engine.tap``
+    width: int  # of the states that its rows read; 0: what committed tokens leave is made of the target's states alone
     shape: KVShape
-    stages: int  # layers that take turns: the first for a round's first token, the second for the next ...
-    covered: DraftVocabulary | None  # tokens that its logits stand for; None: all
+    stages = 1  # layers that take turns: the first for a round's first token, the second for the next ...
+    covered: DraftVocabulary | None = None  # tokens that its logits stand for; None: all
+    block: Block | None = None  # None: it drafts token by token
+    mask_state: Tensor | None = None  # what a block's masks read
+    pairs: PairScores | None = None
 
-    def feature(self, tapped: Tensor) -> Tensor:
-        """States ``(rows, width)`` out of what the target's layers gave."""
-        ...
+    def feature(self, tapped: Tensor, look: Look) -> Tensor:
+        """States ``(rows, width)`` out of what the target's layers gave of committed tokens."""
+        raise NotImplementedError
 
     def step(self, ids: Tensor, states: Tensor, look: Look, stage: int) -> tuple[Tensor, Tensor]:
         """What logits are made of, and the states that the next rows read."""
-        ...
+        raise NotImplementedError
 
     def logits(self, x: Tensor) -> Tensor:
         """float32, of the tokens that it covers."""
-        ...
+        raise NotImplementedError
 
 
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:

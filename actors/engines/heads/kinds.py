@@ -94,7 +94,7 @@ def kind_of(config: Mapping[str, Any]) -> str:
     """The kind of head that a ``config.json`` describes; empty: it is a whole model."""
     named = " ".join(config.get("architectures") or ()).lower()
     speculators, family = str(config.get("speculators_model_type", "")), str(config.get("model_type", ""))
-    if "eagle3" in named or speculators in ("eagle3", "peagle"):
+    if "eagle3" in named or "peagle" in named or speculators in ("eagle3", "peagle"):
         return EAGLE3
     if family == NEXT:
         return NEXT

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from actors.engines.heads.block import BlockDraft, BlockEngine, Dflash, convention_of
+from actors.engines.heads.ahead import AheadDraft
+from actors.engines.heads.block import Dflash, convention_of
+from actors.engines.heads.engine import HeadEngine
 from actors.engines.sampling.noise import gumbel
 from actors.models import Leaf, Window
 from protocols.errors import ModelError
@@ -101,8 +103,8 @@ class Blocks(Pair):
         self.weights = weights_for(config)
         trunk = self.target.engine.trunk()
         self.head = Dflash(config, self.weights, trunk)
-        states = self.target.keep_states(self.head.convention.taps)
-        self.draft = BlockDraft(BlockEngine(self.head, trunk, info(self.model), 2048), states)
+        states = self.target.keep_states(self.head.taps)
+        self.draft = AheadDraft(HeadEngine(self.head, trunk, info(self.model), 2048), states)
 
 
 @torch.inference_mode()
@@ -147,7 +149,7 @@ def behind(pair, logits, z, token):
 @torch.inference_mode()
 def computed(pair, text, start=0):
     """Logits by which the tokens behind the root are drafted, and what they are made of."""
-    w, convention = pair.weights, pair.head.convention
+    w, convention = pair.weights, pair.head.block
     states = pair.tapped(text[:-1])
     context = rms(torch.cat([states[layer][0] for layer in convention.taps], 1)[start:] @ w["fc.weight"].T,
                   w["hidden_norm.weight"])  # fmt: skip

@@ -6,7 +6,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from transformers import Glm4MoeConfig, Glm4MoeForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    Glm4MoeLiteConfig,
+    Glm4MoeLiteForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
+)
 from transformers.modeling_layers import MtpLayer
 
 from actors.engines.heads.build import build_head
@@ -23,12 +32,10 @@ from actors.engines.heads.kinds import (
 )
 from actors.engines.heads.mtp import Mtp
 from actors.models import Leaf
-from actors.settings import VerifierSettings
-from actors.verifier.start import head_of
 from duoactor.config import choose_draft
 from protocols.errors import ModelError
 from protocols.messages import Sampling
-from tests.engines.families import model_of
+from tests.engines.families import FAMILIES
 from tests.engines.heads.published import Pair, fused, generic
 from tests.engines.heads.test_eagle3 import assert_proposes
 from tests.engines.mirrored_texts import some_prompt
@@ -65,7 +72,10 @@ GLM_CONFIG = {
 MODELS = {
     "qwen3_5": lambda: Qwen3_5ForCausalLM(Qwen3_5TextConfig(**QWEN_CONFIG)),
     "glm4_moe": lambda: Glm4MoeForCausalLM(Glm4MoeConfig(**GLM_CONFIG)),
+    "deepseek_v3": lambda: DeepseekV3ForCausalLM(DeepseekV3Config(**COMMON | FAMILIES["DeepseekV3"])),
+    "glm4_moe_lite": lambda: Glm4MoeLiteForCausalLM(Glm4MoeLiteConfig(**COMMON | FAMILIES["Glm4MoeLite"])),
 }
+LATENT = ("deepseek_v3", "glm4_moe_lite")  # that the generic engine does not compute
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +86,9 @@ def one_thread():
 def one_layer(model, seed=4):
     """transformers' layer for more tokens, of the model's own kind, with random weights."""
     config = type(model.config).from_dict(
-        model.config.to_dict() | {"num_hidden_layers": 1, "layer_types": ["full_attention"], "first_k_dense_replace": 0}
+        model.config.to_dict()
+        | {"num_hidden_layers": 1, "layer_types": ["full_attention"], "first_k_dense_replace": 0}
+        | {"mlp_layer_types": ["sparse"]}
     )
     config._attn_implementation = "eager"
     decoder = model.get_decoder()
@@ -163,8 +175,9 @@ class OwnLayer(Pair):
                 for name in ("enorm", "hnorm", "eh_proj", "post_norm"):
                     setattr(layer, name, getattr(self.layer[0], name))
             weights |= change(published(layer, convention, stage=stage))
+        target = fused if kind in LATENT else generic
         super().__init__(
-            generic(make_model(MODELS[kind])), model, lambda trunk: Mtp(model.config, weights, trunk, convention)
+            target(make_model(MODELS[kind])), model, lambda trunk: Mtp(model.config, weights, trunk, convention)
         )
 
     def normed(self, text):
@@ -186,6 +199,9 @@ CASES = [
     ("glm4_moe", DEEPSEEK, dict, 3),
     ("qwen3_5", QWEN, dict, 2),
     ("qwen3_5", MIMO, dict, 5),
+    ("deepseek_v3", DEEPSEEK, dict, 1),
+    ("deepseek_v3", DEEPSEEK, split_experts, 2),
+    ("glm4_moe_lite", DEEPSEEK, split_experts, 1),
 ]
 
 
@@ -223,9 +239,9 @@ def test_a_resumed_stream_and_its_neighbour_draft_as_alone(stages):
         assert_proposes(under, expected(pair, pair.layer, text, [top.tokens[1]]))
 
 
-@pytest.mark.parametrize("kind", ["qwen3_5", "glm4_moe"])
+@pytest.mark.parametrize("kind", ["qwen3_5", "glm4_moe", "deepseek_v3"])
 def test_the_layer_is_found_in_the_checkpoint_itself(kind, tmp_path):
-    convention = {"qwen3_5": QWEN, "glm4_moe": DEEPSEEK}[kind]
+    convention = QWEN if kind == "qwen3_5" else DEEPSEEK
     model = make_model(MODELS[kind])
     model.save_pretrained(tmp_path)
     assert own_layer(str(tmp_path)) is None
@@ -233,7 +249,7 @@ def test_the_layer_is_found_in_the_checkpoint_itself(kind, tmp_path):
     for stage, layer in enumerate(layers):
         save_file(split_experts(published(layer, convention, stage=stage)), tmp_path / f"mtp{stage}.safetensors")
     assert own_layer(str(tmp_path)) is convention
-    target = generic(make_model(MODELS[kind]))
+    target = (fused if kind in LATENT else generic)(make_model(MODELS[kind]))
     draft = build_head("", target, str(tmp_path))
     handle = target.open(some_prompt(30), GREEDY)
     outcome = target.prefill(handle)
@@ -301,16 +317,6 @@ def test_the_layer_is_found_in_a_gguf_file(case, beside, tmp_path):
     [below] = draft.expand([Leaf(mirror, top.tokens[1], ())])
     assert_proposes(top, expected(pair, layer, text, []))
     assert_proposes(below, expected(pair, layer, text, [top.tokens[1]]))
-
-
-def test_a_layer_of_latent_attention_costs_no_start(tmp_path, caplog):
-    model = model_of("DeepseekV3")
-    model.save_pretrained(tmp_path)
-    layers = model.config.num_hidden_layers
-    save_file(published(one_layer(model), DEEPSEEK, layers=layers), tmp_path / "mtp.safetensors")
-    assert own_layer(str(tmp_path)) is DEEPSEEK
-    assert head_of(VerifierSettings(target=str(tmp_path)), fused(model_of("DeepseekV3")), None) is None
-    assert "latent attention" in caplog.text
 
 
 def test_a_layer_that_does_not_fit_is_refused():

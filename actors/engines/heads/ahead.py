@@ -1,0 +1,110 @@
+"""A head whose one pass over the root and masks behind it gives a distribution at each place ahead.
+
+The places do not know of one another; shared noise makes a tree of them nonetheless, since it says of each place which
+of its tokens the target would choose. Some kinds also say how a token depends on the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.engines.drafts.draft import CHUNK
+from actors.engines.drafts.ranking import Row
+from actors.engines.flat_batch import FlatBatch, align
+from actors.engines.heads.draft import HeadDraft, HeadMirror
+from actors.engines.heads.engine import HeadEngine
+from actors.engines.targets.states import States
+from actors.models import Expansion, Leaf
+
+
+class AheadMirror(HeadMirror):
+    __slots__ = ("ahead", "ahead_of")
+
+    ahead: Sequence[tuple[Tensor, Tensor]]  # at each place behind the root: logits, and what they are made of
+    ahead_of: int  # tokens of the text behind which they are
+
+
+class AheadDraft(HeadDraft):
+    """A :class:`actors.models.DraftModel` whose expansions of one text share a forward, that of the root."""
+
+    kind = AheadMirror
+    replays = False
+    _mirrors: dict[int, AheadMirror]  # type: ignore[assignment]
+
+    def __init__(self, engine: HeadEngine, states: States, candidates: int = 8) -> None:
+        super().__init__(engine, states, candidates)
+        assert engine.head.block is not None
+        self._block, self.computes_text = engine.head.block, engine.head.width > 0
+
+    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
+        """See :class:`actors.models.DraftModel`."""
+        stale = [leaf.handle for leaf in leaves if leaf.is_root or self._is_stale(leaf.handle)]
+        if stale:
+            self._look_ahead(dict.fromkeys(stale))
+        rows: list[Row] = []
+        found: list[tuple[Tensor, Tensor]] = []
+        before: list[int] = []
+        expansions: list[Expansion] = []
+        for index, leaf in enumerate(leaves):
+            m, depth = self._mirrors[leaf.handle], 0 if leaf.is_root else 1 + len(leaf.path)
+            slot = -1 if leaf.is_root else m.take(leaf.token)
+            expansions.append(Expansion(slot, (), ()))
+            if depth < len(m.ahead) and m.length + depth < self.info.max_context:
+                rows.append(self.row_of(m, index, leaf, slot))
+                found.append(m.ahead[depth])
+                before.append(leaf.token)
+        if rows:
+            logits, x = (torch.stack(part) for part in zip(*found, strict=True))
+            if (pairs := self.engine.head.pairs) is not None:
+                with torch.inference_mode():
+                    logits = pairs(logits, x, torch.tensor(before, device=x.device))
+            self.name(expansions, rows, logits)
+        return expansions
+
+    def _is_stale(self, handle: int) -> bool:
+        m = self._mirrors[handle]
+        return getattr(m, "ahead_of", 0) != m.length
+
+    def _look_ahead(self, handles: Collection[int]) -> None:
+        """Compute the blocks of these texts in one forward."""
+        batch, skipped = FlatBatch(), 0 if self._block.from_root else 1
+        mirrors: list[AheadMirror] = []
+        for handle in handles:
+            m = self._mirrors[handle]
+            m.ahead, m.ahead_of = (), m.length
+            self.prefill(handle, self.missing(handle) + 1 - CHUNK)
+            if self._is_fed(m) or not self.computes_text:
+                self._add_block(m, batch)
+                mirrors.append(m)
+        if not mirrors:
+            return
+        made = self.engine.ahead(batch)
+        counts = [segment.rows for segment in batch.segments]
+        for m, logits, x in zip(mirrors, *(torch.split(part, counts) for part in made), strict=True):
+            first = len(x) - self._rows_of(m) + skipped
+            m.ahead = [*zip(logits[first:], x[first:], strict=True)]
+
+    def _rows_of(self, m: AheadMirror) -> int:
+        """The root and the masks that there is room for."""
+        return min(self._block.rows, m.room - m.length + 1)
+
+    def _add_block(self, m: AheadMirror, batch: FlatBatch) -> None:
+        """What is missing of the text, the root, and masks, in the slots of the places where they stand: the next
+        tokens' own keys and values take their place."""
+        root = m.length - 1
+        start = min(m.computed, root) if self.computes_text else root
+        end = root + self._rows_of(m)
+        visible = np.zeros((end - start, align(end)), np.bool_)
+        visible[:, :start], visible[:, start:end] = m.known[:start], True
+        m.known[start:end] = False
+        slots = [*range(m.home + start, m.home + end)]
+        tokens = [*m.tokens[start:], *[self._block.mask_token] * (end - m.length)]
+        batch.add(m.home, tokens, [*range(start, end)], slots, visible, m.room)
+        self.follows(slots)
+        self.engine.before[slots[m.length - start :]] = self.engine.pool.slots
+        if self.computes_text:
+            m.known[start : m.length], m.computed = True, m.length
