@@ -220,6 +220,24 @@ def gate_heads(x, size, gates, apart, start, rows):
 
 
 @njit(error_model="numpy")
+def norm_hidden(x, apart, layer_norm, body, rows, out):
+    """The first ``body.hidden`` numbers of every row."""
+    weight = array_at(layer_norm.weight, body.hidden, np.float32)
+    norm(x, NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps), apart, rows, out)
+
+
+@njit(error_model="numpy")
+def join_hidden(x, more, apart, layer_norm, body, rows):
+    """``x += residual_scale * more``, which is normed first if there is a norm behind it."""
+    if layer_norm.weight == 0:
+        add_scaled(x, more, apart, body.residual_scale, body.hidden, rows)
+        return
+    scale_rows(more, apart, body.hidden, rows, body.residual_scale)
+    norm_hidden(more, apart, layer_norm, body, rows, more)
+    add_scaled(x, more, apart, np.float32(1), body.hidden, rows)
+
+
+@njit(error_model="numpy")
 def norm_heads(qkv, apart, rows, layer, body):
     """Heads of every row that are normed, its first ones, where they lie: each, or all of a kind together."""
     width, queries, keys = layer.width, layer.queries * layer.width, layer.own * layer.width

@@ -22,9 +22,10 @@ from actors.engines.decoder.cpu.between import (
     cap,
     embed,
     gate_heads,
+    join_hidden,
     keep_heads,
-    norm,
     norm_heads,
+    norm_hidden,
     norm_part,
     scale_rows,
     turn,
@@ -79,7 +80,7 @@ __all__ = [
 LOOKS = 4  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "e490f04686e9b089"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "e984dbef1cac20f3"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -160,31 +161,6 @@ def _point(look, parts):
     sees, counts, shares, skips, _, ends = parts
     look.sees, look.counts = sees.ctypes.data, counts.ctypes.data
     look.shares, look.skips, look.ends = shares.ctypes.data, skips.ctypes.data, ends.ctypes.data
-
-
-@njit(error_model="numpy")
-def _norm(x, layer_norm, body, rows, out):
-    """Rows of ``body.hidden`` numbers."""
-    weight = array_at(layer_norm.weight, body.hidden, np.float32)
-    norm(x, NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps), body.hidden, rows, out)
-
-
-@njit(error_model="numpy")
-def _norm_rows(x, apart, layer_norm, body, rows):
-    """The first ``body.hidden`` numbers of every row, where they are."""
-    weight = array_at(layer_norm.weight, body.hidden, np.float32)
-    norm(x, NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps), apart, rows, x)
-
-
-@njit(error_model="numpy")
-def _join(x, more, apart, layer_norm, body, rows):
-    """``x += residual_scale * more``, which is normed first if there is a norm behind it."""
-    if layer_norm.weight == 0:
-        add_scaled(x, more, apart, body.residual_scale, body.hidden, rows)
-        return
-    scale_rows(more, apart, body.hidden, rows, body.residual_scale)
-    _norm_rows(more, apart, layer_norm, body, rows)
-    add_scaled(x, more, apart, np.float32(1), body.hidden, rows)
 
 
 @njit(error_model="numpy")
@@ -297,19 +273,19 @@ def _mixture(body, layer, up, down, rooms, helpers):
     norms = array_at(experts.norms, 4 if experts.norms else 0, NORM)
     apart = array_at(experts.jobs, 2, JOB)[1].apart
     if len(norms):
-        _norm(rooms.x, norms[0], body, rows, rooms.normed)
+        norm_hidden(rooms.x, body.hidden, norms[0], body, rows, rooms.normed)
     perform(array_at(experts.router, 1, JOB)[0], rooms.normed, rows, rooms.routed, helpers)
     if len(norms):
-        _norm(rooms.x, norms[1], body, rows, rooms.normed)
+        norm_hidden(rooms.x, body.hidden, norms[1], body, rows, rooms.normed)
     mix_experts(experts, body.hidden, rooms, helpers)
     if len(norms):
-        _norm_rows(rooms.narrow, apart, norms[2], body, rows)
-        _norm(rooms.x, layer.inner, body, rows, rooms.normed)
+        norm_hidden(rooms.narrow, apart, norms[2], body, rows, rooms.narrow)
+        norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
     if layer.inner_size == 0:
         return apart
     _mlp(layer, up, down, rooms, rooms.given, helpers)
     if len(norms):
-        _norm_rows(rooms.given, down.apart, norms[3], body, rows)
+        norm_hidden(rooms.given, down.apart, norms[3], body, rows, rooms.given)
     routed = array_at(experts.router, 1, JOB)[0].apart
     for row in range(rooms.rows):
         share = sigmoid(rooms.routed[row * routed + experts.count]) if experts.gated else np.float32(1)
@@ -356,7 +332,7 @@ def _add_beside(body, index, layer, rooms, helpers):
         for i in range(width):
             rooms.activated[row * width + i] *= rooms.inputs[start + i]
     perform(out, rooms.activated, rows, rooms.narrow, helpers)
-    _join(rooms.x, rooms.narrow, out.apart, layer.beside_norm, body, rows)
+    join_hidden(rooms.x, rooms.narrow, out.apart, layer.beside_norm, body, rows)
 
 
 @njit(error_model="numpy")
@@ -395,20 +371,20 @@ def _run_layer(body, index, looks, rooms, positions, helpers):
         _attend(body, layer, look, rooms, positions, sight[4], helpers)
     perform(out, rooms.seen, rows, rooms.narrow, helpers)
     if layer.parallel and not layer.shares:
-        _norm(rooms.x, layer.inner, body, rows, rooms.normed)
-    _join(rooms.x, rooms.narrow, out.apart, layer.behind, body, rows)
+        norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
+    join_hidden(rooms.x, rooms.narrow, out.apart, layer.behind, body, rows)
     if not layer.parallel:
-        _norm(rooms.x, layer.inner, body, rows, rooms.normed)
+        norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
     apart = down.apart
     if layer.experts != 0:
         apart = _mixture(body, layer, up, down, rooms, helpers)
     else:
         _mlp(layer, up, down, rooms, rooms.narrow, helpers)
-    _join(rooms.x, rooms.narrow, apart, layer.last, body, rows)
+    join_hidden(rooms.x, rooms.narrow, apart, layer.last, body, rows)
     if layer.beside != 0:
         _add_beside(body, index, layer, rooms, helpers)
     scale_rows(rooms.x, body.hidden, body.hidden, rows, layer.factor)
-    _norm(rooms.x, layers[index + 1].inputs, body, rows, rooms.normed)
+    norm_hidden(rooms.x, body.hidden, layers[index + 1].inputs, body, rows, rooms.normed)
 
 
 @njit(
@@ -436,7 +412,7 @@ def run_layers(model, numbers, visible, choices, made):
     _embed(tokens, body.embedding, body.half, hidden, body.embedding_scale, rooms.x)
     if body.inputs != 0:
         _make_inputs(body, tokens, rooms, helpers)
-    _norm(rooms.x, array_at(body.layers, 1, LAYER)[0].inputs, body, rows, rooms.normed)
+    norm_hidden(rooms.x, body.hidden, array_at(body.layers, 1, LAYER)[0].inputs, body, rows, rooms.normed)
     look.requests, look.room = number, span
     look.scores, look.own_scores = body.scores, body.own_scores
     looks = _sights(body, segments, visible, slots, span)
