@@ -228,7 +228,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     rank(scores, ids, probabilities)
 
 
-SOURCES = "e984dbef1cac20f3"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "7940a78cdd74395d"  # see :mod:`actors.engines.decoder.cpu`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

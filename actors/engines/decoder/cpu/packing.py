@@ -12,7 +12,7 @@ from actors.engines.decoder.cpu.formats import GROUP
 
 _BYTES, _WORDS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-SOURCES = "e984dbef1cac20f3"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "7940a78cdd74395d"  # see :mod:`actors.engines.decoder.cpu`
 _compiled = {"error_model": "numpy", "nogil": True, "cache": True}
 
 

@@ -77,7 +77,7 @@ def _apart(numbers: int) -> int:
 ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "e984dbef1cac20f3"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "7940a78cdd74395d"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
