@@ -39,7 +39,8 @@ ROOT = Path(__file__).parents[1]
 # With several workers: first what needs no compiled layers, which are compiled meanwhile; then what takes long; what is
 # not named here, in small parts, comes last.
 WITHOUT_LAYERS = ("verifier", "simulation", "contracts", "serve", "client", "fuzz", "launch", "learner", "drafter")
-ORDER = (*WITHOUT_LAYERS, "protocols", "test_documentation.py", "system", "training", "examples")
+ALONE = ("engines/test_without_avx_512.py", "engines/test_triton_kernels.py")  # a long process each
+ORDER = (*WITHOUT_LAYERS, "protocols", *ALONE, "test_documentation.py", "system", "training", "examples")
 COMPILE = "from actors.engines.decoder.cpu.compiler import compiled_kernels; compiled_kernels()"
 
 
@@ -64,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
-        return ORDER.index(folder) if folder in ORDER else len(ORDER)
+        path = item.path.relative_to(ROOT / "tests").as_posix()
+        return next((at for at, begin in enumerate(ORDER) if path.startswith(begin)), len(ORDER))
 
     items.sort(key=place)

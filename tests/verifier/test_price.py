@@ -32,17 +32,6 @@ def test_before_anything_is_measured_the_calibration_counts():
     assert price.rate(1) == pytest.approx(1 / 1000.0)
 
 
-def test_a_machine_that_is_half_as_fast_is_noticed_within_some_rounds():
-    price = learnt(a_round(forward_us=2000.0), times=20)
-    assert price.forward(1, 7) == pytest.approx(3400.0, rel=0.1)
-
-
-def test_a_single_stall_is_taken_for_three_times_a_round():
-    price = learnt(a_round(), times=20)
-    price.observe(a_round(forward_us=1e6))
-    assert price.forward(1) == pytest.approx(1000.0 * (1 + 2 / 10), rel=0.01)
-
-
 def test_streams_that_share_a_forward_take_more_than_as_many_rows():
     price = learnt(a_round(streams=8, forward_us=3400.0))
     assert price.forward(8) == pytest.approx(3400.0, rel=0.02)
@@ -65,8 +54,3 @@ def test_a_drafter_on_cpus_of_the_target_is_tried_only_where_a_good_draft_could_
 def test_the_rate_follows_the_text():
     price = learnt(a_round(drafts=7, forward_us=1700.0, tokens=5))
     assert price.rate(1) == pytest.approx(5 / 1700.0, rel=0.01)
-
-
-@pytest.mark.parametrize(("step_us", "parallel", "gamma"), [(100.0, True, 10), (900.0, True, 1), (5000.0, False, 1)])
-def test_a_chain_is_no_longer_than_its_own_verification(step_us, parallel, gamma):
-    assert Price(CostModel(CURVE)).gamma(step_us, 0.0, parallel) <= gamma
