@@ -11,7 +11,6 @@ from contextlib import aclosing
 from typing import Any, Unpack, cast
 
 from actors.settings import PEER_VARIABLES
-from duoactor.client.calls import Answer, Question
 from duoactor.client.connection import CONNECT_TIMEOUT_S, Connection, closed, forked
 from duoactor.client.options import CLIENT_DEFAULTS, ClientOptions, Options, shows_client_options, shows_options
 from duoactor.client.request import (
@@ -27,6 +26,7 @@ from duoactor.client.request import (
     typed,
     unsaid,
 )
+from duoactor.client.session import Answer, Question
 from duoactor.client.stream import AsyncStream
 from protocols.address import default_address, several
 from protocols.errors import ConnectionLost, DuoactorError, RequestError

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from actors.peer import Line, introduction
 from actors.tasks import until_one_ends
-from duoactor.client.calls import News, Question
 from duoactor.client.options import ClientOptions
-from duoactor.client.session import Result, Session
+from duoactor.client.session import News, Question, Result, Session
 from protocols import wire
 from protocols.errors import ConnectionLost, DuoactorError, ProtocolError, RequestError
 from protocols.handshake import Lost, Why

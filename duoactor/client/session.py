@@ -8,121 +8,184 @@ verifier, and a verifier that is lost, full or about to leave is replaced by ano
 from __future__ import annotations
 
 import logging
+import math
 import random
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from duoactor.client.calls import Asking, News, Question, StreamState
+from msgspec.structs import replace
+
+from duoactor.client.verifiers import ONLY, Verifiers
 from protocols.errors import ConnectionLost, DuoactorError, RequestError
 from protocols.handshake import Lost, Why
 from protocols.messages import (
     Cancel,
     Chunk,
+    Detokenize,
     Done,
+    DrainActor,
     Failed,
     FailureCode,
+    FinishReason,
     Generate,
     Message,
     Refuse,
     RefuseCode,
+    Status,
     StatusReport,
+    Swap,
+    Tokenize,
     Tokenized,
+    Undo,
     Welcome,
 )
 
+Question = Status | Swap | DrainActor | Undo | Tokenize | Detokenize
+Answer = Done | StatusReport | Tokenized
+News = Chunk | Answer | DuoactorError
+
+ANSWERS: Mapping[type[Question], type[Answer]] = {
+    Status: StatusReport,
+    Tokenize: Tokenized,
+    Detokenize: Tokenized,
+    Swap: Done,
+    DrainActor: Done,
+    Undo: Done,
+}
+
+SETTLED_TOKENS = 16  # that come from a verifier before it ends: the request is not taken for the cause then
+
 log = logging.getLogger("duoactor.client")
 
-ONLY = ""  # the address of the only verifier, where it need not be told from others
 BACKOFF_S = 0.5  # before the first repetition of a request that found no room, where the verifier did not say; doubles
-# Rows of a batch cost less than rounds of their own: twice the streams are at most twice as slow, and a prompt that is
-# in the verifier's cache already is worth more than that.
-CALM = 2
-OPENING = 1024  # characters or tokens of a prompt that tell one conversation from another
-CONVERSATIONS = 4096  # that are remembered
 
 
-# --- where calls go --------------------------------------------------------------------------------------------------
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """``submitted``: its verifier was asked; ``answered``: it has begun to answer."""
+
+    at: str | None = None  # the address of the verifier; None: none yet
+    submitted: bool = False
+    answered: bool = False
+
+    def sent(self, incarnation: str) -> None:
+        """To the verifier with an ``incarnation``."""
+        self.submitted, self.answered = True, False
+
+    def welcomed(self, address: str, incarnation: str) -> None:
+        """The verifier at ``address`` is another, or has forgotten us."""
+        if self.at == address:
+            self.submitted = False
+
+    def lost(self, in_order: bool, elsewhere: bool) -> None:
+        """Its verifier has gone. ``elsewhere``: another goes on with the call."""
+        self.submitted, self.at = False, None
+
+    def given_back(self) -> None:
+        """The verifier does not work on it, and says so."""
+        self.submitted, self.at = False, None
 
 
-class Verifiers:
-    """The verifiers that a client knows by address, and which of them a stream goes to.
+@dataclass(slots=True)
+class Asking(Call):
+    """A question. Each may be repeated: a second swap or drain finds nothing to move."""
 
-    A verifier with another model or dtype than the first to answer is left out: a stream must be able
-    to go on at any of them with the same text.
-    """
+    question: Question
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._welcomes: dict[str, Welcome | None] = dict.fromkeys(addresses)  # None: it is not there
-        self._leaving: set[str] = set()  # they take nothing new
-        self._model: Welcome | None = None  # what the first that answered serves
-        self._conversations: OrderedDict[int, str] = OrderedDict()  # the address that served each, by its opening
+    def answered_by(self, answer: Answer) -> bool:
+        """Whether it is an answer to this question at all."""
+        whole = not isinstance(answer, Tokenized) or len(answer.pieces) == len(answer.token_ids)
+        return whole and isinstance(answer, ANSWERS[type(self.question)])
 
-    def welcomed(self, address: str, welcome: Welcome) -> None:
-        if self._model is None or len(self._welcomes) == 1:
-            self._model = welcome
-        # Names and dtypes are enough to tell most apart; the same name may stand for models of other sizes, too.
-        for told in (
-            "{0.model_id} in {0.dtype}",
-            "{0.model_id} in {0.dtype} (context {0.max_context}, vocabulary {0.vocab_size})",
-        ):
-            theirs, ours = told.format(welcome), told.format(self._model)
-            if theirs != ours:
-                log.warning(
-                    "the verifier at %s serves %s and not %s, as the others do; it is not used", address, theirs, ours
-                )
-                return
-        self._welcomes[address] = welcome
-        self._leaving.discard(address)
+    def waits(self, now: float) -> bool:
+        """Whether its verifier is to be asked now."""
+        return not self.submitted
 
-    def lost(self, address: str) -> None:
-        self._welcomes[address] = None
-
-    def leaves(self, address: str) -> None:
-        self._leaving.add(address)
-
-    def incarnation(self, address: str | None) -> str:
-        welcome = self._welcomes.get(address or ONLY)
-        return welcome.incarnation if welcome is not None else ""
-
-    def usable(self, but: Collection[str] = ()) -> list[str]:
-        """The ones that take requests. An only one counts as there: its requests wait for it."""
-        return [
-            address
-            for address, welcome in self._welcomes.items()
-            if address not in self._leaving and address not in but and (welcome is not None or len(self._welcomes) == 1)
-        ]
-
-    def choose(self, request: Generate, streams: Mapping[str, int], but: Collection[str] = ()) -> str | None:
-        """The address for a request; None while there is none. ``streams``: how many each serves for this client.
-
-        The one with the fewest; a conversation goes back to the verifier that has it in its cache, unless clearly
-        busier.
-        """
-        usable = self.usable(but)
-        if len(usable) < 2:
-            return usable[0] if usable else None
-        chosen = min(usable, key=lambda address: streams.get(address, 0))
-        opening = _opening(request)
-        if opening is not None:
-            before = self._conversations.pop(opening, chosen)
-            if before in usable and streams.get(before, 0) <= CALM * (streams.get(chosen, 0) + 1):
-                chosen = before
-            self._conversations[opening] = chosen
-            if len(self._conversations) > CONVERSATIONS:
-                self._conversations.popitem(last=False)
-        return chosen
+    def message(self, now: float) -> Question:
+        return self.question
 
 
-def _opening(request: Generate) -> int | None:
-    """A name for how a conversation begins; None for a prompt too short to be worth a cache."""
-    text: str | tuple[int, ...] = request.prompt
-    if request.messages:
-        text = request.tools + "".join(f"{turn.role}\0{turn.content}\0" for turn in request.messages)
-    return hash((request.cache_salt, text[:OPENING])) if len(text) >= OPENING else None
+@dataclass(slots=True)
+class StreamState(Call):
+    """One stream at the client."""
 
+    request: Generate
+    since: float = 0.0  # seconds
+    asked: str = ""  # incarnation of the verifier that was asked last, unless that one gave the request back
+    refused_by: set[str] = field(default_factory=set)  # addresses that had no room
+    retries: int = 0
+    retry_at: float = 0.0
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    attempt: int = 0  # see section 6.6 of SPEC.md: a request may be what ends the verifier
+    begun: bool = False  # whether the verifier works on it, or may
+    had: int = 0  # tokens when it was last asked for
 
-# --- all calls -------------------------------------------------------------------------------------------------------
+    def accept(self, chunk: Chunk) -> Chunk | None:
+        """The new part of a chunk, or None if there is none. If tokens before it are missing, they are asked for."""
+        have = len(self.token_ids)
+        if not len(chunk.token_ids) == len(chunk.pieces) == len(chunk.accepted):
+            return None  # no verifier of ours says so
+        if chunk.offset > have:
+            self.submitted = False
+            return None
+        self.answered = self.begun = True
+        known = have - chunk.offset
+        if known >= len(chunk.token_ids) and chunk.finish_reason is None:
+            return None
+        if known:
+            chunk = replace(
+                chunk,
+                offset=have,
+                token_ids=chunk.token_ids[known:],
+                pieces=chunk.pieces[known:],
+                accepted=chunk.accepted[known:],
+                logprobs=chunk.logprobs[known:],
+                trace=None,  # it is of more tokens
+            )
+        self.token_ids.extend(chunk.token_ids)
+        self.finish_reason = chunk.finish_reason
+        return chunk
+
+    @property
+    def deadline(self) -> float:
+        return self.since + self.request.deadline_ms / 1000 if self.request.deadline_ms else math.inf
+
+    def waits(self, now: float) -> bool:
+        return not self.submitted and self.retry_at <= now
+
+    def message(self, now: float) -> Generate:
+        """The request for what is still to come."""
+        left_ms = max(1.0, 1000 * (self.deadline - now)) if self.request.deadline_ms else 0.0
+        return replace(self.request, generated=tuple(self.token_ids), attempt=self.attempt, deadline_ms=left_ms)
+
+    def sent(self, incarnation: str) -> None:
+        Call.sent(self, incarnation)
+        self.had, self.begun, self.asked = len(self.token_ids), not self.attempt, incarnation
+
+    def welcomed(self, address: str, incarnation: str) -> None:
+        if self.at in (None, address) and self.asked not in ("", incarnation):
+            self._outlived()
+        Call.welcomed(self, address, incarnation)
+
+    def lost(self, in_order: bool, elsewhere: bool) -> None:
+        Call.lost(self, in_order, elsewhere)
+        if in_order:
+            self.asked = ""  # so no request is the cause
+        elif elsewhere:
+            self._outlived()
+            self.asked = ""
+
+    def given_back(self) -> None:
+        Call.given_back(self)
+        self.begun, self.asked = False, ""
+
+    def _outlived(self) -> None:
+        """The verifier ended, and not in order, while it may have worked on this request."""
+        if self.begun:
+            self.attempt = 1 if len(self.token_ids) - self.had >= SETTLED_TOKENS else self.attempt + 1
+        self.begun = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +221,7 @@ class Session:
 
     def ask(self, question: Question, at: str | None = None) -> None:
         """``at``: the verifier that is asked; None: any."""
-        self.calls[question.rid] = Asking(question, at)
+        self.calls[question.rid] = Asking(question, at=at)
 
     def place(self, rid: str) -> str | None:
         """The address of the verifier that serves a call, if one does."""

@@ -2,8 +2,7 @@
 
 import pytest
 
-from duoactor.client.calls import SETTLED_TOKENS
-from duoactor.client.session import Session
+from duoactor.client.session import SETTLED_TOKENS, Session
 from protocols.handshake import Lost, Why
 from protocols.messages import Chunk, Generate, Welcome
 

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
-from duoactor.client.session import OPENING, Session, Verifiers
+from duoactor.client.session import Session
+from duoactor.client.verifiers import OPENING, Verifiers
 from protocols.address import several
 from protocols.handshake import Lost, Why
 from protocols.messages import ChatTurn, Chunk, Failed, FailureCode, Generate, Welcome

@@ -10,8 +10,7 @@ import pytest
 
 from actors.verifier.leases import Leases
 from actors.verifier.streams import Stream
-from duoactor.client.calls import StreamState
-from duoactor.client.session import Result, Session
+from duoactor.client.session import Result, Session, StreamState
 from protocols.handshake import Why
 from tests.simulation.plans import FIRST, Plan, Rates, plan_of, with_second
 from tests.simulation.shrinking import read, shrink, written
