@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -11,12 +12,12 @@ from torch import nn
 from actors.engines.cache.kv_cache import TRASH, full_request
 from actors.engines.cache.memory import MAX_REQUESTS, MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
-from actors.engines.decoder.configuration import COMPILED, compiles, spec_of, supports
+from actors.engines.decoder.configuration import compiled_spec, spec_of, supports
+from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
 from actors.engines.decoder.cpu.rings import kv_shapes, ring_slots
-from actors.engines.decoder.engine import LlamaEngine, recorded_bytes
+from actors.engines.decoder.gpu.engine import GpuEngine, recorded_bytes
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.recurrent import draft_on
-from actors.engines.engine import Engine
 from actors.engines.heads.kinds import configuration, kind_of
 from actors.engines.targets.selfcheck import Agreement, self_check
 from actors.engines.targets.target import Target
@@ -36,14 +37,18 @@ from actors.kept import kept, told_slots
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
+if TYPE_CHECKING:
+    from actors.engines.generic.engine import TransformersEngine
+
 DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same device
 MAX_RINGS = 4 * MAX_REQUESTS  # of open requests, mostly shorter ones, and of texts that are kept for later prompts
 
 
 def _rings(model: nn.Module, max_context: int) -> int:
     """How many texts there is room for whose layers with windows keep no more than those; 0: they keep whole texts."""
-    parameter, spec = next(model.parameters()), spec_of(model.config)
-    if spec is None or parameter.device.type != "cpu" or parameter.dtype not in COMPILED or not compiles(spec):
+    parameter = next(model.parameters())
+    spec = compiled_spec(model.config, parameter.device, parameter.dtype)
+    if spec is None:
         return 0
     size = ring_slots(spec, max_context) * kv_shapes(spec, True)[1].slot_bytes(parameter.dtype)
     rings = min(MAX_RINGS, state_room(size, parameter.device)) if size else 0
@@ -87,29 +92,33 @@ def _recurrent(model: nn.Module) -> bool:
     return bool(recurrent_layers(model))
 
 
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How a model is computed. ``exact``: a row's bits must not depend on other rows. The last two are for compiled
+    layers, see :class:`CompiledEngine`."""
+
+    exact: bool
+    int8: bool = False
+    threads: Threads | None = None
+    rings: int = 0
+
+
 def _engine(
-    model: nn.Module,
-    info: ModelInfo,
-    slots: int,
-    *,
-    exact: bool,
-    int8: bool = False,
-    spare_cpus: Sequence[int] = (),
-    beside: Engine | None = None,
-    rings: int = 0,
-) -> Engine:
-    """The fused engine for the architectures that it knows, else the generic one, which runs transformers' model code.
-    ``exact``: a row's bits must not depend on other rows. ``beside``: see :func:`build_draft`."""
+    model: nn.Module, info: ModelInfo, slots: int, how: _How
+) -> CompiledEngine | GpuEngine | TransformersEngine:
+    """The fused engine for the architectures that it knows, else the generic one, which runs transformers' model
+    code."""
     parameter = next(model.parameters())
-    engine: Engine
-    if supports(model.config, parameter.device, parameter.dtype):
-        other = beside if isinstance(beside, LlamaEngine) else None
-        engine = LlamaEngine(model, info, slots, int8, exact, spare_cpus=spare_cpus, beside=other, rings=rings)
-    else:
+    engine: CompiledEngine | GpuEngine | TransformersEngine
+    if not supports(model.config, parameter.device, parameter.dtype):
         from actors.engines.generic.engine import TransformersEngine  # loads much of transformers
 
-        engine = TransformersEngine(model, info, slots, int8=int8, exact=exact)
-    if engine.recurrence is not None and not rings:
+        engine = TransformersEngine(model, info, slots, int8=how.int8, exact=how.exact)
+    elif parameter.device.type == "cpu":
+        engine = CompiledEngine(model, info, slots, how.threads, how.int8, how.rings)
+    else:
+        engine = GpuEngine(model, info, slots, how.exact)
+    if engine.recurrence is not None and not how.rings:
         engine.recurrence.limit = state_room(engine.recurrence.stream_bytes, engine.device)
     return engine
 
@@ -145,7 +154,10 @@ def build_target(
     info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
     rings = _rings(model, info.max_context)
     slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH, rings=rings)
-    engine = _engine(model, info, slots, exact=True, int8=int8, spare_cpus=spare_cpus, rings=rings)
+    compiled = compiled_spec(model.config, where, kind) is not None
+    own = Threads.as_torchs(spare_cpus) if compiled else None
+    engine = _engine(model, info, slots, _How(True, int8, own, rings))
+    engine.info = replace(info, reading=engine.reading())
     how = {
         "engine": type(engine).__name__,
         "config": spec_of(config) or config.to_json_string(),
@@ -188,4 +200,5 @@ def build_draft(
     if beside is not None and kv_tokens:
         slots = min(slots, kv_tokens)
     other = None if beside is None else beside.engine
-    return draft_on(_engine(model, info, slots, int8=int8, exact=False, beside=other))
+    shared = other.threads if isinstance(other, CompiledEngine) else None
+    return draft_on(_engine(model, info, slots, _How(False, int8, shared)))

@@ -1,41 +1,63 @@
-"""Engines whose rounds are recorded, beside the same ones that are not, and rounds for them. A tape stands in for CUDA
-graphs: it holds every operation with the Python values and the memory of its recording (see tape.py)."""
+"""Engines of a GPU whose rounds are recorded, on a CPU. A tape stands for a CUDA graph: it holds every operation with
+the Python values and the memory of its recording (see tape.py). :class:`Attention` stands for Triton's kernels."""
+
+import random
 
 import numpy as np
-import pytest
 import torch
 
-from actors.engines.decoder import engine as fused
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu.engine import GpuEngine
+from actors.engines.decoder.gpu.graphs import Graphs
+from actors.engines.decoder.gpu.in_place import InPlace
 from actors.engines.flat_batch import FlatBatch, align, causal
 from actors.tree.accept import depths_of
 from tests.engines.tape import TapeRecorder
-from tests.engines.test_llama import BUNDLED, SLOTS, load
-from tests.engines.tiny import info, make
+from tests.engines.test_llama import SLOTS, ids
+from tests.engines.tiny import VOCAB, info, make
 
-MODELS = [("bundled", torch.float32), ("qwen3", torch.bfloat16), ("qwen2", torch.bfloat16)]
-
-
-@pytest.fixture(autouse=True)
-def torch_alone(monkeypatch):
-    """What is recorded are torch's operations; compiled kernels have bits of their own."""
-    torch.set_num_threads(1)
-    monkeypatch.setattr(fused, "compiled_kernels", lambda: None)
+TEXTS = {base: ids(n, seed=base) for base, n in ((64, 30), (448, 250), (1024, 118), (1472, 500))}
 
 
-def pair_of(name: str, dtype: torch.dtype, slots: int = 2048) -> list[LlamaEngine]:
-    """A model as it runs on a CPU, and the same one recorded."""
-    engines = []
-    for recorder in (None, TapeRecorder()):
-        model = load("target", dtype) if name == "bundled" else make(name).to(dtype)
-        details = BUNDLED if name == "bundled" else info(model)
-        engines.append(LlamaEngine(model, details, slots, recorder=recorder))
-    return engines
+class Attention:
+    """:mod:`actors.engines.decoder.gpu.triton_kernels.attention` in torch's operations: of what a row is told."""
+
+    SPLIT = 64
+
+    @staticmethod
+    def tile_rows(heads, kv_heads):
+        return 4
+
+    @staticmethod
+    def Partial(*sizes):
+        return None
+
+    @staticmethod
+    def attend(query, keys, values, count, starts, bases, prefixes, lengths, tails, items, partial, scale, gpu):
+        at = torch.arange(keys.shape[1], device=keys.device)[None]
+        tail = tails.gather(1, (at - prefixes[:, None]).clamp(0, tails.shape[1] - 1))
+        slots = torch.where(at < prefixes[:, None], bases[:, None] + at, tail)
+        seen = at < lengths[:, None]
+        slots = torch.where(seen, slots, torch.zeros_like(slots))
+        group = query.shape[1] // len(keys)
+        keys, values = (
+            part.index_select(1, slots.flatten()).view(len(part), *slots.shape, -1).repeat_interleave(group, 0)
+            for part in (keys, values)
+        )
+        scores = (
+            torch.einsum("rhw,hrnw->hrn", query, keys).float().mul(scale).masked_fill(at >= lengths[:, None], -1e30)
+        )
+        return torch.einsum("hrn,hrnw->rhw", scores.softmax(-1).to(values.dtype), values).flatten(1)
 
 
-def recorded(family="llama", slots=SLOTS, recorder=None) -> LlamaEngine:
-    model = make(family)
-    return LlamaEngine(model, info(model), slots, recorder=recorder or TapeRecorder())
+def recorded(family="llama", slots=SLOTS, recorder=None, dtype=torch.float32) -> GpuEngine:
+    model = make(family).to(dtype)
+    return with_graphs(GpuEngine(model, info(model), slots), recorder or TapeRecorder())
+
+
+def with_graphs(engine: GpuEngine, recorder) -> GpuEngine:
+    layout = InPlace(engine._body, Attention, None)
+    engine.graphs = Graphs(engine._body, recorder, VOCAB, layout)
+    return engine
 
 
 def lay_out(batch: FlatBatch, base: int, length: int, tokens, parents) -> None:
@@ -52,8 +74,21 @@ def lay_out(batch: FlatBatch, base: int, length: int, tokens, parents) -> None:
 
 
 def tree_round(engine, base: int, length: int, tokens, parents) -> torch.Tensor:
-    lay_out(batch := FlatBatch(), base, length, tokens, parents)
+    return together(engine, [(base, length, tokens, parents)])
+
+
+def together(engine, parts) -> torch.Tensor:
+    """One forward of trees ``(base, length, tokens, parents)``."""
+    batch = FlatBatch()
+    for part in parts:
+        lay_out(batch, *part)
     return engine.forward(batch)
+
+
+def some_trees(chance: random.Random, bases, most: int):
+    for base in bases:
+        parents = [chance.randrange(-1, node) for node in range(chance.randrange(most))]
+        yield base, len(TEXTS[base]), [TEXTS[base][-1], *(chance.randrange(VOCAB) for _ in parents)], parents
 
 
 def fill(engine, base: int, tokens) -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from actors.engines.build import build_target
-from actors.engines.decoder import engine
+from actors.engines.decoder import configuration
+from actors.engines.weights import panels
 from actors.models import Window
 from protocols.messages import Sampling
 
@@ -31,7 +32,8 @@ TOKENS = 40
 def test_windows_of_any_shape_right_or_wrong_change_no_bit_of_any_logit(dtype, temperature, monkeypatch):
     dtype, *how = dtype.split(maxsplit=1)
     if how == ["without numba"]:
-        monkeypatch.setattr(engine, "compiled_kernels", lambda: None)
+        for module in (configuration, panels):
+            monkeypatch.setattr(module, "compiled_kernels", lambda: None)
     target, _ = build_target(TARGET, "cpu", dtype, 1024, 2 if how == ["by two threads"] else 1)
     seen: list[torch.Tensor] = []
     forward, pick = target.engine.forward, target.engine.pick

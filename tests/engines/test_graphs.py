@@ -1,98 +1,82 @@
-"""Rounds that are recorded and replayed, against the same rounds run as usual."""
+"""Rounds that are recorded and replayed, against the same rounds launched one operation after the other."""
 
+import logging
 import random
-from itertools import cycle
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from actors.engines.decoder.engine import LlamaEngine
-from actors.engines.decoder.gpu import gathered
-from actors.engines.decoder.gpu.folded_attention import attend_folded
-from actors.engines.decoder.gpu.gathered import Gathered
+from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import Direct
+from actors.engines.decoder.gpu.in_place import InPlace
 from actors.engines.decoder.gpu.round_buffer import RoundBuffer
+from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
-from tests.engines.recorded_rounds import MODELS, fill, pair_of, recorded, torch_alone, tree_round  # noqa: F401
+from tests.engines.recorded_rounds import TEXTS, fill, recorded, some_trees, together, tree_round
 from tests.engines.tape import TapeRecorder
 from tests.engines.test_llama import OURS, SLOTS, chain, close, ids, plain
 from tests.engines.tiny import VOCAB, info, make
 
-
-@pytest.mark.parametrize("name, dtype", MODELS)
-def test_a_replayed_chain_has_the_bits_of_an_eager_one_at_every_length(name, dtype):
-    eager, graphed = pair_of(name, dtype)
-    tokens = ids(560)
-    starts = (117, 125, 128, 190, 250, 255, 256, 300, 505, 512)
-    for engine in (eager, graphed):
-        fill(engine, 0, tokens[:520])
-    for n, start in enumerate(starts):
-        for rows in ((1, 5), (2, 16), (3, 12), (4, 33), (8,))[n % 5]:
-            found = chain(graphed, tokens, start, rows)
-            assert torch.equal(found, chain(eager, tokens, start, rows)), (start, rows)
-            assert torch.equal(graphed.best, found.argmax(-1).int())
-    recorder = graphed.graphs._recorder
-    assert recorder.replays == 18 and len(graphed.graphs) == len(recorder.tapes) < recorder.replays
+MODELS = [("llama", torch.float32), ("qwen3", torch.bfloat16), ("qwen2", torch.bfloat16)]
 
 
-def test_the_bundled_target_in_bfloat16_has_the_same_bits_when_replayed():
-    eager, graphed = pair_of("bundled", torch.bfloat16, 512)
-    tokens = ids(270)
-    for engine in (eager, graphed):
-        fill(engine, 0, tokens)
-    for start, rows in ((252, 1), (252, 4), (254, 3), (256, 1)):
-        assert torch.equal(chain(graphed, tokens, start, rows), chain(eager, tokens, start, rows)), (start, rows)
+def usual_engine(family="llama", slots=SLOTS) -> GpuEngine:
+    model = make(family)
+    return GpuEngine(model, info(model), slots)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("name, dtype", MODELS)
-def test_a_recording_of_one_request_serves_another_of_any_base_length_and_tree(name, dtype):
-    eager, graphed = pair_of(name, dtype)
-    chance = random.Random(0)
-    texts = {base: ids(n, seed=base) for base, n in ((64, 30), (448, 250), (1024, 118), (1472, 500))}
-    for base, text in texts.items():
-        for engine in (eager, graphed):
+def test_a_recording_of_some_requests_serves_others_of_any_base_length_and_tree(name, dtype):
+    engines = [recorded(name, 2048, recorder, dtype) for recorder in (Direct(), TapeRecorder())]
+    for base, text in TEXTS.items():
+        for engine in engines:
             fill(engine, base, text)
-    for turn in range(12):
-        base, text = chance.choice(list(texts.items()))
-        nodes = chance.choice([0, 3, 7, 7, 7, 12])
-        parents = [chance.randrange(-1, node) for node in range(nodes)]
-        tokens = [text[-1], *(chance.randrange(VOCAB) for _ in parents)]
-        found, expected = (tree_round(e, base, len(text), tokens, parents) for e in (graphed, eager))
-        assert torch.equal(found, expected), (turn, base, parents)
-        slots = slice(base, base + len(text) + 16)
-        for ours, theirs in zip(graphed.pool.keys, eager.pool.keys, strict=True):
-            assert torch.equal(ours[:, slots], theirs[:, slots])
-    assert graphed.graphs._recorder.replays == 12 > len(graphed.graphs)
+    chance, (direct, graphed) = random.Random(1), engines
+    for turn in range(16):
+        count = chance.randrange(1, 5)
+        parts = list(some_trees(chance, chance.sample(list(TEXTS), count), (1, 4)[turn % 2]))
+        found, expected = (together(engine, parts) for engine in (graphed, direct))
+        assert torch.equal(found, expected), (turn, parts)
+        assert torch.equal(graphed.best, found.argmax(-1).int())
+        for base, length, tokens, _ in parts:
+            slots = slice(base, base + length + len(tokens))
+            for ours, theirs in zip(graphed.pool.keys, direct.pool.keys, strict=True):
+                assert torch.equal(ours[:, slots], theirs[:, slots])
+    assert graphed.graphs._recorder.replays == 16 > len(graphed.graphs)
 
 
-@pytest.mark.parametrize("what", ["base", "positions", "mask"])
+@pytest.mark.parametrize("what", ["bases", "positions"])
 def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
     """The test of the test above: python values of the recorded round would be those of every later one."""
     engine, usual = recorded(), recorded(recorder=Direct())
-    unpack, look = RoundBuffer.unpack, Gathered.unpack
+    unpack, look = RoundBuffer.unpack, InPlace.unpack
 
-    def rows_baked(self, shape):
-        start = int(self._host[: 12 * shape.rows].view(np.int32)[shape.rows])
-        return unpack(self, shape)._replace(positions=torch.arange(shape.rows) + start)
+    def rows_baked(self, rows):
+        start = int(self._host[: 12 * rows].view(np.int32)[rows])
+        return unpack(self, rows)._replace(positions=torch.arange(rows) + start)
 
-    def look_baked(self, shape, told):
-        out = look(self, shape, told)
-        of = next(each for each in (engine, usual) if each.graphs.layout is self)
-        host = of.graphs._buffer._host[12 * shape.rows :]
-        if what == "base":
-            return out._replace(bases=torch.full((1,), int(host[:4].view(np.int32)[0])))
-        seen = int(np.unpackbits(host[shape.header :][: shape.span // 8]).sum())
-        sees = torch.arange(shape.span)[None] < torch.arange(seen, seen + shape.rows)[:, None]
-        return out._replace(sees=sees[None])
+    def look_baked(rows, told):
+        count, starts, bases, *rest = look(rows, told)
+        of = next(
+            each for each in (engine, usual) if told.data_ptr() == each.graphs._buffer._device[12 * rows :].data_ptr()
+        )
+        base = int(of.graphs._buffer._host[12 * rows :].view(np.int32)[1 + rows])
+        return count, starts, torch.full_like(bases, base), *rest
 
     if what == "positions":
         monkeypatch.setattr(RoundBuffer, "unpack", rows_baked)
     else:
-        monkeypatch.setattr(Gathered, "unpack", look_baked)
+        monkeypatch.setattr(InPlace, "unpack", staticmethod(look_baked))
     a, b = ids(20), ids(31, seed=1)
     for each in (engine, usual):
         fill(each, 0, a)
@@ -103,28 +87,16 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
     assert not torch.equal(*second)
 
 
-@pytest.mark.parametrize(
-    ("family", "attention"), [*zip(OURS, cycle([attend_folded, gathered.attend_as_eager]), strict=False)]
-)
-def test_every_family_agrees_with_the_plain_model_when_replayed(family, attention):
+@pytest.mark.parametrize("family", OURS)
+def test_every_family_agrees_with_the_plain_model_when_replayed_and_as_usual(family):
     tokens = ids(300)
-    engine = recorded(family)
-    engine.graphs.layout.attention = attention
-    outs, start = [], 0
-    for rows in (64, 64, 64, 50, 1, 2, 5, 9, 30, 1, 10):
-        outs.append(chain(engine, tokens, start, rows))
-        start += rows
-    close(torch.cat(outs), plain(family, tokens))
-    assert engine.graphs._recorder.replays == 11
-
-
-def test_a_window_may_lie_at_the_very_end_of_the_pool():
-    engine, usual = recorded(), LlamaEngine(make("llama"), info(make("llama")), SLOTS)
-    text = ids(40)
-    for each in (engine, usual):
-        fill(each, SLOTS - 64, text)
-    found, expected = (tree_round(e, SLOTS - 64, 40, [text[-1], 5, 6], [-1, 0]) for e in (engine, usual))
-    assert torch.equal(found, expected)
+    for engine in (recorded(family), usual_engine(family)):
+        outs, start = [], 0
+        for rows in (64, 64, 64, 50, 1, 2, 5, 9, 30, 1, 10):
+            outs.append(chain(engine, tokens, start, rows))
+            start += rows
+        close(torch.cat(outs), plain(family, tokens))
+        assert engine.graphs is None or engine.graphs._recorder.replays == 11
 
 
 def test_padding_rows_write_behind_the_pool_and_nowhere_else():
@@ -136,12 +108,12 @@ def test_padding_rows_write_behind_the_pool_and_nowhere_else():
     assert engine.pool.slots == SLOTS
 
 
-@pytest.mark.parametrize(("temperature", "rows_agree"), [(0.0, (8, 16, 32)), (0.9, ROWS)])
-def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temperature, rows_agree):
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temperature):
     prompt, count = ids(200, seed=4), 80
     sampling = Sampling(temperature=temperature, seed=3, max_tokens=count + 20, ignore_eos=True)
-    usual = Target(LlamaEngine(make("llama"), info(make("llama")), 2048), rows_agree=rows_agree)
-    target = Target(recorded(slots=2048), rows_agree=rows_agree)
+    usual = Target(usual_engine(slots=2048), rows_agree=ROWS)
+    target = Target(recorded(slots=2048), rows_agree=ROWS)
 
     def begin(of):
         handle = of.open(prompt, sampling)
@@ -173,25 +145,101 @@ def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temp
     assert len(of.engine.graphs) >= 3 and of.engine.graphs._recorder.replays > count
 
 
-@pytest.mark.parametrize(("length", "dtype"), [(30, torch.float32), (120, torch.bfloat16), (250, torch.float32)])
-def test_every_branch_has_the_bits_of_a_chain_with_the_attention_of_a_gpu(length, dtype):
-    model = make("qwen3").to(dtype)
-    engine = LlamaEngine(model, info(model), SLOTS, recorder=TapeRecorder())
-    engine.graphs.layout.attention = attend_folded
-    text, chance = ids(length + 12), random.Random(length)
-    fill(engine, 64, text[:length])
-    expected = chain_at(engine, 64, text, length - 1)
-    for _ in range(4):
-        tokens, parents, at, rows = [text[length - 1]], [], -1, [0]
-        for token in text[length:]:
-            for listed in sorted((token, (token + 1) % VOCAB), reverse=chance.random() < 0.5):
-                tokens.append(listed)
-                parents.append(at)
-            at = len(tokens) - 3 + tokens[-2:].index(token)
-            rows.append(at + 1)
-        found = tree_round(engine, 64, length, tokens, parents)
-        assert torch.equal(found[rows], expected)
+def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):
+    honest = RoundBuffer.unpack
+
+    def reading(self, rows):
+        out = honest(self, rows)
+        assert out.tokens[0].item() >= 0
+        return out
+
+    monkeypatch.setattr(RoundBuffer, "unpack", reading)
+    engine = recorded()
+    chain(engine, ids(4), 0, 4)
+    assert "goes through the host" in caplog.text
 
 
-def chain_at(engine, base: int, text, start: int) -> torch.Tensor:
-    return tree_round(engine, base, start + 1, text[start:], range(-1, len(text) - start - 2))
+def test_what_a_round_hands_back_outlives_the_next():
+    engine = recorded()
+    tokens = ids(20)
+    first = chain(engine, tokens, 0, 4)
+    kept = first.clone()
+    chain(engine, tokens, 4, 4)
+    assert torch.equal(first, kept)
+
+
+def test_a_forward_that_is_no_round_is_not_recorded():
+    engine, usual = recorded("qwen2"), usual_engine("qwen2")
+    a, b = ids(9, seed=5), ids(2, seed=6)
+    several, chosen, large, wide = FlatBatch(), FlatBatch(), FlatBatch(), FlatBatch()
+    several.add(0, a, range(9), range(9), causal(0, 9))
+    several.add(128, b, range(2), [128, 129], causal(0, 2), prompt=True)
+    chosen.add(0, a, range(9), range(9), causal(0, 9))
+    large.add(0, ids(65), range(65), range(65), causal(0, 65))
+    wide.add(0, [5, 6], [0, 1], [0, 1], causal(0, 2))  # in a batch of more rows than a window has
+    wide.add(64, [0] * 98, [0] * 98, range(64, 162), np.eye(98, 128, dtype=bool), padding=True)
+    for batch, select in ((several, None), (chosen, [8]), (large, None), (wide, None)):
+        assert torch.equal(engine.forward(batch, select), usual.forward(batch, select))
+        assert engine.best is None
+    assert len(engine.graphs) == 0
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func).split(".")[1])
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_round_is_one_copy_in_and_one_replay():
+    class Silent(TapeRecorder):
+        def capture(self, program):
+            super().capture(program)
+            return lambda: None
+
+    engine, tokens = recorded(recorder=Silent()), ids(20)
+    chain(engine, tokens, 0, 4)
+    with Operations() as seen:
+        chain(engine, tokens, 4, 4)
+    assert [name for name in seen.names if name not in ("slice", "alias", "detach")] == ["copy_", "clone"]
+
+
+def test_a_greedy_round_reads_the_chosen_tokens_and_no_logits():
+    engine = recorded(slots=1024)
+    honest = engine.forward
+
+    def without_logits(*arguments):
+        logits = honest(*arguments)
+        return logits if engine.best is None else torch.full_like(logits, torch.nan)
+
+    texts = []
+    for forward in (honest, without_logits):
+        engine.forward = forward
+        target = Target(engine, rows_agree=ROWS)
+        handle = target.open(ids(9), Sampling(temperature=0.0, max_tokens=40, ignore_eos=True))
+        text = target.prefill(handle).tokens
+        for _ in range(10):
+            text += target.verify([Window(handle)])[0].tokens
+        texts.append(text)
+    assert texts[0] == texts[1] and len(set(texts[0])) > 1
+
+
+def test_a_capture_that_fails_costs_one_warning_and_no_bit(caplog):
+    class Failing(TapeRecorder):
+        def capture(self, program):
+            self.replays += 1
+            program()
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    recorder = Failing()
+    engine, usual = recorded(recorder=recorder), recorded()
+    with caplog.at_level(logging.WARNING):
+        caplog.clear()
+        for start, rows in ((0, 4), (4, 1), (5, 8), (13, 1)):
+            assert torch.equal(chain(engine, ids(30), start, rows), chain(usual, ids(30), start, rows))
+    assert recorder.replays == 1
+    [record] = caplog.records
+    assert "without CUDA graphs" in record.message and "\n" not in record.message

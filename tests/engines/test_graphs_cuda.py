@@ -6,13 +6,13 @@ import random
 import pytest
 import torch
 
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
+from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Direct
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
-from tests.engines.recorded_rounds import fill, tree_round
-from tests.engines.test_graphs_of_several import TEXTS, some_trees, together
+from tests.engines.recorded_rounds import TEXTS, fill, some_trees, together, tree_round
 from tests.engines.test_llama import BUNDLED, chain, ids, load
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available()
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def engine_of(dtype: torch.dtype, recorder=None, slots: int = 4096) -> LlamaEngine:
-    return LlamaEngine(load("target", dtype).to("cuda"), BUNDLED, slots, recorder=recorder)
+def engine_of(dtype: torch.dtype, recorder=None, slots: int = 4096) -> GpuEngine:
+    return GpuEngine(load("target", dtype).to("cuda"), BUNDLED, slots, recorder=recorder)
 
 
-def still_recording(engine: LlamaEngine) -> bool:
+def still_recording(engine: GpuEngine) -> bool:
     return isinstance(engine.graphs._recorder, CudaRecorder) and len(engine.graphs) > 0
 
 
@@ -77,8 +77,8 @@ def test_replayed_rounds_agree_with_the_ordinary_forward(dtype):
 def test_the_gpu_agrees_with_the_cpu():
     tokens = ids(310, vocabulary=8192)
     outs = []
-    for device in ("cpu", "cuda"):
-        engine = LlamaEngine(load("target").to(device), BUNDLED, 1024)
+    for build, device in ((CompiledEngine, "cpu"), (GpuEngine, "cuda")):
+        engine = build(load("target").to(device), BUNDLED, 1024)
         fill(engine, 0, tokens)
         outs.append(chain(engine, tokens, 300, 10).cpu())
     torch.testing.assert_close(*outs, atol=2e-3, rtol=2e-3)

@@ -8,7 +8,7 @@ import torch
 from actors.engines.cache.kv_cache import CHUNK, TRASH, full_request
 from actors.engines.cache.pool import RegionAllocator
 from actors.engines.cache.prefixes import PrefixCache
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
@@ -93,7 +93,7 @@ def test_a_region_that_cannot_grow_changes_nothing():
 def target_of(slots: int) -> Target:
     torch.set_num_threads(1)
     model = make("llama")
-    return Target(LlamaEngine(model, info(model), slots), rows_agree=ROWS)
+    return Target(CompiledEngine(model, info(model), slots), rows_agree=ROWS)
 
 
 def written(target: Target, prompts, tokens: int) -> list[list[int]]:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from actors.engines.decoder.cpu.body import CompiledBody
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, align, causal
 from tests.engines.families import model_of
 from tests.engines.tiny import info
@@ -21,18 +21,18 @@ def both(request):
     model = model_of(request.param)
     with torch.inference_mode():
         plain = model(torch.tensor([IDS]), use_cache=False).logits[0].float()
-    engine = LlamaEngine(model, info(model), 1024)
+    engine = CompiledEngine(model, info(model), 1024)
     assert type(engine._body) is CompiledBody
     return engine, plain
 
 
-def rows_of(engine: LlamaEngine, base: int, start: int, rows: int) -> torch.Tensor:
+def rows_of(engine: CompiledEngine, base: int, start: int, rows: int) -> torch.Tensor:
     batch, places = FlatBatch(), range(start, start + rows)
     batch.add(base, IDS[start : start + rows], [*places], [base + p for p in places], causal(start, start + rows))
     return engine.forward(batch).clone()
 
 
-def by_rows(engine: LlamaEngine, base: int, pieces: list[int]) -> torch.Tensor:
+def by_rows(engine: CompiledEngine, base: int, pieces: list[int]) -> torch.Tensor:
     found, start, turn = [], 0, 0
     while start < LENGTH:
         rows = min(LENGTH - start, pieces[turn % len(pieces)])

@@ -1,4 +1,4 @@
-"""The hand-written decoder against transformers' own forward of the same weights."""
+"""The compiled decoder against transformers' own forward of the same weights."""
 
 import threading
 
@@ -7,13 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
-from actors.engines.decoder import configuration
-from actors.engines.decoder import engine as fused
 from actors.engines.decoder.configuration import is_plain, spec_of, supports
-from actors.engines.decoder.cpu.body import CompiledBody
-from actors.engines.decoder.cpu.compiler import compiled_kernels
-from actors.engines.decoder.engine import LlamaEngine
-from actors.engines.decoder.torch.body import TorchBody
+from actors.engines.decoder.cpu import body as compiled_body
+from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
 from actors.engines.flat_batch import FlatBatch, align
 from actors.models import ModelInfo
 from protocols.errors import ModelError
@@ -30,16 +26,11 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-BODIES = ["compiled", "compiled draft", "exact", "torch"]
-ALTERNATELY = [(family, body) for i, family in enumerate(OURS) for body in BODIES[i % 2 :: 2]]
 
 
-def build(body: str, family: str) -> LlamaEngine:
-    with pytest.MonkeyPatch.context() as patch:
-        if not body.startswith("compiled"):
-            patch.setattr(fused, "compiled_kernels", lambda: None)
-        model = make(family)
-        return LlamaEngine(model, info(model), SLOTS, exact=body in ("compiled", "exact"))
+def build(family: str) -> CompiledEngine:
+    model = make(family)
+    return CompiledEngine(model, info(model), SLOTS)
 
 
 def plain(family: str, tokens: list[int]) -> torch.Tensor:
@@ -51,7 +42,7 @@ def ids(count: int, seed: int = 0, vocabulary: int = VOCAB) -> list[int]:
     return torch.randint(2, vocabulary, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def chain(engine: LlamaEngine, tokens: list[int], start: int, rows: int, span: int = 0) -> torch.Tensor:
+def chain(engine: CompiledEngine, tokens: list[int], start: int, rows: int, span: int = 0) -> torch.Tensor:
     """Rows ``start .. start + rows`` of a text in slots 0 .."""
     places = range(start, start + rows)
     visible = np.tril(np.ones((rows, span or align(start + rows)), dtype=bool), k=start)
@@ -68,8 +59,8 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
     torch.testing.assert_close(a, b, atol=3e-5, rtol=3e-4)
 
 
-def bundled(name: str, **options) -> LlamaEngine:
-    return LlamaEngine(load(name), BUNDLED, SLOTS, **options)
+def bundled(name: str, **options) -> CompiledEngine:
+    return CompiledEngine(load(name), BUNDLED, SLOTS, **options)
 
 
 def load(name: str, dtype: torch.dtype = torch.float32):
@@ -86,14 +77,13 @@ def test_the_families_are_those_that_are_computed_here():
     assert supports(LlamaConfig(rope_parameters=LLAMA3))
     model = make("gpt2")
     with pytest.raises(ModelError, match="TransformersEngine"):
-        LlamaEngine(model, info(model), SLOTS)
+        CompiledEngine(model, info(model), SLOTS)
 
 
-@pytest.mark.parametrize(("family", "body"), ALTERNATELY)
-def test_steps_of_any_width_agree_with_the_plain_model(family, body):
+@pytest.mark.parametrize("family", OURS)
+def test_steps_of_any_width_agree_with_the_plain_model(family):
     tokens = ids(40)
-    engine = build(body, family)
-    assert type(engine._body) is (CompiledBody if body.startswith("compiled") else TorchBody)
+    engine = build(family)
     outs, start = [], 0
     for rows in (23, 1, 2, 5, 9):
         outs.append(chain(engine, tokens, start, rows))
@@ -101,11 +91,11 @@ def test_steps_of_any_width_agree_with_the_plain_model(family, body):
     close(torch.cat(outs), plain(family, tokens))
 
 
-@pytest.mark.parametrize(("family", "body"), ALTERNATELY)
-def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch(family, body):
+@pytest.mark.parametrize("family", OURS)
+def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch(family):
     prompt, tree, base = ids(12), ids(6, seed=2), 64
     home = torch.randperm(100, generator=torch.Generator().manual_seed(1)).tolist()
-    engine = build(body, family)
+    engine = build(family)
     span = 128
     visible = np.zeros((12, span), dtype=bool)
     for row in range(12):
@@ -124,12 +114,12 @@ def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch(fami
 
 
 def test_an_engine_starts_no_threads_where_it_computes_with_those_of_another_and_has_the_same_bits():
-    tokens, alone, model = ids(30), build("compiled", "qwen2"), make("llama")
-    target = LlamaEngine(model, info(model), SLOTS, spare_cpus=[0])
+    tokens, alone, model = ids(30), build("qwen2"), make("llama")
+    target = CompiledEngine(model, info(model), SLOTS, Threads.as_torchs([0]))
     target.use_spare_cpus(True)
     before, model = threading.active_count(), make("qwen2")
-    draft = LlamaEngine(model, info(model), SLOTS, exact=False, beside=target)
-    assert threading.active_count() == before and not draft.has_spare_cpus
+    draft = CompiledEngine(model, info(model), SLOTS, target.threads)
+    assert threading.active_count() == before
     for start in (0, 5, 10):  # in turns with the other, whose matrices are others
         chain(target, tokens, start, 5)
         assert torch.equal(chain(draft, tokens, start, 5), chain(alone, tokens, start, 5))
@@ -138,13 +128,12 @@ def test_an_engine_starts_no_threads_where_it_computes_with_those_of_another_and
 @pytest.mark.parametrize("token", [-1, VOCAB])
 def test_compiled_layers_refuse_a_token_that_the_model_does_not_have(token):
     with pytest.raises(IndexError):
-        chain(build("compiled", "llama"), [3, token], 0, 2)
+        chain(build("llama"), [3, token], 0, 2)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_two_requests_in_one_flat_batch_do_not_see_each_other(body):
+def test_two_requests_in_one_flat_batch_do_not_see_each_other():
     a, b = ids(9, seed=5), ids(2, seed=6)
-    engine = build(body, "qwen2")
+    engine = build("qwen2")
     see = [np.tril(np.ones((len(t), 64), dtype=bool)) for t in (a, b)]
     batch = one_request(0, a, range(9), range(9), see[0])
     batch.add(128, b, range(2), [128, 129], see[1])
@@ -154,52 +143,43 @@ def test_two_requests_in_one_flat_batch_do_not_see_each_other(body):
     close(out[9:], plain("qwen2", b))
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_a_chunk_of_a_prompt_gets_the_logits_of_its_tokens_in_smaller_steps(exact):
-    """Chunks of more than 64 rows are attended to by the library, others by our kernels."""
+def test_a_chunk_of_a_prompt_gets_the_logits_of_its_tokens_in_smaller_steps():
     tokens, model = ids(150), make("qwen3")
-    engine = LlamaEngine(model, info(model), SLOTS, exact=exact)
+    engine = CompiledEngine(model, info(model), SLOTS)
     whole = chain(engine, tokens, 0, 150)
     close(torch.cat([chain(engine, tokens, start, 50) for start in (0, 50, 100)]), whole)
     close(whole, plain("qwen3", tokens))
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_only_the_selected_rows_get_logits(body):
-    tokens, engine = ids(8), build(body, "llama")
+def test_only_the_selected_rows_get_logits():
+    tokens, engine = ids(8), build("llama")
     visible = np.tril(np.ones((8, 64), dtype=bool))
     some = engine.forward(one_request(0, tokens, range(8), range(8), visible), select=[2, 7])
     assert some.shape == (2, VOCAB)
     close(some, plain("llama", tokens)[[2, 7]])
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_padding_rows_write_no_slot_but_the_rounds_own(body):
-    engine = build(body, "llama")
+def test_padding_rows_write_no_slot_but_the_rounds_own():
+    engine = build("llama")
     chain(engine, ids(1), 0, 1)
     assert all(not keys[:, 1:].any() and keys[:, 0].any() for keys in engine.pool.keys)
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_scaled_rotations_agree_and_texts_may_outgrow_the_first_table(exact, monkeypatch):
-    monkeypatch.setattr(fused, "TURNS", 16)
+def test_scaled_rotations_agree_and_texts_may_outgrow_the_first_table(monkeypatch):
+    monkeypatch.setattr(compiled_body, "TURNS", 16)
     config = LlamaConfig(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
                          num_attention_heads=4, max_position_embeddings=512, rope_parameters=LLAMA3)  # fmt: skip
     torch.manual_seed(0)
     model, tokens = LlamaForCausalLM(config).eval(), ids(90)
     with torch.inference_mode():
         expected = model(torch.tensor([tokens])).logits[0]
-    close(chain(LlamaEngine(model, info(model), SLOTS, exact=exact), tokens, 0, 90), expected)
+    close(chain(CompiledEngine(model, info(model), SLOTS), tokens, 0, 90), expected)
 
 
-@pytest.mark.parametrize(
-    ("kernels", "dtype"),
-    [(compiled_kernels, torch.float32), (compiled_kernels, torch.bfloat16), (lambda: None, torch.float32)],
-)
-def test_the_targets_bits_do_not_depend_on_the_rows_beside_or_on_the_span(kernels, dtype, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_targets_bits_do_not_depend_on_the_rows_beside_or_on_the_span(dtype):
     torch.set_num_threads(1)
-    monkeypatch.setattr(fused, "compiled_kernels", kernels)
-    engine = LlamaEngine(load("target", dtype), BUNDLED, SLOTS)
+    engine = CompiledEngine(load("target", dtype), BUNDLED, SLOTS)
     tokens = ids(340, vocabulary=8192)
     for start in (37, 119, 250):
         chain(engine, tokens, 0, start)
@@ -210,21 +190,19 @@ def test_the_targets_bits_do_not_depend_on_the_rows_beside_or_on_the_span(kernel
 
 def test_the_bundled_pair_agrees_with_transformers():
     tokens = ids(300, vocabulary=8192)
-    for name, exact in (("draft", False), ("draft", True), ("target", True)):
+    for name in ("draft", "target"):
         with torch.inference_mode():
             expected = load(name)(torch.tensor([tokens])).logits[0, 290:]
-        engine = bundled(name, exact=exact)
+        engine = bundled(name)
         chain(engine, tokens, 0, 290)
         torch.testing.assert_close(chain(engine, tokens, 290, 10), expected, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("kernels", [compiled_kernels, lambda: None])
-def test_int8_drafts_stay_close_to_the_float_model(kernels, monkeypatch):
-    monkeypatch.setattr(fused, "compiled_kernels", kernels)
+def test_int8_drafts_stay_close_to_the_float_model():
     tokens = ids(200, vocabulary=8192)
     with torch.inference_mode():
         expected = load("draft")(torch.tensor([tokens])).logits[0].log_softmax(-1)
-    ours = chain(bundled("draft", exact=False, int8=True), tokens, 0, 200).log_softmax(-1)
+    ours = chain(bundled("draft", int8=True), tokens, 0, 200).log_softmax(-1)
     divergence = (expected.exp() * (expected - ours)).sum(-1)
     assert divergence.mean() < 0.01 and divergence.max() < 0.1
 
@@ -232,23 +210,16 @@ def test_int8_drafts_stay_close_to_the_float_model(kernels, monkeypatch):
 @pytest.mark.parametrize("family", OURS)
 def test_an_int8_target_of_every_family_is_close_to_the_plain_model(family):
     model, tokens = make(family), ids(60)
-    ours = chain(LlamaEngine(model, info(model), SLOTS, int8=True), tokens, 0, 60)
+    ours = chain(CompiledEngine(model, info(model), SLOTS, int8=True), tokens, 0, 60)
     off = (ours - plain(family, tokens)).abs().mean() / plain(family, tokens).abs().mean()
     assert 1e-4 < off < 0.05
-
-
-def test_int8_is_refused_for_a_target_whose_layers_are_not_compiled(monkeypatch):
-    monkeypatch.setattr(configuration, "compiled_kernels", lambda: None)
-    model = make(OURS[0])
-    with pytest.raises(ModelError, match="compiled layers"):
-        LlamaEngine(model, info(model), SLOTS, int8=True)
 
 
 def test_bfloat16_is_close_to_float32():
     tokens = ids(60, vocabulary=8192)
     with torch.inference_mode():
         expected = load("target")(torch.tensor([tokens])).logits[0].log_softmax(-1)
-    engine = LlamaEngine(load("target", torch.bfloat16), BUNDLED, SLOTS)
+    engine = CompiledEngine(load("target", torch.bfloat16), BUNDLED, SLOTS)
     assert engine.pool.keys[0].dtype == torch.bfloat16
     out = chain(engine, tokens, 0, 60)
     assert out.dtype == torch.float32
@@ -257,11 +228,6 @@ def test_bfloat16_is_close_to_float32():
 
 def test_the_transformers_model_is_spent_and_the_device_is_explicit():
     model = make("llama")
-    engine = LlamaEngine(model, info(model), SLOTS)
+    engine = CompiledEngine(model, info(model), SLOTS)
     assert sum(p.numel() for p in model.parameters()) == 0
     assert engine.device == torch.device("cpu") and engine.pool.keys[0].device == engine.device
-    with torch.device("meta"):
-        nowhere = make("llama")
-    ghost = LlamaEngine(nowhere, info(nowhere), SLOTS)
-    out = chain(ghost, ids(4), 0, 4)
-    assert out.device.type == "meta" and out.shape == (4, VOCAB)

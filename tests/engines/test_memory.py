@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 
 from actors.engines.cache import memory
 from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
-from actors.engines.decoder.engine import recorded_bytes
+from actors.engines.decoder.gpu.engine import recorded_bytes
 from protocols.errors import ConfigError, ModelError
 
 CPU = torch.device("cpu")

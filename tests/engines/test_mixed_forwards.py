@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
@@ -33,7 +33,7 @@ def target_of_engine(engine):
     return Target(engine(model, info(model), 8192), rows_agree=ROWS)
 
 
-@pytest.mark.parametrize("engine", [TransformersEngine, LlamaEngine])
+@pytest.mark.parametrize("engine", [TransformersEngine, CompiledEngine])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_texts_are_those_of_rounds_and_prompts_apart(engine, temperature):
     chance = random.Random(5)
@@ -65,8 +65,8 @@ def test_texts_are_those_of_rounds_and_prompts_apart(engine, temperature):
 def test_what_is_replayed_goes_beside_a_round_too():
     sampling = Sampling(max_tokens=80)
     prompt, other = some_prompt(40), some_prompt(50, seed=1)
-    truth = alone(LlamaEngine, prompt, sampling, 60)
-    target = target_of_engine(LlamaEngine)
+    truth = alone(CompiledEngine, prompt, sampling, 60)
+    target = target_of_engine(CompiledEngine)
     running, _ = begin(target, other, sampling)
     resumed, first = target.open(prompt, sampling, truth[:25]), None
     while first is None:

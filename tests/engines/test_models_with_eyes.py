@@ -4,8 +4,8 @@ import pytest
 import torch
 import transformers
 
-from actors.engines.build import _engine
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.build import _engine, _How
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.loading import load_model
 from tests.engines.tiny import COMMON, VOCAB, info, make_model
@@ -37,8 +37,8 @@ def test_the_text_part_of_a_saved_model_computes_what_the_whole_does(name, tmp_p
     ids = [5 + 7 * i % 150 for i in range(30)]
     with torch.inference_mode():
         expected = whole(input_ids=torch.tensor([ids])).logits[0].float()
-    engine = _engine(load_model(str(tmp_path), torch.device("cpu"), torch.float32), info(whole), 512, exact=True)
-    assert type(engine) is LlamaEngine
+    engine = _engine(load_model(str(tmp_path), torch.device("cpu"), torch.float32), info(whole), 512, _How(exact=True))
+    assert type(engine) is CompiledEngine
     batch = FlatBatch()
     batch.add(0, ids, list(range(30)), list(range(30)), causal(0, 30))
     logits = engine.forward(batch)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from actors.engines.cache.kv_cache import SHARED
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
@@ -20,7 +20,7 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def target_of(family="llama", dtype=torch.float32, slots=8192, engine=LlamaEngine, rows_agree=None):
+def target_of(family="llama", dtype=torch.float32, slots=8192, engine=CompiledEngine, rows_agree=None):
     """``rows_agree``: None: what this machine finds."""
     model = make(family).to(dtype)
     return Target(Spy(engine(model, info(model), slots)), rows_agree=rows_agree)
@@ -37,7 +37,7 @@ def begin(target, prompt, sampling, salt="", generated=(), limit=None):
 
 
 @pytest.mark.parametrize("rows_agree", [None, (8,)], ids=["as this machine computes", "bits depend on rows"])
-@pytest.mark.parametrize("engine", [TransformersEngine, LlamaEngine])
+@pytest.mark.parametrize("engine", [TransformersEngine, CompiledEngine])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_warm_prefill_gives_the_bits_of_a_cold_one(engine, dtype, rows_agree):
     target = target_of(dtype=dtype, engine=engine, rows_agree=rows_agree)
@@ -77,7 +77,7 @@ def test_where_bits_depend_on_rows_only_whole_chunks_of_prompts_are_shared():
 def test_the_next_turn_of_a_chat_begins_behind_the_last_answer(dtype):
     """Drafts were accepted on the way, branches too."""
     pytest.importorskip("numba")
-    target, chance = target_of(dtype=dtype, engine=LlamaEngine), random.Random(5)
+    target, chance = target_of(dtype=dtype, engine=CompiledEngine), random.Random(5)
     first, sampling = some_prompt(50), Sampling(max_tokens=60)
     plain, outcome, _, _ = begin(target, first, sampling, salt="plain")
     answer = list(outcome.tokens)
@@ -101,7 +101,7 @@ def test_the_next_turn_of_a_chat_begins_behind_the_last_answer(dtype):
 @pytest.mark.parametrize("agreeing", [None, (8,)], ids=["as this machine computes", "bits depend on rows"])
 def test_a_prompt_has_the_same_bits_however_short_the_pieces_are_that_others_leave_time_for(agreeing):
     model = make("llama").to(torch.float32)
-    target = Target(Spy(LlamaEngine(model, info(model), 8192)), rows_agree=agreeing)
+    target = Target(Spy(CompiledEngine(model, info(model), 8192)), rows_agree=agreeing)
     prompt, sampling = some_prompt(300), Sampling(max_tokens=20)
     whole = begin(target, prompt, sampling, salt="whole")
     for limit in (1, 5, 40):
@@ -122,7 +122,7 @@ def test_a_model_whose_keys_depend_on_the_length_of_the_text_reuses_those_of_equ
 @pytest.mark.parametrize("rows_agree", [None, (8,)], ids=["as this machine computes", "bits depend on rows"])
 def test_a_resumed_stream_reuses_its_prompt(rows_agree):
     """Its answer is computed again, or was kept as well."""
-    target = target_of(engine=LlamaEngine, rows_agree=rows_agree)
+    target = target_of(engine=CompiledEngine, rows_agree=rows_agree)
     prompt, sampling = some_prompt(target.chunk + 20), Sampling(max_tokens=40, temperature=0.8, seed=5)
     handle, outcome, _, _ = begin(target, prompt, sampling)
     answer = list(outcome.tokens)

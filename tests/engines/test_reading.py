@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.generic.engine import TransformersEngine
 from actors.models import ModelInfo
 from duoactor.status import cores_and_rates, reading
@@ -17,7 +17,7 @@ def test_a_token_reads_every_matrix_once_in_the_bits_in_which_it_lies():
     model = make("llama")
     info = ModelInfo("tiny", model.config.vocab_size, 256, frozenset({0}), "digest")
     weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
-    read = LlamaEngine(model, info, 512).info.reading
+    read = CompiledEngine(model, info, 512).reading()
     assert read.read_bytes == pytest.approx(read.bits / 8 * weights)
     assert weights <= read.read_bytes <= 5 * weights  # a small matrix fills its last panel twice
 
@@ -29,7 +29,7 @@ def test_the_generic_engine_says_what_a_token_reads(family: str, share: float):
     info = ModelInfo("tiny", model.config.vocab_size, 256, frozenset({0}), "digest")
     names = {name: 4 * weight.numel() for name, weight in model.named_parameters(remove_duplicate=False)}
     expected = sum(size * (share if "experts" in name else 1) for name, size in names.items() if "embed" not in name)
-    read = TransformersEngine(model, info, 512, pack=False).info.reading
+    read = TransformersEngine(model, info, 512, pack=False).reading()
     assert read.read_bytes == expected and read.gigabytes > 0
 
 

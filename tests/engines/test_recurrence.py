@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from actors.engines.cache.kv_cache import CHUNK, TRASH
 from actors.engines.cache.snapshots import BORDER
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.recurrent import draft_on
 from actors.engines.generic.engine import TransformersEngine
@@ -30,10 +30,10 @@ COUNT = 40
 SAMPLING = Sampling(max_tokens=300, ignore_eos=True, temperature=1.0, seed=3)
 
 
-def engine_of(name: str, slots: int = 4096) -> LlamaEngine | TransformersEngine:
+def engine_of(name: str, slots: int = 4096) -> CompiledEngine | TransformersEngine:
     torch.set_num_threads(1)
     model = model_of(name.removeprefix("fused "))
-    return (LlamaEngine if name in FUSED else TransformersEngine)(model, info(model), slots)
+    return (CompiledEngine if name in FUSED else TransformersEngine)(model, info(model), slots)
 
 
 def begin(target: Target, prompt=PROMPT, generated=(), seed: int = 3) -> tuple[int, list[int]]:

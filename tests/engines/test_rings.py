@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from actors.engines.build import MAX_RINGS, _rings, _slots
 from actors.engines.cache import memory
 from actors.engines.cache.kv_cache import TRASH, full_request
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.decoder.cpu.rings import Rings
-from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
@@ -35,7 +35,7 @@ class Seen(Target):
     def __init__(self, family: str, rings: int) -> None:
         torch.set_num_threads(1)
         model = model_of(family, max_position_embeddings=CONTEXT)
-        engine = LlamaEngine(model, info(model), 32768, rings=rings)
+        engine = CompiledEngine(model, info(model), 32768, rings=rings)
         engine.pick = lambda *_: None
         super().__init__(engine, rows_agree=(*ROWS, 48, 64, 128))
 

@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS, self_check
 from actors.engines.targets.target import Target
@@ -28,10 +27,9 @@ def test_speculation_on_the_bundled_target_is_bit_exact_for_every_number_of_rows
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-@pytest.mark.parametrize("build", [TransformersEngine, LlamaEngine])
-def test_branches_of_a_small_model_in_float16_have_the_bits_of_plain_decoding(build, family):
+def test_branches_of_a_small_model_in_float16_have_the_bits_of_plain_decoding(family):
     model = make(family).half()
-    engine = build(model, info(model), 1024)
+    engine = TransformersEngine(model, info(model), 1024)
     assert self_check(engine).branches and Target(engine).branches
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from actors.datastore import Datastore, build
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.targets.selfcheck import LARGE, ROWS
 from actors.engines.targets.target import LARGEST, Target
 from actors.verifier.sources.lookup import Library
@@ -24,7 +24,7 @@ def one_thread():
 
 def target_of(dtype=torch.float32, rows_agree=(*ROWS, *LARGE), slots=4096):
     model = make("llama").to(dtype)
-    return Target(LlamaEngine(model, info(model), slots), rows_agree=rows_agree)
+    return Target(CompiledEngine(model, info(model), slots), rows_agree=rows_agree)
 
 
 def generate(target, method, prompt, sampling, library=None):

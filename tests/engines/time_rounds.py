@@ -1,7 +1,7 @@
 """Rounds of a 7B-shaped target with random weights, against the time that reading its weights takes.
 
-By hand: ``python -m tests.engines.time_rounds``. One table for each way to attend. It runs on a CPU, too, with
-``--device cpu --small``, but those figures mean nothing.
+By hand: ``python -m tests.engines.time_rounds``. It runs on a CPU, too, with ``--device cpu --small``, but those
+figures mean nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from actors.engines.decoder.engine import LlamaEngine
-from actors.engines.decoder.gpu.gathered import Gathered
-from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs
-from actors.engines.decoder.gpu.in_place import in_place
-from actors.engines.decoder.gpu.round_buffer import Layout
+from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.flat_batch import FlatBatch
 from actors.models import ModelInfo
 
@@ -70,33 +66,17 @@ def rounds(device: torch.device, shape: Shape) -> str:
         sum(p.numel() * p.element_size() for p in model.parameters()) - shape.vocabulary * shape.hidden * dtype.itemsize
     )
     slots = max(max(streams for streams, _ in asked) * slots_of(context) for context, asked in measured)
-    engine = LlamaEngine(model, ModelInfo("7B", shape.vocabulary, 8192, frozenset(), "none"), slots)
+    engine = GpuEngine(model, ModelInfo("7B", shape.vocabulary, 8192, frozenset(), "none"), slots)
     bandwidth = measured_bandwidth(device)
     floor = read / bandwidth
     lines = [
         f"{read / 1e9:.2f} GB of weights a round; reading runs at {bandwidth / 1e9:.0f} GB/s: {floor * 1e3:.2f} ms."
     ]
-    for name, layout in layouts(engine):
-        if layout is not None:
-            assert engine.graphs is not None
-            engine.graphs = Graphs(engine.graphs.body, CudaRecorder(device), shape.vocabulary, False, layout)
-        lines.append(timed(engine, measured, name, floor))
-    return "\n\n".join(lines)
+    return "\n\n".join([*lines, timed(engine, measured, floor)])
 
 
-def layouts(engine: LlamaEngine) -> list[tuple[str, Layout | None]]:
-    """Ways in which recorded rounds attend; on a CPU nothing is recorded."""
-    if engine.graphs is None:
-        return [("as usual", None)]
-    body = engine.graphs.body
-    found: list[tuple[str, Layout | None]] = [("gathered", Gathered(body))]
-    if (triton := in_place(body)) is not None:
-        found.insert(0, ("in place, by Triton", triton))
-    return found
-
-
-def timed(engine: LlamaEngine, measured: Measured, name: str, floor: float) -> str:
-    lines = [f"Attention {name}:\n", "| context | streams | rows of each | ms | times one row | share of bandwidth |"]
+def timed(engine: GpuEngine, measured: Measured, floor: float) -> str:
+    lines = ["| context | streams | rows of each | ms | times one row | share of bandwidth |"]
     lines.append("|---|---|---|---|---|---|")
     for context, asked in measured:
         one = 0.0
@@ -112,7 +92,7 @@ def slots_of(context: int) -> int:
     return -(-(context + 64) // 64) * 64
 
 
-def decode(engine: LlamaEngine, streams: int, rows: int, context: int) -> None:
+def decode(engine: GpuEngine, streams: int, rows: int, context: int) -> None:
     slots_each = slots_of(context)
     visible = np.arange(slots_each)[None, :] <= np.arange(context, context + rows)[:, None]
     at, batch = list(range(context, context + rows)), FlatBatch()

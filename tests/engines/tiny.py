@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from actors.engines.decoder.configuration import supports
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.generic.engine import TransformersEngine
 from actors.models import ModelInfo
 
@@ -72,9 +72,9 @@ def make_model(build, seed: int = 0):
     return model.eval()
 
 
-def engine_of(model, slots: int = 4096) -> LlamaEngine | TransformersEngine:
+def engine_of(model, slots: int = 4096) -> CompiledEngine | TransformersEngine:
     """The one that a user would get."""
-    return (LlamaEngine if supports(model.config) else TransformersEngine)(model, info(model), slots)
+    return (CompiledEngine if supports(model.config) else TransformersEngine)(model, info(model), slots)
 
 
 def info(model) -> ModelInfo:

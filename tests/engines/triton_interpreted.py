@@ -13,23 +13,21 @@ from triton.runtime import interpreter
 
 from actors.engines.decoder import layout
 from actors.engines.decoder.configuration import spec_of
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu import graphs as graphs_module
 from actors.engines.decoder.gpu import in_place as in_place_module
 from actors.engines.decoder.gpu.body import Kernels, TritonBody, error_of, gpu_body
+from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import Direct, Graphs
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
 from actors.engines.decoder.gpu.triton_kernels import between, gpu, linear
-from actors.engines.decoder.torch import body as torch_body
 from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
-from actors.engines.weights.layers import plain
 from actors.engines.weights.source import ModuleSource
 from actors.models import Leaf
 from protocols.messages import Sampling
-from tests.engines.recorded_rounds import fill, lay_out, torch_alone, tree_round  # noqa: F401
-from tests.engines.test_graphs_of_several import TEXTS, some_trees, together
+from tests.engines.recorded_rounds import TEXTS, fill, lay_out, some_trees, together, tree_round
 from tests.engines.test_llama import close
 from tests.engines.tiny import COMMON, info, make
 
@@ -50,9 +48,7 @@ NAME = "actors.engines.decoder.gpu.triton_kernels"
 
 @pytest.fixture(autouse=True)
 def as_on_a_small_gpu(monkeypatch):
-    """Those of a GPU: torch's own, which keep their matrices. And little room: the interpreter copies all of it for
-    every launch."""
-    monkeypatch.setattr(torch_body, "fast", lambda matrix, *rest: plain(matrix))
+    """Little room: the interpreter copies all of it for every launch."""
     monkeypatch.setattr(in_place_module, "MAX_PARTS", 512)
 
 
@@ -84,7 +80,7 @@ def test_a_row_sees_its_text_wherever_that_lies_and_has_the_bits_that_it_has_alo
         plan = layout.plan(rows, batch.segments)
         host = np.zeros(plan.bytes, dtype=np.uint8)
         plan.pack(host)
-        return layout.look(plan.shape, torch.from_numpy(host))(0, query)
+        return layout.look(plan.rows, torch.from_numpy(host))(0, query)
 
     batch = FlatBatch()
     for base, length, parents in [(100, 70, [-1, 0, 0, 1, -1]), (300, part + 88, []), (1200, 9 * part - 1, [-1, -1])]:
@@ -157,7 +153,7 @@ def test_the_cut_of_a_layer_does_not_depend_on_its_rows():
 
 def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone():
     model = make("qwen2")
-    engine, plain = (LlamaEngine(make("qwen2"), info(model), 2048, recorder=Direct()) for _ in range(2))
+    engine, plain = (GpuEngine(make("qwen2"), info(model), 2048) for _ in range(2))
     by_triton(engine, "qwen2")
     assert error_of(engine.graphs.body) < 1e-5
     texts = {base: TEXTS[base] for base in (64, 1024)}
@@ -179,25 +175,25 @@ def weights_of(family: str) -> layout.DecoderWeights:
     return layout.lay_out(spec_of(model.config), ModuleSource(model))
 
 
-def by_triton(engine: LlamaEngine, family: str) -> None:
+def by_triton(engine: GpuEngine, family: str) -> None:
     """What the engine records is computed as on a GPU; texts are filled in by torch, in a hundredth of the time."""
     launched = Kernels(linear, between, GPU)
-    body = TritonBody(weights_of(family), engine.pool, engine.dtype, engine.graphs.body.exact, launched)
-    engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, False, InPlace(body, kernels, GPU))
+    body = TritonBody(weights_of(family), engine.pool, 2048, engine._body.exact, launched)
+    engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, InPlace(body, kernels, GPU))
 
 
-def engine_in_place() -> LlamaEngine:
+def engine_in_place() -> GpuEngine:
     model = make("qwen3")
-    engine = LlamaEngine(model, info(model), 2048, recorder=Direct())
+    engine = GpuEngine(model, info(model), 2048)
     by_triton(engine, "qwen3")
     return engine
 
 
 def test_a_recorded_piece_of_a_prompt_has_torchs_logits_and_leaves_its_keys_and_values(monkeypatch):
     """The second piece is behind the first, and of fewer rows than are recorded."""
-    monkeypatch.setattr(in_place_module, "PROMPT_ROWS", (4, 8))  # the interpreter takes minutes for 128
+    monkeypatch.setattr(graphs_module, "PROMPT_ROWS", (4, 8))  # the interpreter takes minutes for 128
     engine, model = engine_in_place(), make("qwen3")
-    plain = LlamaEngine(model, info(model), 2048)
+    plain = GpuEngine(model, info(model), 2048)
     text = TEXTS[64]
     for start, end in ((0, 8), (8, 11)):
         found = []
@@ -214,7 +210,7 @@ def test_a_recorded_piece_of_a_prompt_has_torchs_logits_and_leaves_its_keys_and_
 
 def test_every_branch_of_every_request_has_the_logits_of_the_plain_model_and_the_bits_of_a_chain_alone():
     engine, model = engine_in_place(), make("qwen3")
-    plain = LlamaEngine(model, info(model), 2048)
+    plain = GpuEngine(model, info(model), 2048)
     texts = {base: TEXTS[base] for base in (64, 448)}
     for base, text in texts.items():
         for each in (engine, plain):
@@ -237,9 +233,8 @@ def test_every_branch_of_every_request_has_the_logits_of_the_plain_model_and_the
 
 def test_a_draft_grows_the_tree_that_it_grows_without_graphs():
     model = make("llama")
-    engines = [LlamaEngine(make("llama"), info(model), 2048, exact=False, recorder=Direct()) for _ in range(2)]
+    engines = [GpuEngine(make("llama"), info(model), 2048, exact=False) for _ in range(2)]
     by_triton(engines[0], "llama")
-    engines[1].graphs = None
     grown = []
     for engine in engines:
         draft = Draft(engine, candidates=3)
@@ -265,14 +260,15 @@ def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monk
             raise RuntimeError("PTX was compiled for another GPU\nand so on")
         return usual(*given) + (0.1 if fault == "wrong" else 0.0)
 
+    engine = engine_in_place()
+    caplog.clear()
     monkeypatch.setattr(module, name, broken)
     monkeypatch.setattr(gpu, "gpu_of", lambda device: GPU)
-    engine = engine_in_place()
     if part == "attention":
         used = in_place(engine.graphs.body) is not None
     else:
         weights = weights_of("qwen3")
-        used = isinstance(gpu_body(weights, engine.pool, engine.dtype, exact=True), TritonBody)
+        used = isinstance(gpu_body(weights, engine.pool, 2048, exact=True), TritonBody)
     assert used == (fault is None)
     assert ("Triton's" in caplog.text) == (fault is not None)
     assert "and so on" not in caplog.text
@@ -284,5 +280,5 @@ def test_without_triton_torch_computes_rounds(monkeypatch):
         monkeypatch.delattr(importlib.import_module(NAME), name)
         monkeypatch.setitem(sys.modules, f"{NAME}.{name}", None)
     assert in_place(engine.graphs.body) is None
-    body = gpu_body(weights_of("qwen3"), engine.pool, engine.dtype, exact=True)
+    body = gpu_body(weights_of("qwen3"), engine.pool, 2048, exact=True)
     assert type(body) is TorchBody

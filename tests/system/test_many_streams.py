@@ -11,7 +11,7 @@ import torch
 from actors.engines.cache.kv_cache import TRASH, full_request
 from actors.engines.decoder.cpu.body import CompiledBody
 from actors.engines.decoder.cpu.compiler import compiled_kernels
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.verifier.sources.lookup import Library
@@ -43,7 +43,7 @@ class Asked:
 @pytest.fixture(scope="module")
 def engine():
     torch.set_num_threads(1)
-    built = LlamaEngine(make("llama"), ABOUT, TRASH + (STREAMS + 1) * full_request(ABOUT.max_context))
+    built = CompiledEngine(make("llama"), ABOUT, TRASH + (STREAMS + 1) * full_request(ABOUT.max_context))
     assert compiled_kernels() is None or isinstance(built._body, CompiledBody)
     return built
 
@@ -60,7 +60,7 @@ def alone(target: Target, prompt: tuple[int, ...], sampling: Sampling) -> list[i
     return text
 
 
-def drawn(engine: LlamaEngine, seed: int) -> list[Asked]:
+def drawn(engine: CompiledEngine, seed: int) -> list[Asked]:
     """Requests of every method, at several temperatures."""
     dice, target, asked = random.Random(seed), Target(engine), []
     for number in range(TURNS):

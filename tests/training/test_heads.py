@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.heads.build import build_head
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
@@ -34,7 +34,7 @@ def one_thread():
 
 
 def served(model):
-    return Target(LlamaEngine(model, info(model), 2048), rows_agree=ROWS)
+    return Target(CompiledEngine(model, info(model), 2048), rows_agree=ROWS)
 
 
 def text_of(target, prompt, count, **options):

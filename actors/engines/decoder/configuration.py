@@ -25,14 +25,21 @@ def spec_of(config: Any) -> DecoderSpec | None:
 
 def supports(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:
     """Whether the fused decoder computes that ``transformers`` configuration; if not, TransformersEngine does."""
+    if device.type == "cpu":
+        return compiled_spec(config, device, dtype) is not None
+    return (spec := spec_of(config)) is not None and is_plain(spec)
+
+
+def compiled_spec(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> DecoderSpec | None:
+    """The description of a configuration whose layers numba compiles there; None: it does not."""
+    if device.type != "cpu" or dtype not in COMPILED:
+        return None
     spec = spec_of(config)
-    if spec is None:
-        return False
-    return is_plain(spec) or (device.type == "cpu" and dtype in COMPILED and compiles(spec))
+    return spec if spec is not None and _compiles(spec) else None
 
 
 def is_plain(spec: DecoderSpec) -> bool:
-    """Whether it is of Llama's kind, which torch and Triton compute as well."""
+    """Whether it is of Llama's kind, which torch and Triton compute on a GPU."""
     turning = spec.attention.rotation
     whole = turning is not None and 2 * len(turning.frequencies) == spec.attention.width
     if not whole or spec.norm.centred or spec.norm.offset or spec.logit_cap:
@@ -62,8 +69,7 @@ def is_plain(spec: DecoderSpec) -> bool:
     return True
 
 
-def compiles(spec: DecoderSpec) -> bool:
-    """Whether numba compiles a model's layers here."""
+def _compiles(spec: DecoderSpec) -> bool:
     kernels = compiled_kernels()
     windows = {(attention.window, attention.chunked) for attention in spec.attentions if attention.window}
     convolutions = {mixer.kernel for mixer in spec.recurrent}
@@ -78,13 +84,7 @@ def compiles(spec: DecoderSpec) -> bool:
     return fits(kernels.LANES, spec.hidden, *spec.inner, *sizes)
 
 
-def is_compiled(config: Any) -> bool:
-    """Whether numba compiles the layers of a ``transformers`` configuration here."""
-    spec = spec_of(config)
-    return spec is not None and compiles(spec)
-
-
 def multiplies_bfloat16(config: Any) -> bool:
     """Whether products of bfloat16 are twice as fast there as those of float32."""
     kernels = compiled_kernels()
-    return kernels is not None and kernels.HAS_BFLOAT16 and is_compiled(config)
+    return kernels is not None and kernels.HAS_BFLOAT16 and supports(config)

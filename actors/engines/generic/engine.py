@@ -12,7 +12,6 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -144,9 +143,8 @@ class TransformersEngine:
                 partial(quickest_linear, int8=int8, pages=HugePages(), twelve=twelve),
                 self.recurrence.inner if self.recurrence else (),
             )
-        self.info = replace(info, reading=self._reading())
 
-    def _reading(self) -> Reading:
+    def reading(self) -> Reading:
         """Without bits a weight, which a smaller file would not change: what is read of its blocks is dequantised."""
         beside = 0 if self.recurrence is None else self.recurrence.stream_bytes
         bandwidth = memory_bandwidth(torch.get_num_threads()) if self._fixed else 0.0

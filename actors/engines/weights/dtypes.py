@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from actors.engines.decoder.configuration import is_compiled, multiplies_bfloat16
+from actors.engines.decoder.configuration import multiplies_bfloat16, supports
 from actors.engines.weights.draft_vocabulary import head_size
 from protocols.errors import ConfigError
 
@@ -25,7 +25,7 @@ def target_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.d
     docs/experiments/engine-weights.md); else float32. ``int8`` is another model, with texts of its own, so never
     chosen by itself; all that is no weight of a matrix is in the type of ``auto``."""
     if asked == INT8:
-        if device.type != "cpu" or not is_compiled(config):
+        if device.type != "cpu" or not supports(config):
             raise ConfigError(
                 "an int8 target needs a CPU, a family that is fused there and the extra duoactor[jit]; "
                 "choose --dtype bfloat16 or float32 here"

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import nn
 
-from actors.engines.decoder.configuration import COMPILED, is_compiled, spec_of, supports
+from actors.engines.decoder.configuration import spec_of, supports
 from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
@@ -192,9 +192,8 @@ def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.M
     if not supports(config, device, dtype):
         return load_model(name, device, dtype)
     if is_gguf(name):
-        compiled = device.type == "cpu" and is_compiled(config) and dtype in COMPILED
-        return packed_model(name, config, dtype) if compiled else load_model(name, device, dtype)
-    if device.type == "cpu" and is_compiled(config) and dtype in COMPILED and _published(name):
+        return packed_model(name, config, dtype) if device.type == "cpu" else load_model(name, device, dtype)
+    if device.type == "cpu" and _published(name):
         return _quantised_model(name, config, dtype) or load_model(name, device, dtype)
     loaded: list[nn.Module] = []
 

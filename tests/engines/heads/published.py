@@ -191,9 +191,9 @@ def generic(model):
 
 
 def fused(model, rings=0):
-    from actors.engines.decoder.engine import LlamaEngine
+    from actors.engines.decoder.cpu.engine import CompiledEngine
 
-    return Target(LlamaEngine(model, info(model), 2048, rings=rings), rows_agree=ROWS)
+    return Target(CompiledEngine(model, info(model), 2048, rings=rings), rows_agree=ROWS)
 
 
 def ringed(model):

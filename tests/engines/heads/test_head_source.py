@@ -10,7 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.heads.draft import HeadDraft
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.heads.kinds import QWEN
@@ -64,7 +64,7 @@ def with_head(doubt=0.0, **fields):
     """Another one, ``better``, doubts nothing."""
     model = model_of_tokens()
     known, weights = info(model), {each: weights_for(model, each) for each in (0.0, doubt)}
-    target = Target(LlamaEngine(model, known, 4096), rows_agree=ROWS)
+    target = Target(CompiledEngine(model, known, 4096), rows_agree=ROWS)
     trunk = target.engine.trunk()
 
     def head_of(doubt):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
@@ -33,7 +33,7 @@ def normed(target, states):
 
 def target_of(family, engine):
     model = make(family)
-    kinds = {"generic": TransformersEngine, "fused": LlamaEngine}
+    kinds = {"generic": TransformersEngine, "fused": CompiledEngine}
     target = Target(kinds[engine](model, info(model), 2048))
     return target, target.keep_states(LAYERS)
 

@@ -9,13 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import actors.engines.decoder.engine as llama
-import actors.engines.sampling.sampler as sampler
 from actors.engines.build import build_draft, build_target
-from actors.engines.decoder.cpu.body import CompiledBody
-from actors.engines.decoder.engine import LlamaEngine
-from actors.engines.decoder.gpu.graphs import Direct
-from actors.engines.decoder.torch.body import TorchBody
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.drafts.draft import Draft
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, with_part_head, with_whole_head
@@ -28,28 +23,14 @@ from tests.engines.mirrored_texts import SAMPLINGS, assert_same, one_thread, roo
 from tests.engines.tiny import VOCAB, info, make
 
 CPU = torch.device("cpu")
-BODIES = {"compiled": CompiledBody, "torch": TorchBody, "graphs": TorchBody}
 IDS = np.unique(np.random.default_rng(0).integers(0, VOCAB, 90))  # 69 tokens, no multiple of a vector
 LACKING = int(np.setdiff1d(np.arange(VOCAB), IDS)[7])
 
 
-@pytest.fixture(params=[*BODIES, "transformers"])
-def engine(request, monkeypatch):
+@pytest.fixture(params=[CompiledEngine, TransformersEngine])
+def engine(request):
     """From a model to a draft's engine."""
-    kind = request.param
-    if kind == "torch":
-        for module in (llama, sampler):
-            monkeypatch.setattr(module, "compiled_kernels", lambda: None)
-
-    def build(model):
-        if kind == "transformers":
-            return TransformersEngine(model, info(model), 2048, exact=False)
-        recorder = Direct() if kind == "graphs" else None
-        built = LlamaEngine(model, info(model), 2048, exact=kind == "torch", recorder=recorder)
-        assert type(built._body) is BODIES[kind] and (built.graphs is not None) == (kind == "graphs")
-        return built
-
-    return build
+    return lambda model: request.param(model, info(model), 2048)
 
 
 def part_and_whole(family="qwen2"):
@@ -84,7 +65,7 @@ def test_of_equal_logits_the_lower_id_comes_first(engine):
     draft = Draft(engine(model))
     [told] = draft.expand([root(draft.open(some_prompt(9), 9, Sampling()))])
     assert len(set(told.tokens)) == 8 and set(told.tokens) <= set(IDS.tolist())
-    if isinstance(getattr(draft.engine, "_body", None), CompiledBody):  # torch's topk has no order for them
+    if isinstance(draft.engine, CompiledEngine):  # torch's topk has no order for them
         assert list(told.tokens) == IDS[:8].tolist()
 
 

@@ -27,7 +27,7 @@ def machine(monkeypatch):
     def has(hardware: bool, compiled: bool) -> None:
         monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: hardware)
         monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda config: compiled)
-        monkeypatch.setattr(dtypes, "is_compiled", lambda config: compiled)
+        monkeypatch.setattr(dtypes, "supports", lambda config: compiled)
 
     return has
 

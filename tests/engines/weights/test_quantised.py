@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
 from actors.engines.weights.stored import StoredModel
@@ -263,7 +263,7 @@ INFO = ModelInfo("tiny", 96, 512, frozenset({1}), "tiny-tokenizer")
 CPU = torch.device("cpu")
 
 
-def logits_of(engine: LlamaEngine, tokens: list[int]) -> Tensor:
+def logits_of(engine: CompiledEngine, tokens: list[int]) -> Tensor:
     batch, places = FlatBatch(), [*range(len(tokens))]
     batch.add(0, tokens, places, places, causal(0, len(tokens)))
     return engine.forward(batch)
@@ -287,7 +287,7 @@ def test_integers_of_a_published_layout_are_multiplied_as_they_are(case: str, tm
     tokens = [3 + 7 * i % 90 for i in range(40)]
     with torch.no_grad():
         expected = model(torch.tensor([tokens])).logits[0]
-    off = logits_of(LlamaEngine(found, INFO, 512), tokens) - expected
+    off = logits_of(CompiledEngine(found, INFO, 512), tokens) - expected
     assert off.norm() < (0.03 if case in INTEGERS else 1e-4) * expected.norm()
 
 
@@ -318,7 +318,7 @@ def test_experts_of_gpt_oss_are_multiplied_as_they_are_published(tmp_path: Path)
     tokens = [3 + 7 * i % 90 for i in range(40)]
     with torch.no_grad():
         expected = model(torch.tensor([tokens]), use_cache=False).logits[0]
-    assert (logits_of(LlamaEngine(found, INFO, 512), tokens) - expected).norm() < 0.03 * expected.norm()
+    assert (logits_of(CompiledEngine(found, INFO, 512), tokens) - expected).norm() < 0.03 * expected.norm()
     whole = load_model(str(tmp_path), CPU, torch.float32).state_dict()
     assert all(torch.equal(whole[name], weight) for name, weight in model.state_dict().items())
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actors.engines.build import _engine
+from actors.engines.build import _engine, _How
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.loading import describe, load_for_engine, load_tokenizer
 from actors.engines.weights.stored import StoredModel
@@ -30,7 +30,7 @@ def logits(model: Any, directory: Path) -> torch.Tensor:
     info = describe(str(directory), model, load_tokenizer(str(directory)), CPU, "float32")
     batch = FlatBatch()
     batch.add(0, [5, 6, 7], [0, 1, 2], [0, 1, 2], causal(0, 3))
-    return _engine(model, info, 512, exact=True).forward(batch).clone()
+    return _engine(model, info, 512, _How(exact=True)).forward(batch).clone()
 
 
 def test_a_second_start_takes_the_weights_out_of_the_files_and_computes_the_same(target: Path):

@@ -10,8 +10,8 @@ import torch
 from actors.engines.decoder.configuration import supports
 from actors.engines.decoder.cpu import laid_out
 from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.decoder.cpu.formats import HAS_TWELVE, PANEL, TABLE
-from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.generic import engine as transformers
 from actors.engines.generic.engine import TransformersEngine
@@ -83,14 +83,14 @@ def test_a_models_logits_are_the_same_whether_a_forward_waits_for_memory_or_not(
             monkeypatch.setattr(place, "waits_for_memory", lambda weights, pairs, waits=waits: waits)
         counted = spied(monkeypatch)
         model = make(family).bfloat16().to(dtype)
-        build = LlamaEngine if supports(model.config) else TransformersEngine
+        build = CompiledEngine if supports(model.config) else TransformersEngine
         engine = build(model, info(model), 1024)
         batch = FlatBatch()
         batch.add(0, list(range(2, 23)), list(range(21)), list(range(21)), causal(0, 21), 100)
         found.append(engine.forward(batch, list(range(21))).clone())
         kinds.append(set(counted))
     assert torch.equal(*found)
-    if dtype == torch.float32 or build is LlamaEngine:  # transformers' own layers are left as they are in bfloat16
+    if dtype == torch.float32 or build is CompiledEngine:  # transformers' own layers are left as they are in bfloat16
         assert kinds == [{12}, {16}]
 
 

@@ -17,7 +17,7 @@ from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.decoder.layout import DecoderWeights
 from actors.engines.decoder.torch.body import Block, Look, TorchBody
-from actors.engines.weights.layers import Linear, Matrix
+from actors.engines.weights.layers import Matrix
 
 log = logging.getLogger("duoactor.engines")
 CLOSE = 0.1  # relative: 16 bits round differently through a deep model by a few hundredths, a fault by more than 1
@@ -34,10 +34,8 @@ class Kernels(NamedTuple):
 class TritonBody(TorchBody):
     """:class:`TorchBody` on a GPU."""
 
-    def __init__(
-        self, weights: DecoderWeights, pool: KVPool, dtype: torch.dtype, exact: bool, kernels: Kernels
-    ) -> None:
-        super().__init__(weights, pool, dtype, False, exact)
+    def __init__(self, weights: DecoderWeights, pool: KVPool, positions: int, exact: bool, kernels: Kernels) -> None:
+        super().__init__(weights, pool, positions, exact)
         self._linear, self._between, self._gpu = kernels
 
     def layers(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look, in_prompt: bool = False) -> Tensor:
@@ -62,25 +60,19 @@ class TritonBody(TorchBody):
         found = self._multiplied(self._between.add_norm(x, None, self.norm, self.shape.eps), self.head)
         return found[0] if len(found) == 1 else found.sum(0)
 
-    def _multiplied(self, x: Tensor, layer: Linear) -> Tensor:
-        matrix = _matrix(layer)
+    def _multiplied(self, x: Tensor, matrix: Matrix) -> Tensor:
         found: Tensor = self._linear.multiply(x, matrix.weight, matrix.bias, self._gpu)
         return found
 
     def _gated(self, x: Tensor, block: Block) -> Tensor:
-        matrix = _matrix(block.gate_up)
+        matrix = block.gate_up
         found: Tensor = self._linear.multiply_gated(x, matrix.weight, matrix.bias, self._gpu)
         return found
 
 
-def _matrix(layer: Linear) -> Matrix:
-    assert layer.matrix is not None
-    return layer.matrix
-
-
-def _multiplied(x: Tensor, layer: Linear) -> Tensor:
+def _multiplied(x: Tensor, matrix: Matrix) -> Tensor:
     """In one part."""
-    return layer.multiply(x)[None]
+    return matrix.multiply(x)[None]
 
 
 def _gated(x: Tensor, block: Block) -> Tensor:
@@ -88,22 +80,22 @@ def _gated(x: Tensor, block: Block) -> Tensor:
     return functional.silu(gate).mul_(up)
 
 
-def gpu_body(weights: DecoderWeights, pool: KVPool, dtype: torch.dtype, exact: bool) -> TorchBody:
+def gpu_body(weights: DecoderWeights, pool: KVPool, positions: int, exact: bool) -> TorchBody:
     """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
     try:
         from actors.engines.decoder.gpu.triton_kernels import between, gpu, linear
     except ImportError:
         log.info("decode rounds use torch's kernels, which is slower: Triton is not installed")
-        return TorchBody(weights, pool, dtype, False, exact)
+        return TorchBody(weights, pool, positions, exact)
 
     def made() -> TritonBody:
-        return TritonBody(weights, pool, dtype, exact, Kernels(linear, between, gpu.gpu_of(pool.device)))
+        return TritonBody(weights, pool, positions, exact, Kernels(linear, between, gpu.gpu_of(pool.device)))
 
     body = checked(made, error_of, CLOSE)
     if not isinstance(body, str):
         return body
     log.warning("decode rounds use torch's kernels, which is slower: Triton's layers failed (%s)", body)
-    return TorchBody(weights, pool, dtype, False, exact)
+    return TorchBody(weights, pool, positions, exact)
 
 
 @torch.inference_mode()

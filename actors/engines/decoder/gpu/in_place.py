@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.decoder.gpu.kernel_check import checked
-from actors.engines.decoder.gpu.round_buffer import MAX_ROWS, RoundShape
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.decoder.torch.attention import attend
 from actors.engines.decoder.torch.body import Look, TorchBody
 from actors.engines.flat_batch import Segment
 
 log = logging.getLogger("duoactor.engines")
+MAX_ROWS = 256  # of a round: their logits take 155 MB with a vocabulary of 152,000
 MAX_PARTS = 1 << 14  # parts of all rows' texts: at 32 heads of 128 their sums take 268 MB
 # Of a piece of a prompt: each row writes its result for each part, and torch's own attention does not
 MAX_PROMPT_PARTS = 1 << 12
@@ -30,40 +30,35 @@ PROMPT_ROWS = (64, 128, MAX_ROWS)
 CLOSE = 2e-2  # of outputs around 1 in 16 bits
 
 
-class InPlaceShape(NamedTuple):
-    """A recording: its number of rows. All else is data."""
+def _lengths(rows: int) -> tuple[int, ...]:
+    """Of the numbers in front of the items: see :func:`triton_kernels.attention.attend`."""
+    return 1, rows, rows, rows, rows, rows * MAX_WINDOW
+
+
+class RoundPlan(NamedTuple):
+    """A round of ``rows``, for which it is recorded; all else is data."""
 
     rows: int
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Of the numbers in front of the items: see :func:`triton_kernels.attention.attend`."""
-        return 1, self.rows, self.rows, self.rows, self.rows, self.rows * MAX_WINDOW
-
-
-class _InPlacePlan(NamedTuple):
-    shape: InPlaceShape
     items: NDArray[np.int32]  # (n, 3)
-    rows: NDArray[np.int32]  # (4, n): parts of the rows before, base, prefix and length of each
+    numbers: NDArray[np.int32]  # (4, n): parts of the rows before, base, prefix and length of each
     tails: dict[int, NDArray[np.int64]]  # by row
 
     @property
     def bytes(self) -> int:
-        return 4 * (sum(self.shape.lengths) + self.items.size)
+        return 4 * (sum(_lengths(self.rows)) + self.items.size)
 
     def pack(self, host: NDArray[np.uint8]) -> None:
         """int32 numbers. Rows beyond the segments' are empty."""
-        numbers = host.view(np.int32)
-        count, *rows, tails, items = np.split(numbers, np.cumsum(self.shape.lengths))
+        count, *parts, tails, items = np.split(host.view(np.int32), np.cumsum(_lengths(self.rows)))
         count[0], items[:] = len(self.items), self.items.ravel()
-        for part, given in zip(rows, self.rows, strict=True):
+        for part, given in zip(parts, self.numbers, strict=True):
             part[: len(given)], part[len(given) :] = given, 0
         for row, tail in self.tails.items():
             tails[row * MAX_WINDOW :][: len(tail)] = tail
 
 
 class InPlace:
-    """:class:`actors.engines.decoder.gpu.round_buffer.Layout`."""
+    """How the rows of a round find the keys and values that they attend to."""
 
     def __init__(self, body: TorchBody, kernels: Any, gpu: Any) -> None:
         """``kernels``: :mod:`actors.engines.decoder.gpu.triton_kernels.attention`. ``gpu``: what its launches ask."""
@@ -76,17 +71,11 @@ class InPlace:
 
     @property
     def bytes(self) -> int:
-        return 4 * (sum(InPlaceShape(MAX_ROWS).lengths) + 3 * MAX_PARTS)
+        """Of the largest round."""
+        return 4 * (sum(_lengths(MAX_ROWS)) + 3 * MAX_PARTS)
 
-    @property
-    def prompt_rows(self) -> tuple[int, ...]:
-        return PROMPT_ROWS
-
-    @property
-    def usual(self) -> list[InPlaceShape]:
-        return [InPlaceShape(1 << power) for power in range(MAX_ROWS.bit_length())]
-
-    def plan(self, rows: int, segments: Sequence[Segment]) -> _InPlacePlan | None:
+    def plan(self, rows: int, segments: Sequence[Segment]) -> RoundPlan | None:
+        """A round of this many rows, the segments' first; None: it is not recorded, and runs as usual."""
         items: list[tuple[int, int, int]] = []
         told: list[NDArray[np.int64]] = []
         tails: dict[int, NDArray[np.int64]] = {}
@@ -112,7 +101,7 @@ class InPlace:
         if ends[-1] > (MAX_PROMPT_PARTS if segments[0].prompt else MAX_PARTS):
             return None
         starts = np.stack([ends - parts, *numbers]).astype(np.int32)
-        return _InPlacePlan(InPlaceShape(rows), np.array(items, np.int32), starts, tails)
+        return RoundPlan(rows, np.array(items, np.int32), starts, tails)
 
     def _items(self, first: int, prefixes: NDArray[np.int64], parts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
         """Of one request: parts that all rows of a tile see whole are computed together, the rest row by row."""
@@ -124,9 +113,9 @@ class InPlace:
             items += [(first + row, 1, part) for row in tile for part in range(whole, int(parts[row]))]
         return items
 
-    def look(self, shape: RoundShape, told: Tensor) -> Look:
-        assert isinstance(shape, InPlaceShape)
-        numbers = self.unpack(shape, told)
+    def look(self, rows: int, told: Tensor) -> Look:
+        """The attention of a program that reads ``told``, what was packed, on the device."""
+        numbers = self.unpack(rows, told)
 
         def look(layer: int, queries: Tensor) -> Tensor:
             return self.attend(queries, self._pool.keys[layer], self._pool.values[layer], numbers)
@@ -134,13 +123,14 @@ class InPlace:
         return look
 
     @staticmethod
-    def unpack(shape: InPlaceShape, told: Tensor) -> tuple[Tensor, ...]:
+    def unpack(rows: int, told: Tensor) -> tuple[Tensor, ...]:
         """int32 count, starts, bases, prefixes, lengths (rows,), tails (rows, most) and items (n, 3)."""
         numbers = told[: len(told) // 4 * 4].view(torch.int32)
-        begin = sum(shape.lengths)
-        count, *rows, tails = torch.split(numbers[:begin], list(shape.lengths))
+        lengths = _lengths(rows)
+        begin = sum(lengths)
+        count, *parts, tails = torch.split(numbers[:begin], list(lengths))
         items = numbers[begin : begin + (len(numbers) - begin) // 3 * 3]
-        return count, *rows, tails.view(shape.rows, -1), items.view(-1, 3)
+        return count, *parts, tails.view(rows, -1), items.view(-1, 3)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, numbers: tuple[Tensor, ...]) -> Tensor:
         seen: Tensor = self._kernels.attend(
@@ -160,13 +150,13 @@ def in_place(body: TorchBody) -> InPlace | None:
     try:
         from actors.engines.decoder.gpu.triton_kernels import attention, gpu
     except ImportError:
-        log.info("decode rounds copy what they attend to, which is slower: Triton is not installed")
+        log.info("decode rounds are launched one by one, which is slower: Triton is not installed")
         return None
     layout = checked(
         lambda: InPlace(body, attention, gpu.gpu_of(body.device)), lambda made: error_of(made, body), CLOSE
     )
     if isinstance(layout, str):
-        log.warning("decode rounds copy what they attend to, which is slower: Triton's attention failed (%s)", layout)
+        log.warning("decode rounds are launched one by one, which is slower: Triton's attention failed (%s)", layout)
         return None
     return layout
 
@@ -181,7 +171,7 @@ def error_of(layout: InPlace, body: TorchBody) -> float:
     assert plan is not None
     host = np.zeros(plan.bytes, dtype=np.uint8)
     plan.pack(host)
-    numbers = layout.unpack(plan.shape, torch.from_numpy(host).to(body.device))
+    numbers = layout.unpack(plan.rows, torch.from_numpy(host).to(body.device))
     chance = torch.Generator().manual_seed(0)
 
     def random(*sizes: int) -> Tensor:

@@ -2,70 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.decoder.torch.body import Look
-from actors.engines.flat_batch import Segment
-
-MAX_ROWS = 256  # their logits take 155 MB with a vocabulary of 152,000
-
-
-def power_bucket(count: int) -> int:
-    return 1 << (count - 1).bit_length()
-
-
-class RoundShape(Hashable, Protocol):
-    """What a round is recorded for."""
-
-    @property
-    def rows(self) -> int: ...
-
-
-class RoundPlan(Protocol):
-    """One round."""
-
-    @property
-    def shape(self) -> RoundShape: ...
-    @property
-    def bytes(self) -> int:
-        """What its attention is told."""
-        ...
-
-    def pack(self, host: NDArray[np.uint8]) -> None:
-        """Write what its attention is told."""
-
-
-class Layout(Protocol):
-    """How the rows of a round find the keys and values that they attend to."""
-
-    @property
-    def bytes(self) -> int:
-        """Of the largest round."""
-        ...
-
-    @property
-    def usual(self) -> Sequence[RoundShape]:
-        """Shapes to record before the first round; empty if there are too many."""
-        ...
-
-    @property
-    def prompt_rows(self) -> Sequence[int]:
-        """Row counts to which pieces of prompts are rounded up; empty if they are not recorded."""
-        ...
-
-    def plan(self, rows: int, segments: Sequence[Segment]) -> RoundPlan | None:
-        """A round of this many rows, the segments' first; None: it is not recorded, and runs as usual."""
-        ...
-
-    def look(self, shape: RoundShape, told: Tensor) -> Look:
-        """The attention of a program that reads ``told``, what was packed, on the device."""
-        ...
+from actors.engines.decoder.gpu.in_place import MAX_ROWS, RoundPlan
 
 
 class Sent(NamedTuple):
@@ -94,7 +39,7 @@ class RoundBuffer:
         """Rows beyond those of the tokens repeat the last one, but write into slots ``spare ..``."""
         if self._sent is not None:
             self._sent.synchronize()  # the last round's copy may still be reading the pinned memory
-        count, rows = len(tokens), plan.shape.rows
+        count, rows = len(tokens), plan.rows
         end = 12 * rows + plan.bytes
         ids, turns, where = self._host[: 12 * rows].view(np.int32).reshape(3, rows)
         ids[:count], ids[count:] = tokens, tokens[-1]
@@ -105,7 +50,6 @@ class RoundBuffer:
         if self._sent is not None:
             self._sent.record(torch.cuda.current_stream(self._device.device))
 
-    def unpack(self, shape: RoundShape) -> Sent:
-        numbers = self._device[: 12 * shape.rows].view(torch.int32).long()
-        tokens, positions, slots = numbers.view(3, shape.rows).unbind()
-        return Sent(tokens, positions, slots, self._device[12 * shape.rows :])
+    def unpack(self, rows: int) -> Sent:
+        tokens, positions, slots = self._device[: 12 * rows].view(torch.int32).long().view(3, rows).unbind()
+        return Sent(tokens, positions, slots, self._device[12 * rows :])

@@ -1,19 +1,23 @@
-"""The fused decoder in torch: on a GPU, and on a CPU where the bits of a row must not depend on its neighbours."""
+"""The fused decoder in torch's operations: on a GPU for what no graph holds, and where Triton is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.layout import DecoderShape, DecoderWeights, LayerWeights
-from actors.engines.decoder.torch.padded_batch import PaddedBatch
+from actors.engines.decoder.torch.attention import PoolAttention, Stretch
+from actors.engines.decoder.torch.branches import View, view
+from actors.engines.decoder.torch.causal_attention import CausalAttention
 from actors.engines.engine import PerRow, Trunk
-from actors.engines.weights.layers import Linear, Matrix, fast
+from actors.engines.flat_batch import SPAN, FlatBatch, Segment
+from actors.engines.weights.layers import Matrix
 
 Look = Callable[[int, Tensor], Tensor]  # layer and queries (rows, heads, width) -> (rows, heads * width)
 
@@ -23,80 +27,82 @@ class Block:
     """One layer, ready to run."""
 
     input_norm: Tensor
-    qkv: Linear
+    qkv: Matrix
     query_norm: Tensor | None
-    out: Linear
+    out: Matrix
     inner_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: Matrix
+    down: Matrix
 
 
 class TorchBody:
     """From tokens to logits over a pool. ``exact``: see :mod:`actors.engines.decoder.torch.attention`."""
 
-    def __init__(self, weights: DecoderWeights, pool: KVPool, dtype: torch.dtype, int8: bool, exact: bool) -> None:
+    def __init__(self, weights: DecoderWeights, pool: KVPool, positions: int, exact: bool) -> None:
+        """``positions``: of the longest text."""
         self.shape: DecoderShape = weights.shape
-        self.pool = pool
-        self.dtype = dtype
-        self.exact = exact
+        self.pool, self.dtype, self.exact = pool, pool.dtype, exact
+        self.turns = weights.turns(positions)
         self.embedding = weights.embedding.weight
         self.device = weights.embedding.weight.device
-
-        def linear(matrix: Matrix) -> Linear:
-            return fast(matrix, dtype, int8 and not exact)
 
         def block(layer: LayerWeights) -> Block:
             assert layer.attention_norm is not None and layer.mlp_norm is not None, "see `is_plain`"
             assert layer.up is not None and layer.down is not None
             return Block(
                 layer.attention_norm.weight,
-                linear(layer.qkv),
-                None if layer.head_norms is None else layer.head_norms.to(dtype),
-                linear(layer.out),
+                layer.qkv,
+                None if layer.head_norms is None else layer.head_norms.to(pool.dtype),
+                layer.out,
                 layer.mlp_norm.weight,
-                linear(layer.up),
-                linear(layer.down),
+                layer.up,
+                layer.down,
             )
 
-        self.head, self.norm = linear(weights.head), weights.norm.weight
+        self.head, self.norm = weights.head, weights.norm.weight
         self.blocks = [block(layer) for layer in weights.layers]
         self.taps: tuple[int, ...] = ()  # see :meth:`actors.engines.engine.Engine.tap`
         self._states: dict[int, Tensor] = {}
-        hidden = weights.shape.hidden
-        self._root = hidden**0.5
-        self._floor = torch.tensor((hidden * weights.shape.eps) ** 0.5, device=self.device)
 
     @torch.inference_mode()
-    def run(self, batch: PaddedBatch) -> Tensor:
-        """float32 logits of the rows that the batch keeps."""
-        ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
-        where = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
-        x = self.layers(ids, batch.turns, where, batch.attention(self.pool, self.shape, self.exact), in_prompt=True)
-        if batch.keep is not None:
-            x = x[batch.keep]
-        return self.logits(x).float()
+    def run(self, batch: FlatBatch, select: Sequence[int] | None) -> Tensor:
+        """float32 logits of the rows ``select``, or of all."""
+        told = (batch.tokens, batch.positions, batch.slots)
+        ids, places, where = (torch.tensor(each, dtype=torch.int64, device=self.device) for each in told)
+        turns, look = self.turns.index_select(0, places), self._look(batch.segments)
+        x = self.layers(ids, turns, where, look, in_prompt=True)
+        return self.logits(x if select is None else x[list(select)]).float()
+
+    def _look(self, segments: Sequence[Segment]) -> Look:
+        scale = self.shape.width**-0.5
+        if self.device.type == "cuda" and len(segments) == 1 and segments[0].prompt:
+            return CausalAttention(self.pool, segments[0], scale)
+        stretches = []
+        for segment in segments:
+            look = view(segment, SPAN) if self.exact else View(segment.visible)
+            mask = torch.from_numpy(np.where(look.visible, np.float32(0), np.float32(-np.inf)))
+            stretches.append(Stretch(segment.base, segment.span, mask.to(self.device, self.dtype), look.copies))
+        return PoolAttention(self.pool, stretches, self.shape.heads, scale, exact=self.exact)
 
     def layers(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look, in_prompt: bool = False) -> Tensor:
-        """Hidden states ``(rows, hidden)`` of tokens ``ids``, each turned by its row of ``turns``. The first
-        ``len(where)`` rows' keys and values are written into those slots before anything looks at them.
+        """Hidden states ``(rows, hidden)`` of tokens ``ids``, each turned by its row of ``turns``. The rows' keys and
+        values are written into the slots ``where`` before anything looks at them.
 
         Whatever changes from round to round is in tensors, so that a CUDA graph may hold it. ``in_prompt``: the rows
         are a prompt's piece, with bits that may depend on their number.
         """
-        shape, count = self.shape, where.shape[0]
+        shape, rows = self.shape, ids.shape[0]
         turns = turns[:, None]
         x = self.embedding.index_select(0, ids)
         for index, block in enumerate(self.blocks):
             self.keep(index, x)
             qkv = block.qkv.multiply(self._rms(x, block.input_norm))
             heads = self._turned(qkv, block, turns)
-            queries = heads[:, : shape.heads]
-            keys = heads[:count, shape.heads :].transpose(0, 1)
-            values = qkv[:count, shape.rotated :].view(count, shape.kv_heads, shape.width).transpose(0, 1)
+            keys = heads[:, shape.heads :].transpose(0, 1)
+            values = qkv[:, shape.rotated :].view(rows, shape.kv_heads, shape.width).transpose(0, 1)
             self.pool.write(index, where, keys, values)
-            x.add_(block.out.multiply(look(index, queries)))
-            inner = block.gate_up.multiply(self._rms(x, block.inner_norm))
-            gate, up = inner[:, : shape.inner], inner[:, shape.inner :]
+            x.add_(block.out.multiply(look(index, heads[:, : shape.heads])))
+            gate, up = block.gate_up.multiply(self._rms(x, block.inner_norm)).chunk(2, 1)
             x.add_(block.down.multiply(functional.silu(gate).mul_(up)))
         self.keep(shape.layers, x)
         return x
@@ -106,21 +112,21 @@ class TorchBody:
         if layer in self.taps:
             self._states[layer] = x.clone()
 
-    def trunk(self, shape: DecoderShape) -> Trunk:
+    def trunk(self) -> Trunk:
         """See :meth:`actors.engines.engine.Engine.trunk`."""
 
         def linear(weight: Tensor) -> PerRow:
-            return fast(Matrix(weight.to(self.device, self.dtype)), self.dtype, False).multiply
+            return Matrix(weight.to(self.device, self.dtype)).multiply
 
         return Trunk(
-            *(shape.hidden, shape.layers, shape.vocabulary, self.device, self.dtype),
+            *(self.shape.hidden, self.shape.layers, self.shape.vocabulary, self.device, self.dtype),
             *(lambda ids: self.embedding[ids], lambda x: self._rms(x, self.norm)),
             *(lambda x: self.head.multiply(x).float(), linear),
             neighbours=True,
         )
 
     def tapped(self) -> Tensor:
-        """See :meth:`actors.engines.engine.Engine.tapped`. PerRow that were padded are among them."""
+        """See :meth:`actors.engines.engine.Engine.tapped`."""
         return torch.cat([self._states[layer] for layer in self.taps], 1)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -128,11 +134,7 @@ class TorchBody:
         return self.head.multiply(self._rms(x, self.norm))
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
-        if x.dtype != torch.float32 or x.device.type != "cpu":
-            return functional.rms_norm(x, weight.shape, weight, self.shape.eps)
-        # torch has no fused RMS norm on a CPU: rms_norm is seven operations there
-        length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-        return x.mul(self._root / torch.hypot(length, self._floor)).mul_(weight)
+        return functional.rms_norm(x, weight.shape, weight, self.shape.eps)
 
     def _turned(self, qkv: Tensor, block: Block, turns: Tensor) -> Tensor:
         """Queries and keys ``(rows, heads + kv_heads, width)``, normed if the family does, and turned."""

@@ -1,0 +1,97 @@
+"""The decoder by hand on a GPU: Triton's kernels in CUDA graphs, and torch's operations for what no graph holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from actors.engines.cache.pool import KVPool
+from actors.engines.decoder.configuration import spec_of
+from actors.engines.decoder.cpu.rings import kv_shapes
+from actors.engines.decoder.gpu.body import gpu_body
+from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs, Recorder
+from actors.engines.decoder.gpu.in_place import MAX_PARTS, MAX_ROWS, in_place
+from actors.engines.decoder.layout import lay_out
+from actors.engines.decoder.torch.attention import MAX_ROUND
+from actors.engines.engine import Trunk
+from actors.engines.flat_batch import FlatBatch
+from actors.engines.weights.draft_vocabulary import draft_vocabulary
+from actors.engines.weights.source import source_of
+from actors.models import ModelInfo
+from protocols.messages import Reading
+
+WORKSPACE = 128 << 20  # of rounds: cuBLAS's own (32 MB on Hopper), and activations of 256 rows
+
+
+class GpuEngine:
+    """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
+
+    text_matters = has_spare_cpus = False
+    recurrence = None
+
+    def __init__(
+        self, model: nn.Module, info: ModelInfo, slots: int, exact: bool = True, recorder: Recorder | None = None
+    ) -> None:
+        """Takes the weights out of a ``transformers`` model whose description :func:`is_plain`; the model is spent.
+        Device and dtype are the model's.
+
+        ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span: for a target.
+        ``recorder``: how rounds are recorded; None: as CUDA graphs.
+        """
+        spec, source = spec_of(model.config), source_of(model)
+        assert spec is not None
+        self.info, self.device, self.dtype = info, source.device, source.dtype
+        weights = lay_out(spec, source, draft_vocabulary(model))
+        self.draft_vocabulary = weights.covered
+        self.pool = KVPool(kv_shapes(spec, False)[0], slots, self.dtype, self.device, MAX_ROWS)
+        self._count = weights.count()
+        self._body = gpu_body(weights, self.pool, min(slots, info.max_context + MAX_ROUND), exact)
+        self.graphs: Graphs | None = None
+        if (layout := in_place(self._body)) is not None:
+            candidates = min(info.vocab_size, weights.shape.vocabulary)
+            self.graphs = Graphs(self._body, recorder or CudaRecorder(self.device), candidates, layout)
+            self.graphs.record_ahead()
+
+    def reading(self) -> Reading:
+        """Of a token."""
+        size = self.dtype.itemsize
+        return Reading(self._count * size, 8 * size, 0.0, self.pool.slot_bytes)
+
+    def use_spare_cpus(self, used: bool) -> None:
+        raise NotImplementedError("it has none")
+
+    @property
+    def best(self) -> Tensor | None:
+        return None if self.graphs is None else self.graphs.best
+
+    def trunk(self) -> Trunk:
+        return self._body.trunk()
+
+    def tap(self, layers: Sequence[int]) -> None:
+        self._body.taps = tuple(layers)
+        if self.graphs is not None:
+            self.graphs.tap()
+
+    @property
+    def tapped(self) -> Tensor:
+        recorded = None if self.graphs is None else self.graphs.tapped
+        return self._body.tapped() if recorded is None else recorded
+
+    def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
+        logits = None if self.graphs is None else self.graphs.forward(batch, select)
+        return self._body.run(batch, select) if logits is None else logits
+
+    def pick(self, *forward: object) -> None:
+        """See :class:`actors.engines.engine.Engine`: it cannot choose tokens."""
+
+
+def recorded_bytes(config: Any) -> int:
+    """What recorded rounds take beside the KV pool."""
+    spec = spec_of(config)
+    assert spec is not None
+    seen = MAX_PARTS * spec.attention.heads * (spec.attention.width + 2) * torch.float32.itemsize
+    logits: int = MAX_ROWS * spec.vocabulary * torch.float32.itemsize
+    return seen + 3 * logits + WORKSPACE  # as the head computes them, as they are kept, and as they are handed on
