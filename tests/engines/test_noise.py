@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.engines.sampling.noise import SPREAD, _gumbel, gumbel, gumbel_host, hash31, hash31_host, keys
+from actors.engines.sampling.noise import _gumbel, gumbel, hash31, keys
 
 M32 = (1 << 32) - 1
 GOLDEN_KEYS = (2802244911, 1293516399)
@@ -49,11 +49,9 @@ def chi_square_z(counts: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**64 - 1, 123456789012345])
-def test_torch_numpy_and_plain_integers_hash_alike(seed):
+def test_torch_and_plain_integers_hash_alike(seed):
     positions = [0, 1, 77, 4095, 2**20]
     dense = hash31(keyed(seed, positions), 300)
-    host = hash31_host(keyed(seed, positions), np.tile(np.arange(300), (5, 1)))
-    assert dense.tolist() == host.tolist()
     assert dense.tolist() == [[reference_hash(seed, p, t) for t in range(300)] for p in positions]
 
 
@@ -71,8 +69,6 @@ def test_random_access_gives_the_values_of_the_whole_vocabulary():
     assert torch.equal(gumbel(9, positions, ids[0]), dense[:, ids[0]])
     for row in (0, 17, 39):
         assert torch.equal(gumbel(9, positions[row : row + 1], 8192)[0], dense[row])
-    host = gumbel_host([keys(9, p) for p in positions], ids.numpy())
-    np.testing.assert_allclose(host, dense.gather(1, ids).numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_seed_counts_modulo_two_to_the_64():
@@ -83,7 +79,7 @@ def test_a_seed_counts_modulo_two_to_the_64():
 def test_the_extreme_hashes_give_finite_noise():
     extremes = _gumbel(torch.tensor([0, 1, 2**24, 2**31 - 129, 2**31 - 2, 2**31 - 1], dtype=torch.int32))
     assert torch.isfinite(extremes).all()
-    assert extremes.max() - extremes.min() < SPREAD
+    assert extremes.max() - extremes.min() < 25.2
     many = gumbel(3, range(200), 8192)
     assert torch.isfinite(many).all()
     assert abs(float(many.mean()) - 0.57722) < 4 * 1.2826 / math.sqrt(many.numel())

@@ -18,9 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 _M64 = (1 << 64) - 1
@@ -28,7 +26,6 @@ _STEP = 0x9E3779B97F4A7C15  # splitmix64's increment: 2**64 / golden ratio
 _GOLDEN, _MUL1, _MUL2 = 0x9E3779B1, 0x7FEB352D, 0x846CA68B
 _BELOW_ONE = 1.0 - 2.0**-24
 _CACHED = 1 << 17  # elements that the passes over one block keep in a core's L2 cache
-SPREAD = 25.2  # no two values of G differ by more: a token this far below the best can never win
 
 
 Keys = tuple[int, int]
@@ -100,24 +97,3 @@ def gumbel_of(keyed: Sequence[Keys], tokens: int | Tensor, device: torch.device 
 def _gumbel(h: Tensor) -> Tensor:
     u = h.to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=_BELOW_ONE)
     return u.neg_().log1p_().neg_().log_().neg_()
-
-
-def hash31_host(keyed: Sequence[Keys], tokens: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """:func:`hash31` of ids ``(rows, k)`` in numpy, with one pair of :func:`keys` per row: for a handful of tokens."""
-    key = np.array(keyed, dtype=np.uint32).reshape(-1, 2)
-    x = tokens.astype(np.uint32) * np.uint32(_GOLDEN) + key[:, :1]
-    x ^= x >> np.uint32(16)
-    x *= np.uint32(_MUL1)
-    x ^= x >> np.uint32(15)
-    x ^= key[:, 1:]
-    x *= np.uint32(_MUL2)
-    x ^= x >> np.uint32(16)
-    return x >> np.uint32(1)
-
-
-def gumbel_host(keyed: Sequence[Keys], tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-    """:func:`gumbel` in numpy: what a draft adds to its top candidates. Equal up to the last place."""
-    u = (hash31_host(keyed, tokens).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-31)
-    np.minimum(u, np.float32(_BELOW_ONE), out=u)
-    noise: NDArray[np.float32] = -np.log(-np.log1p(-u))
-    return noise

@@ -69,8 +69,8 @@ class CompiledEngine:
     ) -> None:
         """Takes the weights out of a ``transformers`` model that has a :func:`compiled_spec`; the model is spent.
 
-        ``threads``: may be another engine's that the same thread calls in turns; None: as torch's. ``int8``: of matrices' weights. ``rings``: texts whose layers with windows keep no more
-        than those; 0: they keep all.
+        ``threads``: may be another engine's that the same thread calls in turns; None: as torch's. ``int8``: of
+        matrices' weights. ``rings``: texts whose layers with windows keep no more than those; 0: they keep all.
         """
         source = source_of(model)
         self.info, self.device, self.dtype = info, source.device, source.dtype
