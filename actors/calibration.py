@@ -1,4 +1,4 @@
-"""From the draft's confidence to the chance that the target agrees, learned online from verdicts.
+"""The chance that the target agrees, by the draft's confidence: learned online from verdicts.
 
 A draft's probability says how sure the draft is; nodes must be ranked by how often the target picks the token. The two
 differ by model pair, temperature and text: ranked by raw probabilities, a best-first tree is slower than a chain. The
@@ -88,7 +88,7 @@ class Calibration:
 
 
 class TextBias:
-    """How much more, or less, than others one text follows its drafts: a shift of the log odds of all chances.
+    """The bias of one text towards its drafts: a shift of the log odds of all chances.
 
     It is fitted online, a Newton step for each token. A factor on chances instead believed texts at temperature 1 that
     copied a few short matches to copy long ones almost surely: where a window was worth it, 1.5 times as many tokens
@@ -115,7 +115,7 @@ class TextBias:
 
 
 def log_odds(chance: float) -> float:
-    """Of a chance, which is taken to be neither 0 nor 1."""
+    """The log odds of a chance, which is taken to be neither 0 nor 1."""
     chance = min(max(chance, 1e-6), SUREST)
     return math.log(chance / (1.0 - chance))
 
@@ -129,7 +129,7 @@ class TextCalibration:
 
     @property
     def agreement(self) -> float:
-        """How often the draft's first choice is right in this text."""
+        """The share of this text's tokens that are the draft's first choice."""
         return self.bias.chance(log_odds(self.shared.agreement.mean))
 
     def rest(self) -> None:

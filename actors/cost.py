@@ -1,4 +1,4 @@
-"""How long a forward takes by its number of rows: measured at start-up, corrected while running.
+"""The time of a forward by its number of rows: measured at start-up, corrected while running.
 
 The verifier has such a model of its target, a drafter one of its draft model (rows are leaves).
 """

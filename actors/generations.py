@@ -65,7 +65,7 @@ class Generations:
             self._loading = asyncio.create_task(self._follow(self._load))
 
     async def _follow(self, load: Loader) -> None:
-        """Until the last Load serves, or cannot."""
+        """Wait until the last Load serves, or cannot."""
         while (message := self.told) != self.current.source:
             trouble = await self._renew(load, message)
             if message == self.told:

@@ -1,4 +1,4 @@
-"""What a start has found out of a model on this machine, kept on disk for the next start.
+"""A start's findings about a model on this machine, kept on disk for the next start.
 
 A file's name is a digest of all that the findings depend on: the model, the processor and its use, the versions of the
 libraries and of the code that found them. So nothing is ever invalidated, and what is lost is found out again.
@@ -32,13 +32,13 @@ def kept(
     measure: Callable[[], T],
     **how: object,
 ) -> T:
-    """What an earlier start found, else what is measured now. ``how``: its other conditions."""
+    """An earlier start's result, else one that is measured now. ``how``: its other conditions."""
     about = (_named(model), _machine(), {name: str(value) for name, value in how.items()})
     return _kept(kind, about, measure)
 
 
 def kept_of_machine(kind: type[T], find: Callable[[], T], **how: object) -> T:
-    """What an earlier start found out of this machine, else what is found now."""
+    """An earlier start's result for this machine, else one that is found now."""
     return _kept(kind, (_machine(), {name: str(value) for name, value in how.items()}), find)
 
 
@@ -71,7 +71,7 @@ def _kept(kind: type[T], about: object, find: Callable[[], T]) -> T:
 
 
 def directory() -> Path:
-    """Of this user's."""
+    """This user's directory of findings."""
     own = os.environ.get("DUOACTOR_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(own or Path(base) / "duoactor") / "measured"
@@ -110,7 +110,7 @@ def _processor() -> str:
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
-    """Of the libraries; and of our own code by its files, since a checkout changes under one version."""
+    """Versions of the libraries, and of our own code by its files, since a checkout changes under one version."""
     found = []
     for name in LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -28,7 +28,7 @@ WaitRule = Literal["never", "phase", "survivor", "priced", "lockstep"]
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How the verifier decodes a request of one method: a row of the table below."""
+    """Decoding by one method: a row of the table below."""
 
     method: Method
     sources: tuple[str, ...] = ()  # of drafts, in the order in which they are asked

@@ -63,7 +63,7 @@ class Window:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the target made of a window, or of the last piece of a prompt."""
+    """The target's result for a window, or for the last piece of a prompt."""
 
     path: list[int]  # indices of the accepted nodes, top first
     tokens: list[int]  # committed now: the accepted nodes' tokens, then one of the target's own
@@ -245,7 +245,7 @@ class DraftModel(Protocol):
         ...
 
     def missing(self, handle: int) -> int:
-        """How many committed tokens before the last are not computed yet."""
+        """The number of committed tokens before the last that are not computed yet."""
         ...
 
     def prefill(self, handle: int, limit: int) -> None:
@@ -279,7 +279,7 @@ class DraftModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What each token of a tokenizer stands for."""
+    """The tokens of a tokenizer as bytes and kinds."""
 
     tokens: list[bytes]  # by id; of an id without a token none, of a special token its name
     special: list[int]  # ids of special tokens, which no text contains

@@ -59,7 +59,7 @@ def named_cpus(cpus: str) -> list[int]:
 
 
 def own_cpus() -> int:
-    """How many CPUs this process may run on."""
+    """The number of CPUs that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -39,7 +39,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to be done after an event: ``send`` to the verifier, and tell the peer the ``news``.
+    """The consequences of an event: ``send`` to the verifier, and tell the peer the ``news``.
 
     A Welcome is news only if the verifier did not know the peer before, or is another one."""
 

@@ -138,7 +138,7 @@ class Pump:
             self._resume()
 
     def found(self, somebody: bool) -> None:
-        """How the last attempt to connect went."""
+        """The result of the last attempt to connect."""
         self._absent = not somebody
         self._changed.set()
 

@@ -96,7 +96,7 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class Security:
-    """What a network needs for CURVE. ``server_key`` is for connecting, ``allow_dir`` for listening."""
+    """A network's keys for CURVE. ``server_key`` is for connecting, ``allow_dir`` for listening."""
 
     public_key: bytes
     secret_key: bytes = field(repr=False)

@@ -34,7 +34,7 @@ def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
 
 
 def characters(turns: Sequence[ChatTurn]) -> int:
-    """How many characters a conversation has, tool calls and thoughts included."""
+    """The number of characters of a conversation, tool calls and thoughts included."""
     calls = sum(len(call.arguments) for turn in turns for call in turn.tool_calls)
     return calls + sum(len(turn.content) + len(turn.reasoning) for turn in turns)
 

@@ -1,4 +1,4 @@
-"""What the controller commands: round statistics in, budgets out. No sockets, no clock.
+"""The controller's policy: round statistics in, budgets out. No sockets, no clock.
 
 A setting starts where calibration and the measured acceptance rate put it, in closed form. From there it climbs: a
 neighbouring setting is tried in turns with the one in force, and takes its place if its goodput, tokens per second, is
@@ -86,7 +86,7 @@ class Costs(NamedTuple):
 
 
 class Measured:
-    """What rounds of one load take and bring."""
+    """Times and tokens of rounds of one load."""
 
     def __init__(self) -> None:
         self.rounds = 0
@@ -176,7 +176,7 @@ class Climb:
             self.pause = min(MAX_PAUSE, 2 * self.pause)
 
     def budget(self, forward: Curve, step: Curve) -> Budget | None:
-        """What should be in force; None: too little is known."""
+        """The budget for a load; None: too little is known."""
         if self.rounds < WARM_UP:
             return None
         costs, rate = self.measured.costs(forward, step), self.measured.rate.mean

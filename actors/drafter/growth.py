@@ -1,4 +1,4 @@
-"""How a drafter grows one tree, by method: which leaves to expand next, and which of their candidates to keep.
+"""Growth of a drafter's tree, by method: which leaves to expand next, and which of their candidates to keep.
 
 A growth works in *phases*. A phase begins when the lease opens and after every verdict; it ends when its budget of
 draft tokens is used up. ``wanted`` names leaves for the next batched forward, ``expanded`` takes their candidates.
@@ -15,7 +15,7 @@ from protocols.messages import Method, Plan
 
 
 class Growth:
-    """Nothing is drafted: vanilla, and the base of all others."""
+    """Growth without drafts: vanilla, and the base of all others."""
 
     sequences = 0  # k of this phase; 0: the method has no sequences
 

@@ -19,7 +19,7 @@ MAX_RANKS = 64  # of a message, too; after a rest there are more, and the newest
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What the draft model must do after a verdict: commit ``tokens`` and release the scratch slots ``dead``."""
+    """The draft model's work after a verdict: commit ``tokens`` and release the scratch slots ``dead``."""
 
     tokens: Sequence[int]
     slots: list[int]  # where each token's K/V lies; -1: it is not computed
@@ -28,7 +28,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the draft model and the target allow."""
+    """Limits of the draft model and the target."""
 
     scratch: int  # most expanded nodes of one request
     max_context: int  # of the draft model, in tokens
@@ -37,7 +37,7 @@ class Limits:
 
 
 class Unsent:
-    """What the verifier is to be sent of a lease, and when. All times are microseconds on the caller's clock."""
+    """Unsent messages of a lease, and their time. All times are microseconds on the caller's clock."""
 
     def __init__(self) -> None:
         self.nodes = False  # some nodes of the tree

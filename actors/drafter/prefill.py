@@ -1,4 +1,4 @@
-"""How a drafter computes a long text beside running streams: in chunks that alternate with draft steps."""
+"""A drafter's prefill of a long text beside running streams: in chunks that alternate with draft steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALL_CHUNK_S = 0.25
 
 
 class Prefill:
-    """How large the next chunk is, and when it is its turn. Times are seconds."""
+    """Size and turn of the next chunk. Times are seconds."""
 
     def __init__(self, step_s: float) -> None:
         """``step_s``: a draft step of one leaf; no token of a chunk takes longer."""
@@ -28,7 +28,7 @@ class Prefill:
 
     @property
     def expected_s(self) -> float:
-        """What the next chunk should take."""
+        """Expected time of the next chunk."""
         return self.time_s(self.chunk)
 
     def time_s(self, tokens: int) -> float:

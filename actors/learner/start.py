@@ -39,7 +39,7 @@ def give_way() -> None:
 
 
 def directory_of(settings: LearnerSettings, model_id: str) -> Path:
-    """As asked for, or in this user's cache one for each model and verifier."""
+    """The named directory, or one in this user's cache for each model and verifier."""
     if settings.directory:
         return Path(settings.directory).expanduser().absolute()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

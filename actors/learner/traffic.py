@@ -1,4 +1,4 @@
-"""What was served lately: texts to learn from, and texts kept apart to judge by. In memory alone, and bounded."""
+"""Recently served texts: texts to learn from, and texts kept apart to judge by. In memory alone, and bounded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Traffic:
         self.heard = 0  # tokens of output, ever
 
     def add(self, message: Finished) -> None:
-        """By its prompt a text is one to learn from or one to judge by, also when it comes again."""
+        """Add a text. Its prompt decides whether it is one to learn from or one to judge by."""
         prompt, text = message.tokens[: message.prompt_len], message.tokens[message.prompt_len :]
         if not prompt or not text:
             return

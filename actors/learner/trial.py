@@ -22,7 +22,7 @@ class ReplayTrial:
     _rows: list[tuple[int, int, int]] = field(default_factory=list)  # the candidate's hits, the incumbent's, tokens
 
     def add(self, candidate: int, incumbent: int, tokens: int) -> None:
-        """How many of a text's tokens were each one's first choice."""
+        """Count a text's tokens that were each draft's first choice."""
         self._rows.append((candidate, incumbent, tokens))
 
     @property

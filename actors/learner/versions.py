@@ -58,7 +58,7 @@ class Versions:
 
     @property
     def candidate(self) -> Path:
-        """Where a candidate is written, over the one before."""
+        """The directory of a candidate, over the one before."""
         return self._directory / CANDIDATE
 
     def promote(self, gain: float) -> Version:

@@ -1,1 +1,1 @@
-"""What verifier and drafter share: the token tree, windows, the verify rule, and every method as a setting."""
+"""Shared by verifier and drafter: the token tree, windows, the verify rule, and every method as a setting."""

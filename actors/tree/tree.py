@@ -74,7 +74,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What a commit has done to a tree."""
+    """The effect of a commit on a tree."""
 
     nodes: list[Node | None]  # [i]: the node that held the i-th committed token; None: the tree had none
     dead: list[Node]  # nodes that were off the committed path

@@ -63,7 +63,7 @@ class Candidates(NamedTuple):
 
 
 def best_cut(chances: Sequence[float], cost: Cost, rate: float) -> tuple[int, float]:
-    """How many nodes, best first, maximise ``expected tokens - rate * time``, and that value.
+    """The number of nodes, best first, that maximises ``expected tokens - rate * time``, and that value.
 
     ``cost``: microseconds that a number of rows adds to a forward. ``rate``: tokens per microsecond now."""
     best, most, expected = 0, 0.0, 0.0

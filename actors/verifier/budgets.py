@@ -82,7 +82,7 @@ def first_plan(context: Context, strategy: Strategy, message: Generate) -> Plan:
 
 
 def plan_for(context: Context, stream: Stream, drafter: DrafterPeer, drafts: bool = True) -> Plan:
-    """How ``drafter`` is to draft for a stream. ``drafts``: False: it is to rest."""
+    """The plan of ``drafter`` for a stream. ``drafts``: False: it pauses."""
     if not drafts:
         return NOTHING
     first = first_plan(context, stream.strategy, stream.message)

@@ -24,7 +24,7 @@ from protocols.messages import RoundStats
 
 
 class ForwardTimes(NamedTuple):
-    """Of one forward, or several in a row."""
+    """Times of one forward, or of several in a row."""
 
     started: float  # seconds of the verifier's clock
     forward_us: float
@@ -196,7 +196,7 @@ class Committer:
 
 
 def _leading(path: Sequence[Node], bits: int) -> int:
-    """How many nodes of the accepted path, from its top on, were named by these sources."""
+    """The number of nodes of the accepted path, from its top on, that sources named."""
     count = 0
     for node in path:
         if not node.sources & bits:

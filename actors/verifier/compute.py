@@ -1,4 +1,4 @@
-"""Where model code runs: on a thread of its own, so that sockets are served during a forward; or in the event loop,
+"""The place of model code: on a thread of its own, so that sockets are served during a forward; or in the event loop,
 where forwards are short and use the same core.
 
 A target that computes with several OpenMP threads runs on the thread that built it. OpenMP keeps a team of workers for

@@ -1,4 +1,4 @@
-"""What every part of the verifier needs, handed over once."""
+"""The common needs of the verifier's parts, handed over once."""
 
 from __future__ import annotations
 

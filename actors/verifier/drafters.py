@@ -1,4 +1,4 @@
-"""Who the drafters are, and which streams they are lent. Pure bookkeeping."""
+"""The drafters and their leases. Pure bookkeeping."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DrafterPeer:
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     def heard(self, now: float, busy_s: float = 0.0) -> None:
-        """It is alive and announces a silence; its other messages do not shorten it."""
+        """Note a sign of life and an announced silence; its other messages do not shorten it."""
         self.last_seen, self.silent_until = now, max(self.silent_until, now + busy_s)
 
     @property
@@ -119,7 +119,7 @@ class DrafterPeer:
         return self.hello.loads and self.hello.model_id == model_id
 
     def leave(self) -> None:
-        """It is asked to leave, and lent nothing more."""
+        """Ask it to leave, and lend it nothing more."""
         self.draining = True
 
     def status(self, promoted: Promote | None, trials: Trials, totals: Totals) -> DrafterStatus:
@@ -175,12 +175,12 @@ class Drafters:
         return next((d for d in self.by_peer.values() if d.actor_id == actor_id), None)
 
     def able(self, rid: str, length: int, now: float) -> list[DrafterPeer]:
-        """Who may take that text. A drafter in reserve only if no other does, a draining one never."""
+        """Drafters that may take a text: one in reserve only if no other does, a draining one never."""
         able = [d for d in self.by_peer.values() if not d.draining and d.takes(rid, length, now)]
         return [d for d in able if not d.reserve] or able
 
     def forget(self, rid: str) -> None:
-        """That request has ended."""
+        """Forget an ended request."""
         for drafter in self.by_peer.values():
             drafter.forget(rid)
 

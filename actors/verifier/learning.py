@@ -1,4 +1,4 @@
-"""What the learner is told, and which weights it has the drafters serve with. No stream waits for any of it."""
+"""Messages to the learner, and the weights that it promotes. No stream waits for any of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Learning:
                 self._next()
 
     def _tells(self, stream: Stream) -> bool:
-        """What a grammar chose, or the client dictated, says nothing of the target."""
+        """Whether a text tells of the target: a grammar's or a dictated one does not."""
         message = stream.message
         salted = message.cache_salt and not self.context.settings.learn_salted
         return message.structured_outputs is None and message.dictation is None and not salted
@@ -64,7 +64,7 @@ class Learning:
         self._draft_with(message)
 
     def _draft_with(self, message: Promote) -> None:
-        """Where the verifier itself drafts with that model, it does so with these weights as soon as they are here."""
+        """Load the weights into the verifier's own draft model, if it has that model."""
         inline = self.context.equipment.inline
         if inline is not None and inline.model_id == message.model_id:
             inline.load(Load(message.version, message.path))
@@ -98,5 +98,5 @@ class Learning:
 
 
 def _start(stream: Stream) -> int:
-    """Of its output: what a client claims to have had of it counts as prompt."""
+    """The start of its output: a client's claimed tokens count as prompt."""
     return stream.text.prompt_len + len(stream.message.generated)

@@ -116,7 +116,7 @@ class Leases:
         return moved
 
     def _best(self, stream: Stream, now: float) -> DrafterPeer | None:
-        """Who takes that stream: the drafter that should gain most, with one lease more than it has. One that was never
+        """The drafter for a stream: the one that should gain most, with one lease more than it has. One that was never
         tried comes first, and among equals the least burdened, then the fastest."""
         trials, group = self.context.trials, stream.group(self.state.requests.decoding)
         able = self.state.drafters.able(stream.rid, len(stream.text), now)

@@ -61,7 +61,7 @@ class Loan:
         self.ranks = [*self.ranks, *ranks][-MAX_RANKS:]
 
     def take_report(self, message_us: float) -> Drafting:
-        """What was reported since the last call."""
+        """The reports since the last call."""
         drafting = Drafting(self.sequences, tuple(self.ranks), tuple(self.forwards), message_us)
         self.forwards, self.ranks = [], []
         return drafting

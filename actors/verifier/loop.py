@@ -146,7 +146,7 @@ class Verifier:
                 self.scheduler.prepare(batch)  # only now: its first token has been sent
 
     def _work(self, batch: Batch) -> Callable[[], Computed]:
-        """What the compute thread has to do."""
+        """The work of the compute thread."""
         model, timer, handled = self.context.target, self.context.equipment.timer, self.inbox.handled
         messages_s = 0.0  # that messages took between the forwards
 
@@ -278,5 +278,5 @@ class Verifier:
         return self.listener.send(peer, wire.encode(message))
 
     def publish(self, message: Message) -> None:
-        """As telemetry."""
+        """Publish a message as telemetry."""
         self.listener.publish(type(message).__name__.encode(), wire.encode(message))

@@ -1,4 +1,4 @@
-"""What operators and the controller ask of the verifier: swap or drain drafters, set budgets, report the status."""
+"""Orders of operators and the controller: swap or drain drafters, set budgets, report the status."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def chunk_s(price: Price, streams: int) -> float:
 
 
 def chunk_forwards(price: Price, streams: int) -> int:
-    """How many forwards without drafts fit between two chunks; at least one."""
+    """The number of forwards without drafts between two chunks; at least one."""
     return max(1, int(chunk_s(price, streams) * 1e6 / price.forward(streams)))
 
 

@@ -1,4 +1,4 @@
-"""Who is connected: whom the verifier welcomes, who has left, and who has been silent for too long."""
+"""Connected peers: welcome, leave, and silence for too long."""
 
 from __future__ import annotations
 

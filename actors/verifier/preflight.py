@@ -1,4 +1,4 @@
-"""What differs between a draft's tokenizer and the target's, in a sentence."""
+"""Differences between a draft's tokenizer and the target's, in a sentence."""
 
 from __future__ import annotations
 

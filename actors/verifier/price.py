@@ -1,4 +1,4 @@
-"""What time costs: the verifier's only model of cost, corrected by every round. Times are microseconds.
+"""Costs in time: the verifier's only model of cost, corrected by every round. Times are microseconds.
 
 A forward takes the calibrated curve's time for its rows, times a running factor; more, where several streams share it,
 because each has keys and values of its own; and more for each row of a prompt. Beside it a round has a share for every
@@ -35,32 +35,33 @@ class Price:
         self._beside = Estimate(memory=MEMORY)  # of a round without drafts, for each stream
 
     def forward(self, streams: int, drafts: int = 0, prompt_rows: int = 0) -> float:
-        """Of a forward with a row for each of ``streams``, ``drafts`` further ones in all, and rows of a prompt."""
+        """Time of a forward with a row for each of ``streams``, ``drafts`` further ones in all, and rows of a
+        prompt."""
         cost = self.target
         shared = self._extra(streams) * cost.factor.mean
         return cost(max(1, streams + drafts)) + shared + prompt_rows * self.prompt_row
 
     def beside(self, streams: int) -> float:
-        """Of a round beside its forward."""
+        """Time of a round beside its forward."""
         return streams * self._beside.mean
 
     @property
     def prompt_row(self) -> float:
-        """Of a prompt's row in a forward."""
+        """Time of a prompt's row in a forward."""
         return self._prompt_row.mean
 
     def plain(self, streams: int) -> float:
-        """Of a round of ``streams`` without drafts, while no drafter works."""
+        """Time of a round of ``streams`` without drafts, while no drafter works."""
         forward_us = (self.target.lent(streams) + self._extra(streams)) * self.target.factor.mean
         return max(1.0, forward_us + self.beside(streams))
 
     def rows(self, streams: int) -> Cost:
-        """Of rows of drafts in a round of ``streams``, by their number."""
+        """Time of rows of drafts in a round of ``streams``, by their number."""
         base = self.target(streams)
         return lambda drafts: self.target(streams + drafts) - base
 
     def cores(self, rows: int) -> float:
-        """Of a forward, because a drafter works on CPUs that it could have."""
+        """Time that a forward loses to a drafter on CPUs that it could have."""
         cost = self.target
         return 0.0 if cost.uses_lent else (cost.own(rows) - cost.lent(rows)) * cost.factor.mean
 
@@ -76,15 +77,15 @@ class Price:
         return False
 
     def branch(self) -> float:
-        """Of each path of a window beside the first."""
+        """Time of each path of a window beside the first."""
         return self.target.branch * self.target(1)
 
     def drafts_within(self, streams: int, time_us: float, most: int) -> int:
-        """How many rows of drafts a round of ``streams`` has time for, at most ``most``."""
+        """The rows of drafts that a round of ``streams`` has time for, at most ``most``."""
         return bisect_right(range(1, most + 1), time_us, key=self.rows(streams))
 
     def prompt_rows_within(self, time_us: float, most: int) -> int:
-        """How many rows of a prompt a forward of their own has time for, at most ``most``."""
+        """The rows of a prompt that a forward of their own has time for, at most ``most``."""
         return bisect_right(range(1, most + 1), time_us, key=lambda rows: self.forward(0, 0, rows))
 
     def rate(self, streams: int) -> float:

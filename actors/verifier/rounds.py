@@ -65,12 +65,12 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """Of all windows together, their roots included."""
+        """Rows of all windows together, their roots included."""
         return len(self.streams) + sum(len(window.nodes) for window in self.windows)
 
 
 class Share(NamedTuple):
-    """What one source had to do with one stream's round."""
+    """One source's part in one stream's round."""
 
     source: str
     rows: int  # of the window, that no other source had named
@@ -93,7 +93,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a batch took and brought. Times are microseconds."""
+    """Times and tokens of a batch. Times are microseconds."""
 
     streams: int  # that had a window
     rows: int  # of their windows, roots included
@@ -113,7 +113,7 @@ class Round:
 
 
 class Committed(NamedTuple):
-    """What one round added to a stream. ``accepted[i]``: token i was a draft token."""
+    """The tokens that one round added to a stream. ``accepted[i]``: token i was a draft token."""
 
     base_len: int  # committed tokens before it
     tokens: list[int]

@@ -176,7 +176,8 @@ class Scheduler:
         return Asked(source.name, source.judged_as(stream), source.bit)
 
     def _steps(self, using: dict[Stream, list[Source]], allowance: Allowance) -> int:
-        """How many forwards may follow one another: none of the streams has a source to ask, or a word to send."""
+        """The number of forwards that may follow one another: none of the streams has a source to ask, or a word to
+        send."""
         steps = chunk_forwards(self.context.price, allowance.streams)
         for stream, sources in using.items():
             if sources or not stream.undecided:

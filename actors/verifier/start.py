@@ -35,7 +35,7 @@ log = logging.getLogger("duoactor")
 
 
 def _library(settings: VerifierSettings, info: ModelInfo) -> Library:
-    """What the verifier retrieves drafts from. Raises ConfigError or ModelError."""
+    """The verifier's sources of retrieval. Raises ConfigError or ModelError."""
     from actors.datastore import Datastore
     from actors.verifier.sources.lookup import Library
     from actors.verifier.sources.memory import Memory

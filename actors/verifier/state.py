@@ -1,4 +1,4 @@
-"""What the verifier knows: every stream, drafter, client and counter."""
+"""The verifier's state: every stream, drafter, client and counter."""
 
 from __future__ import annotations
 

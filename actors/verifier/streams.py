@@ -159,12 +159,12 @@ class Stream:
         self.status = status
 
     def opened(self, handle: int) -> None:
-        """It has got room in the KV pool."""
+        """Note its room in the KV pool."""
         self.handle = handle
         self.become(Stage.PREFILL)
 
     def preempted(self) -> None:
-        """It has lost its room: it waits for another, where its text so far is computed again."""
+        """Queue it again without its room; its text so far is computed again."""
         self.handle = -1
         self.become(Stage.QUEUED)
 

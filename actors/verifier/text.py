@@ -1,4 +1,4 @@
-"""From token ids to text as it streams: whole characters only, and nothing behind a stop string."""
+"""Text from token ids as it streams: whole characters only, and nothing behind a stop string."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Detokenizer:
         return ""
 
     def flush(self) -> str:
-        """What is still held back, at the end of the output."""
+        """The held-back text, at the end of the output."""
         return self._take(self._new(len(self.ids)), len(self.ids))
 
     def _new(self, end: int) -> str:
@@ -105,6 +105,6 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """What is still held back, at the end of the output."""
+        """The held-back text, at the end of the output."""
         text, self.held = self.held, ""
         return text

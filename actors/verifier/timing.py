@@ -65,7 +65,7 @@ class _Rounds:
 
     @property
     def took_s(self) -> float:
-        """Of all rounds so far."""
+        """Time of all rounds so far."""
         return self.timer() - self.began
 
     def time(self, rows: int, parents: list[int] | None = None) -> float:
@@ -108,7 +108,8 @@ def _lower_quartile(times: list[float]) -> float:
 
 
 def measure_branch(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> float:
-    """What each path of a window beside the first adds to a round, in rounds of one row; 0 without branches."""
+    """The time that each path of a window beside the first adds to a round, in rounds of one row; 0 without
+    branches."""
     room = min(model.info.max_context - PROMPT, (3 * FEW + 1) * (BUSHY + 1))
     nodes = min(BUSHY, model.max_window, room // (3 * FEW + 1) - 1)
     leaves = nodes // 2

@@ -1,4 +1,4 @@
-"""What the verifier has done since its start: the same as the sums over all requests' statistics."""
+"""Totals since the verifier's start: the sums over all requests' statistics."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Totals:
             self._forget()
 
     def _forget(self) -> None:
-        """Of the drafter that had no round for the longest time only its sums are kept."""
+        """Keep only the sums of the drafter without a round for the longest time."""
         method, drafter = next(key for key in self.drafts if key[1])
         gone = self.drafts.pop((method, drafter))
         self.drafts.setdefault((method, ""), _Drafts()).absorb(gone)
@@ -76,7 +76,7 @@ class Totals:
             self.counters[f"finished_{chunk.finish_reason}"] += 1
 
     def of_drafter(self, name: str) -> list[_Drafts]:
-        """By method, the latest last."""
+        """A drafter's totals by method, the latest last."""
         return [drafts for (_, drafter), drafts in self.drafts.items() if drafter == name]
 
     def report(self) -> tuple[DraftTotals, ...]:

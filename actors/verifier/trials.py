@@ -64,7 +64,7 @@ class Backoff:
 
 
 class Trial:
-    """What one source has brought: to one stream, or to all streams of a kind."""
+    """The gain of one source: for one stream, or for all streams of a kind."""
 
     def __init__(self, stakes: Stakes, gain: Estimate) -> None:
         """``gain``: tokens over those without the source, as far as known."""
@@ -167,7 +167,7 @@ class Trials:
             trials.pop(source, None)
 
     def all_of(self, source: str) -> list[tuple[Trial, bool]]:
-        """What is known of a source with each kind of streams, and whether it rests there."""
+        """The trials of a source by kind of streams, and whether it pauses there."""
         found = [(group, trial) for (name, group), trial in self._groups.items() if name == source]
         return [(trial, trial.backoff.resting(self._rounds[group])) for group, trial in found]
 

@@ -26,7 +26,7 @@ LATE_US = 5000.0  # that a drafting phase may take beyond twice its expected tim
 
 @dataclass(slots=True)
 class DrafterPace:
-    """How fast one drafter is: its draft steps, and what a wait takes besides them (messages there and back, waking a
+    """The pace of one drafter: its draft steps, and what a wait takes besides them (messages there and back, waking a
     process, mirroring the verdict)."""
 
     steps: CostModel
@@ -42,7 +42,7 @@ class DrafterPace:
         self.steps = CostModel(dict(steps))
 
     def time_to(self, drafts: int) -> float:
-        """From sending a verdict to having ``drafts`` new tokens in a row."""
+        """Time from a verdict's sending to ``drafts`` new tokens in a row."""
         return self.message.mean + drafts * self.step_us
 
     def waited(self, time_us: float, drafts: int) -> None:
@@ -52,7 +52,7 @@ class DrafterPace:
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """What the next round would be if it began now."""
+    """The next round if it began now."""
 
     now_us: float
     cost: Cost  # of a round, by the stream's rows
@@ -64,7 +64,7 @@ class Going:
 
 
 def patience(pace: DrafterPace, agreement: float, going: Going) -> int:
-    """How many draft tokens in a row are worth waiting for; 0: go now.
+    """The number of draft tokens in a row worth a wait; 0: go now.
 
     Waiting for m draft tokens yields ``(1 + a + ... + a^m) / (time_to(m) + cost(1 + m))``, where a is ``agreement``:
     the chance that a draft token is the target's.
@@ -149,7 +149,7 @@ class Wait:
         return waited
 
     def _held(self, tree: TokenTree) -> int:
-        """How many draft tokens in a row the tree holds. Retrieved ones count where they are surer than the drafter's
+        """The number of draft tokens in a row in the tree. Retrieved ones count where they are surer than the drafter's
         would be: only those can take the place of what a wait would bring."""
         surest = math.log(max(self.agreement.mean, 1e-6))
         return len(tree.chain(self.max_window, lambda node: node.rank != OWN or tree.total(node) >= surest))

@@ -1,1 +1,1 @@
-"""What proposes tokens: drafters, the draft model between forwards, retrieval, grammars."""
+"""Sources of drafts: drafters, the draft model between forwards, retrieval, grammars."""

@@ -62,7 +62,7 @@ class InlineDraft(Source):
         self._failures = 0
 
     def measured(self, step_us: Mapping[int, float]) -> None:
-        """Of a model of which nothing else is known."""
+        """Take the measured step times of a new model."""
         self.steps = CostModel(step_us)
         self._usual_read_us = self.steps(UNREAD) / UNREAD
         self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # of a token of a text
@@ -248,7 +248,7 @@ class InlineDraft(Source):
             tree.committed(committed.root, committed.held, committed.tokens)
 
     def end(self, stream: Stream) -> None:
-        """What was read of the text may serve the next turn."""
+        """Keep the computed text for the next turn."""
         self._unable.pop(stream, None)
         tree = self._trees.pop(stream, None)
         if tree is None or tree.model is not self.model:

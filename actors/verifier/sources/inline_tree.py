@@ -63,7 +63,7 @@ class InlineTree:
             self._leaves[node] = self._promise(node)
 
     def _expandable(self, nodes: Iterable[Node]) -> Iterator[Node]:
-        """Those of ``nodes`` that may be expanded next: all their ancestors are expanded."""
+        """The ``nodes`` that may be expanded next: all their ancestors are expanded."""
         for node in nodes:
             if node.parent is not None and node.parent.expanded and self._may_expand(node):
                 yield node

@@ -72,7 +72,7 @@ class Lookahead:
 
 
 class NgramPool:
-    """For each first token the most recently seen continuations, at most ``capacity`` each (least recent goes)."""
+    """Continuations of each first token, the most recently seen, at most ``capacity`` each (least recent goes)."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -90,7 +90,7 @@ class NgramPool:
             known.popitem(last=False)
 
     def guesses(self, first: int) -> list[tuple[int, ...]]:
-        """What may follow ``first``, the most recent first."""
+        """Continuations of ``first``, the most recent first."""
         return list(reversed(self._by_first.get(first, OrderedDict())))
 
 

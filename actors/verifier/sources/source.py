@@ -29,7 +29,7 @@ SLICE = 256  # tokens of a text that a source reads at once, because others deco
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What the sources may spend before a round."""
+    """The sources' allowance before a round."""
 
     streams: int  # that share it
     rate: float  # tokens per microsecond that they reach together: the price of time
