@@ -78,18 +78,18 @@ def verdict(result: TrainingResult) -> str:
 
 def card(plan: TrainingPlan, result: TrainingResult) -> str:
     """README.md of the model directory."""
-    target = render.model_name(plan.target)
+    target, given = render.model_name(plan.target), result.material
     lines = [
         f"# A draft for {Path(target).name}",
         "",
         f"Made by `duoactor distill`: shape {result.shape}, {result.parameters / 1e6:.2f} M parameters, bfloat16. It "
         f"began with {result.start} and made {result.steps} steps ({result.seconds / 60:.1f} minutes) by KL and total "
-        f"variation on {result.tokens} tokens in {result.answers} answers of the target, greedy and sampled, to "
-        f"{result.prompts} prompts.{_mixed(result)}{_covered(result)}",
+        f"variation on {given.tokens} tokens in {given.answers} answers of the target, greedy and sampled, to "
+        f"{given.prompts} prompts, of which it wrote {given.own} itself.{_mixed(result)}{_covered(result)}",
         "",
         f"**{verdict(result)}**",
         "",
-        f"Agreement on the target's answers to the {result.kept_apart} prompts kept apart: how often the target's next "
+        f"Agreement on the target's answers to the {given.kept_apart} prompts kept apart: how often the target's next "
         "token is the draft's first choice, among its first 2, its first 4; at temperatures above 0 with the request's "
         "shared noise. Before, then after training.",
         "",

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from actors.training.answers import TargetAnswer, TrainingPrompt
+from actors.training.answers import TargetAnswer
 
 TOKENS = 4096  # of a batch, prompts and padding included
 LOGITS = 1 << 26  # most elements of a batch's logits: 256 MB in float32, of which training holds a few copies
@@ -37,15 +37,13 @@ class TrainingBatch:
         return out[:, -self.kept :][self.mask]
 
 
-def groups(
-    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], columns: int, tokens: int = TOKENS
-) -> list[list[TargetAnswer]]:
+def groups(answers: Sequence[TargetAnswer], columns: int, tokens: int = TOKENS) -> list[list[TargetAnswer]]:
     """Answers of similar length, in groups that make a batch each. ``columns``: of the draft's head."""
     most = min(tokens, max(1, LOGITS // columns))
     found: list[list[TargetAnswer]] = []
     longest = 0
-    for answer in sorted(answers, key=lambda a: len(prompts[a.job.prompt].tokens) + len(a.tokens)):
-        length = _whole_grains(len(prompts[answer.job.prompt].tokens) + len(answer.tokens) - 1)
+    for answer in sorted(answers, key=_length):
+        length = _whole_grains(_length(answer) - 1)
         longest = max(longest, length) if found else length
         if not found or longest * (len(found[-1]) + 1) > most:
             found.append([])
@@ -54,21 +52,22 @@ def groups(
     return found
 
 
+def _length(answer: TargetAnswer) -> int:
+    return len(answer.job.prompt.tokens) + len(answer.tokens)
+
+
 def _whole_grains(count: int) -> int:
     return -(-count // GRAIN) * GRAIN
 
 
-def batch_of(
-    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], device: torch.device, whole: bool = False
-) -> TrainingBatch:
+def batch_of(answers: Sequence[TargetAnswer], device: torch.device, whole: bool = False) -> TrainingBatch:
     """Positions beyond a multiple of ``GRAIN`` are left out, the last ones, unless ``whole``."""
-    starts = [len(prompts[a.job.prompt].tokens) for a in answers]
+    starts = [len(a.job.prompt.tokens) for a in answers]
     lengths = [start + len(a.tokens) - 1 for start, a in zip(starts, answers, strict=True)]  # the last has no successor
     tokens = np.zeros((len(answers), _whole_grains(max(lengths))), dtype=np.int64)
     mask = np.zeros(tokens.shape, dtype=np.bool_)
     for row, (answer, start, length) in enumerate(zip(answers, starts, lengths, strict=True)):
-        tokens[row, :start] = prompts[answer.job.prompt].tokens
-        tokens[row, start:length] = answer.tokens[:-1]
+        tokens[row, :length] = answer.text[:-1]
         mask[row, start - 1 : length] = True
     least = tokens.shape[1] - min(starts) + 1
     kept = max(least, min(tokens.shape[1] - 1, _whole_grains(least)))
@@ -88,13 +87,9 @@ def batch_of(
     return TrainingBatch(at, kept, shown, chosen, ids, logprobs, heat)
 
 
-def epochs(
-    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], columns: int, device: torch.device, seed: int
-) -> Iterator[TrainingBatch]:
-    """Batches of all answers in random order, epoch after epoch without end."""
-    together = groups(prompts, answers, columns)
+def epochs(together: list[list[TargetAnswer]], seed: int) -> Iterator[list[TargetAnswer]]:
+    """Groups of answers in random order, epoch after epoch without end."""
     order = random.Random(seed)
     while True:
         order.shuffle(together)
-        for members in together:
-            yield batch_of(prompts, members, device)
+        yield from together

@@ -1,4 +1,4 @@
-"""From a target and prompts to a draft: answers, a shape, training, and agreement on prompts kept apart."""
+"""From a target and prompts to a draft: answers, training, and agreement on prompts kept apart."""
 
 from __future__ import annotations
 
@@ -7,44 +7,88 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import nn
 
-from actors.draft_timing import measure_draft
-from actors.engines.build import build_draft, build_target
+from actors.engines.build import build_target
+from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
-from actors.engines.text.tokenizer import TokenizerCodec, tokenizer_digest
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
-from actors.engines.weights.loading import load_config, load_tokenizer, resolve_device
-from actors.training.answers import TrainingPrompt
-from actors.training.batches import epochs
-from actors.training.collecting import collect_answers
-from actors.training.draft_training import DraftTraining, halfway, train, trained_seconds
-from actors.training.head import coverage
-from actors.training.plan import EXPECTED, Progress, Report, TrainingPlan, TrainingResult
-from actors.training.shapes import choose_shape, round_us, stopwatch
+from actors.engines.weights.loading import resolve_device
+from actors.training.answers import TargetAnswer
+from actors.training.batches import TrainingBatch, epochs, groups
+from actors.training.collecting import Wanted, collect_answers
+from actors.training.covered import coverage
+from actors.training.draft_training import DraftTraining, halfway, trained_seconds
+from actors.training.plan import EXPECTED, AnswerRanks, LearnedFrom, Progress, Report, TrainingPlan, TrainingResult
+from actors.training.questions import TASK, Questions, prompt_of
+from actors.training.shapes import round_us, stopwatch
 from actors.training.shards import Shards
-from actors.training.start import DraftShape, draft_config, is_cut
-from actors.training.students import Students
-from actors.training.workspace import Workspace, write_whole
-from protocols.errors import ConfigError, RequestError
-from protocols.messages import ChatTurn
+from actors.training.start import DraftShape
+from actors.training.workspace import Workspace
+from protocols.errors import ConfigError
 
 APART = 8  # one prompt in 8 of a task is kept apart ...
 MOST_APART = 128  # ... and at most 128: 50 tokens each at three temperatures, an error of 0.006
-ANSWERING = 1 / 3  # of the time; the rest is training
+CHECKPOINT = 60.0  # seconds of training that an interruption loses at most
 
 Timer = Callable[[], float]
+
+
+class Kind(Protocol):
+    """What drafts of one kind have of their own."""
+
+    @property
+    def answering(self) -> float:
+        """The share of the time that goes into answers; the rest is training."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Of a batch."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """How often a batch has logits of a position, at most."""
+        ...
+
+    @property
+    def states(self) -> States | None:
+        """The target's, after they have met, where the kind reads them."""
+        ...
+
+    def meet(self, target: Target) -> str:
+        """Prepare it for answers. Returns what may be expected, in the first minute; empty: it cannot be told."""
+        ...
+
+    def shape(self, round_us: float) -> DraftShape: ...
+    def start(self, shape: DraftShape) -> str:
+        """What the first weights are."""
+        ...
+
+    def first(self, shape: DraftShape, answers: Sequence[TargetAnswer]) -> nn.Module: ...
+    def batch(self, answers: Sequence[TargetAnswer], done: float) -> TrainingBatch:
+        """``done``: the share of the training's time that is over."""
+        ...
+
+    def save(self, model: nn.Module, out: Path) -> None: ...
+    def judge(self, model: nn.Module, held: Sequence[TargetAnswer]) -> tuple[list[AnswerRanks], tuple[float, ...]]:
+        """How it reads the answers to the prompts kept apart, and how often it is right by depth, where that is
+        known."""
+        ...
+
+    def step_us(self, directory: str) -> float:
+        """Microseconds of a step of a draft on disk, as it is served."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
     """The texts of a training, and the texts that judge it."""
 
-    prompts: list[TrainingPrompt]
-    learned: list[int]  # indices of the prompts to learn from
     answers: Shards
     held: Shards  # answers to the prompts kept apart
     shape: DraftShape
@@ -54,10 +98,6 @@ class Material:
 
 def distill(plan: TrainingPlan, report: Report, timer: Timer = time.monotonic) -> TrainingResult:
     """Write the draft model directory ``plan.out``. ConfigError or ModelError in one sentence."""
-    if plan.kind == "head":
-        from actors.training.heads import HeadDistillation
-
-        return HeadDistillation(plan, report, timer).run()
     return Distillation(plan, report, timer).run()
 
 
@@ -67,129 +107,118 @@ class Distillation:
     def __init__(self, plan: TrainingPlan, report: Report, timer: Timer) -> None:
         self.plan, self.report, self.timer = plan, report, timer
         self.device = resolve_device(plan.device)
-        self.apart = kept_apart([one.task for one in plan.texts])
-        if not self.apart or len(self.apart) == len(plan.texts):
-            raise ConfigError(
-                f"of prompts so few ({len(plan.texts)}) none are left to test the draft on; give --prompts more"
-            )
-        _refuse_shape(plan)
         self.work = Workspace(plan)
-
-    @property
-    def drafter(self) -> str:
-        """The device of a drafter."""
-        return "cpu" if self.device.type == "cpu" else str(self.device)
+        self.kind = _kind(plan, self.work, self.device, report)
 
     def run(self) -> TrainingResult:
-        given = self.ask_target()
+        given, kind = self.ask_target(), self.kind
         self.report(Progress("start", f"a draft of shape {given.shape}"))
-        students = Students(self.plan, self.work, given.prompts, given.held.answers, self.drafter)
-        model = students.begin(given.shape, [given.prompts[i] for i in given.learned], given.answers.answers)
-        before = students.judge(model)
+        model = kind.first(given.shape, given.answers.answers)
+        before, _ = kind.judge(model, given.held.answers)
         learner = self.train(model, given)
         self.report(Progress("report", "reading the answers kept apart"))
-        students.save(learner.averaged, self.work.out)
-        after, step_us = students.read(self.plan.out), self.step_us(self.plan.out)
-        covered, vocabulary = head_size(model.config), int(model.config.get_text_config().vocab_size)  # type: ignore[operator,union-attr]
+        made, out = learner.averaged, self.work.out
+        kind.save(made, out)
+        after, depths = kind.judge(made, given.held.answers)
+        vocabulary = draft_vocabulary(made)
         return TrainingResult(
             shape=str(given.shape),
-            parameters=sum(p.numel() for p in learner.averaged.parameters()),
-            start=self.start(given.shape),
-            prompts=len(given.learned),
-            kept_apart=len(self.apart),
-            answers=len(given.answers.answers),
-            tokens=given.answers.tokens,
-            head=covered if covered < vocabulary else 0,
-            covered=coverage(given.held.answers, draft_vocabulary(model)),
+            parameters=sum(p.numel() for p in made.parameters()),
+            start=kind.start(given.shape),
+            material=_learned_from(given),
+            head=0 if vocabulary is None or len(vocabulary) == vocabulary.whole else len(vocabulary),
+            covered=coverage(given.held.answers, vocabulary),
             steps=learner.steps,
             seconds=learner.seconds,
             round_us=given.round_us,
-            step_us=step_us,
-            before=before,
-            after=after,
+            step_us=kind.step_us(str(out)),
+            before=sorted(before, key=_by_temperature),
+            after=sorted(after, key=_by_temperature),
+            depths=depths,
         )
-
-    def start(self, shape: DraftShape) -> str:
-        """What the draft's first weights were."""
-        if self.plan.init:
-            return "a draft"
-        return "layers of the target" if is_cut(load_config(self.plan.target), shape) else "the target's embedding"
 
     def ask_target(self) -> Material:
         """Load the target, let it decide the shape and write the answers. Its memory is free again at the end."""
-        plan, work = self.plan, self.work
+        plan, work, kind = self.plan, self.work, self.kind
         threads, spare = max(1, len(plan.cpus) - 1), plan.cpus[1:][-1:]  # a drafter has one
-        target, codec = build_target(plan.target, str(self.device), plan.dtype, 0, threads, spare)
-        if plan.init:
-            _refuse_tokenizer(plan, target)
+        target, codec = build_target(plan.target, str(self.device), "auto", 0, threads, spare)
+        expected = kind.meet(target)
         work.begin()
-        prompts = [TrainingPrompt(_tokens(one.text, codec), one.task) for one in plan.texts]
+        apart = kept_apart([one.task for one in plan.texts])
+        given = [prompt_of(one.text, codec, one.task) for one in plan.texts]
+        tests = [given[i] for i in sorted(apart)] or [prompt_of(one.text, codec, one.task) for one in plan.tests]
+        learned = [prompt for i, prompt in enumerate(given) if i not in apart]
         self.report(Progress("shape", "measuring rounds of the target"))
         took_us = round_us(target, stopwatch(self.device, threads))
-        shape = self.shape(took_us)
+        shape = kind.shape(took_us)
         if target.has_spare_cpus:
             target.use_spare_cpus(True)  # compiled layers have threads of their own; torch's would disturb them
         else:
             torch.set_num_threads(len(plan.cpus))
-        if expected := self.expected(target):
+        if expected:
             self.report(Progress(EXPECTED, expected))
         held, answers = work.shards()
         seconds, earlier = plan.minutes * 60, held.seconds + answers.seconds
-        until = (seconds + earlier + trained_seconds(work.checkpoint)) * ANSWERING  # of all runs together
-        learned = [i for i in range(len(prompts)) if i not in self.apart]
-        numbers = sorted(self.apart), learned
-        collect_answers(self.watched(target), prompts, numbers, (held, answers), until, self.report, self.timer)
+        until = (seconds + earlier + trained_seconds(work.checkpoint)) * kind.answering  # of all runs together
+        own = Questions(codec, target.info, [*given, *tests, *(one.job.prompt for one in answers.answers)])
+        asked = Wanted(learned, tests, own, kind.states)
+        collect_answers(target, asked, (held, answers), until, self.report, self.timer)
         if not held.answers or not answers.answers:
             raise ConfigError(f"the prompts leave no room for answers in the context of {plan.target}; shorten them")
         answering = held.seconds + answers.seconds - earlier
-        training_s = seconds - min(answering, seconds * ANSWERING)
-        return Material(prompts, learned, answers, held, shape, took_us, training_s)
-
-    def expected(self, target: Target) -> str:
-        """What may come of it, in the first minute; empty: it cannot be told."""
-        return ""
-
-    def watched(self, target: Target) -> Target:
-        """The target that is asked for answers."""
-        return target
-
-    def shape(self, took_us: float) -> DraftShape:
-        """The shape that was asked for, or that an earlier run has chosen, or the one by rule."""
-        plan, work = self.plan, self.work
-        if plan.shape != "auto":
-            return DraftShape.parse(plan.shape)
-        if plan.init:
-            text = load_config(plan.init).get_text_config()
-            return DraftShape(int(text.hidden_size), int(text.num_hidden_layers))
-        if not work.shape.is_file():
-            chosen = choose_shape(
-                load_config(plan.target),
-                load_tokenizer(plan.target),
-                took_us,
-                self.step_us,
-                lambda text: self.report(Progress("shape", text)),
-            )
-            write_whole(work.shape, str(chosen).encode())
-        return DraftShape.parse(work.shape.read_text())
-
-    def step_us(self, directory: str | Path) -> float:
-        """Microseconds of a draft step, as a drafter would compute it."""
-        draft = build_draft(str(directory), self.drafter, "auto", 0, 1)
-        return measure_draft(draft, stopwatch(self.device, max(1, len(self.plan.cpus) - 1)))[1]
+        return Material(answers, held, shape, took_us, seconds - min(answering, seconds * kind.answering))
 
     def train(self, model: nn.Module, given: Material) -> DraftTraining:
-        """Train until the time is over. A draft that is trained further ends halfway back to its first weights."""
+        """Train until the time is over, from the checkpoint if there is one. The rate falls towards the end. A draft
+        that is trained further ends halfway back to its first weights."""
         torch.set_num_threads(len(self.plan.cpus))
-        learner, checkpoint = DraftTraining(model, self.device), self.work.checkpoint
+        learner, checkpoint, kind = DraftTraining(model, self.device), self.work.checkpoint, self.kind
         begun = {name: weight.clone() for name, weight in learner.averaged.state_dict().items()}
-        columns = head_size(model.config)
-        seed = int(trained_seconds(checkpoint))
-        batches = epochs(given.prompts, given.answers.answers, columns, self.device, seed)
-        until = trained_seconds(checkpoint) + given.training_s
-        train(learner, batches, until, checkpoint, self.report, self.timer)
+        if checkpoint.is_file():
+            learner.load(checkpoint)
+        begin, saved, until = self.timer() - learner.seconds, learner.seconds, learner.seconds + given.training_s
+        together = groups(given.answers.answers, head_size(model.config) * kind.depth, kind.tokens)
+        for members in epochs(together, int(learner.seconds)):
+            done = (self.timer() - begin) / until
+            if done >= 1:
+                break
+            learner.step(kind.batch(members, done), done)
+            learner.seconds = self.timer() - begin
+            if learner.seconds - saved > CHECKPOINT:
+                saved = learner.seconds
+                learner.save(checkpoint)
+            text = f"step {learner.steps}, {learner.acceptance:.3f} of the tokens accepted"
+            left = max(0.0, until - learner.seconds)
+            self.report(Progress("training", text, 1 - left / until, left))
+        learner.save(checkpoint)
         if self.plan.init:
             halfway(learner.averaged, begun)
         return learner
+
+
+def _kind(plan: TrainingPlan, work: Workspace, device: torch.device, report: Report) -> Kind:
+    if plan.kind == "head":
+        from actors.training.draft_heads import DraftHeads
+
+        return DraftHeads(plan, work, device, report)
+    from actors.training.draft_models import DraftModels
+
+    return DraftModels(plan, work, device, report)
+
+
+def _by_temperature(one: AnswerRanks) -> tuple[float, str]:
+    return one.temperature, one.task
+
+
+def _learned_from(given: Material) -> LearnedFrom:
+    prompts = {one.job.prompt for one in given.answers.answers}
+    return LearnedFrom(
+        prompts=len(prompts),
+        own=sum(prompt.task == TASK for prompt in prompts),
+        answers=len(given.answers.answers),
+        tokens=given.answers.tokens,
+        kept_apart=len({one.job.prompt for one in given.held.answers}),
+    )
 
 
 def kept_apart(tasks: Sequence[str]) -> set[int]:
@@ -201,26 +230,3 @@ def kept_apart(tasks: Sequence[str]) -> set[int]:
         members = [i for i, one in enumerate(tasks) if one == task]
         apart.update(members[every - 1 :: every] or members[1:][-1:])
     return apart
-
-
-def _tokens(text: str, codec: TokenizerCodec) -> tuple[int, ...]:
-    try:
-        return tuple(codec.chat([ChatTurn("user", text)]))
-    except RequestError:  # a model without a chat template
-        return tuple(codec.encode(text))
-
-
-def _refuse_shape(plan: TrainingPlan) -> None:
-    if plan.shape == "auto":
-        return
-    if plan.init:
-        raise ConfigError(f"the draft {plan.init} has a shape already; leave --shape out, or --init")
-    config: Any = load_config(plan.target)
-    draft_config(config, DraftShape.parse(plan.shape))
-
-
-def _refuse_tokenizer(plan: TrainingPlan, target: Target) -> None:
-    if tokenizer_digest(load_tokenizer(plan.init)) != target.info.tokenizer_digest:
-        raise ConfigError(
-            f"the tokenizer of {plan.init} is not that of {plan.target}; give --init a draft of this target"
-        )

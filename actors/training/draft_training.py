@@ -16,14 +16,12 @@ from actors.engines.weights.dtypes import cpu_has_bfloat16
 from actors.training.batches import TrainingBatch
 from actors.training.losses import LEFT_OUT, blend, divergences
 from actors.training.muon import Muon
-from actors.training.plan import Progress, Report
 from protocols.errors import ConfigError
 
 MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less
 OTHERS = 1.5e-3  # AdamW's, on embeddings, norms and biases
 WIDTH = 384
 WARM_UP = 50  # steps
-CHECKPOINT = 60.0  # seconds of training that an interruption loses at most
 AVERAGED = 0.995  # of the weights' running mean, once there are a few hundred steps to average over
 FITTING_FROM = 1 / 3  # of the time: before that it cannot be told which places the draft will never fit
 
@@ -119,35 +117,6 @@ class DraftTraining:
             for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
             self.steps, self.seconds, self.acceptance = state["figures"]
-
-
-def train(
-    learner: DraftTraining,
-    batches: Iterator[TrainingBatch],
-    until: float,
-    state: Path,
-    report: Report,
-    timer: Callable[[], float],
-) -> None:
-    """Continue from the checkpoint ``state``, if there is one, and write another every minute.
-
-    ``until``: seconds of training of all runs together; the rate falls towards that."""
-    if state.is_file():
-        learner.load(state)
-    begin, saved = timer() - learner.seconds, learner.seconds
-    for batch in batches:
-        spent = timer() - begin
-        if spent >= until:
-            break
-        learner.step(batch, spent / until)
-        learner.seconds = timer() - begin
-        if learner.seconds - saved > CHECKPOINT:
-            saved = learner.seconds
-            learner.save(state)
-        text = f"step {learner.steps}, {learner.acceptance:.3f} of the tokens accepted"
-        left = max(0.0, until - learner.seconds)
-        report(Progress("training", text, 1 - left / until, left))
-    learner.save(state)
 
 
 def halfway(model: nn.Module, start: Mapping[str, torch.Tensor]) -> None:

@@ -60,23 +60,21 @@ class OnlineTrainer:
         vocabulary = self.info.vocab_size
         room = min(self.info.max_context, TOKENS)
         most = max(1, LOGITS // 4 // self._columns)  # places of one text: training holds several copies of their logits
-        prompts: list[TrainingPrompt] = []
         answers: list[TargetAnswer] = []
         tokens = 0
         for text in self._random.choices(texts, k=len(texts)):
             cut = text.text[: min(most, room - len(text.prompt))] if len(text.prompt) < room else ()
             if not cut or max(*text.prompt, *cut) >= vocabulary:
                 continue
-            answers.append(_answer(len(prompts), text, cut))
-            prompts.append(TrainingPrompt(text.prompt))
+            answers.append(_answer(text, cut))
             tokens += len(text.prompt) + len(cut)
             if tokens >= 4 * TOKENS:  # so that those of like length go together
                 break
         if not answers:
             return sum(len(text.text) for text in texts)
-        members = self._random.choice(groups(prompts, answers, self._columns, TOKENS))
-        batch = batch_of(prompts, members, CPU)
-        noise = torch.cat([self._noise(prompts[one.job.prompt], one) for one in members])[: len(batch.answers)]
+        members = self._random.choice(groups(answers, self._columns, TOKENS))
+        batch = batch_of(members, CPU)
+        noise = torch.cat([self._noise(one) for one in members])[: len(batch.answers)]
         self._learner.step_on(batch, lambda logits: self._loss(logits, batch, noise), RATE)
         return len(batch.answers)
 
@@ -89,9 +87,9 @@ class OnlineTrainer:
         share = covered.float().mean()
         return share * choice(logits[covered], tokens[covered], noise[covered], batch.temperature[covered])
 
-    def _noise(self, prompt: TrainingPrompt, answer: TargetAnswer) -> torch.Tensor:
+    def _noise(self, answer: TargetAnswer) -> torch.Tensor:
         """(places, columns of the head): the noise of the target's choices."""
-        first, places = len(prompt.tokens), len(answer.tokens)
+        first, places = len(answer.job.prompt.tokens), len(answer.tokens)
         if answer.job.temperature == 0:
             return torch.zeros(places, self._columns)
         return gumbel(answer.job.seed, list(range(first, first + places)), self._tokens)
@@ -116,8 +114,8 @@ class OnlineTrainer:
         return self._loaded[directory]
 
 
-def _answer(prompt: int, text: LoggedRequest, tokens: Sequence[int]) -> TargetAnswer:
+def _answer(text: LoggedRequest, tokens: Sequence[int]) -> TargetAnswer:
     """Its alternatives are unknown."""
-    job = Job(prompt, text.sampling.temperature, text.sampling.seed)
+    job = Job(TrainingPrompt(text.prompt), text.sampling.temperature, text.sampling.seed)
     none = np.zeros((len(tokens), 0))
     return TargetAnswer(job, np.array(tokens, dtype=np.int32), none.astype(np.int32), none.astype(np.float16))

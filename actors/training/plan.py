@@ -26,15 +26,23 @@ class Text(msgspec.Struct, frozen=True):
 class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     out: str
-    texts: tuple[Text, ...]
+    texts: tuple[Text, ...]  # prompts to learn from; some are kept apart
+    tests: tuple[Text, ...] = ()  # prompts to judge by, where there are too few for that
     kind: str = "draft"  # "draft" or "head"
     shape: str = "auto"
     init: str = ""
     minutes: float = 30
     device: str = "auto"
-    dtype: str = "auto"
     cpus: tuple[int, ...] = (0,)  # that may be used; the last one would be a drafter's
     resume: bool = False
+
+
+class LearnedFrom(msgspec.Struct, kw_only=True):
+    prompts: int
+    own: int  # of these the target wrote itself
+    answers: int
+    tokens: int  # of the answers
+    kept_apart: int  # prompts to judge by
 
 
 class TrainingResult(msgspec.Struct, kw_only=True):
@@ -43,10 +51,7 @@ class TrainingResult(msgspec.Struct, kw_only=True):
     shape: str
     parameters: int
     start: str  # what the first weights were
-    prompts: int  # to learn from
-    kept_apart: int
-    answers: int
-    tokens: int  # of the answers to learn from
+    material: LearnedFrom
     head: int  # tokens that the draft's output layer covers; 0: all
     covered: float  # share of the tokens in the answers kept apart that it covers
     steps: int

@@ -12,7 +12,7 @@ import torch
 
 from actors.engines.targets.target import Target
 from actors.models import Window, sample_tokens
-from actors.training.head import head_tokens
+from actors.training.covered import head_tokens
 from actors.training.start import HEAD, DraftShape, draft_config, empty_draft, is_cut
 from protocols.messages import Sampling
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from actors.training.answers import Job, TargetAnswer
+from actors.training.answers import Job, TargetAnswer, TrainingPrompt
 
 PER_SHARD = 32  # answers; what an interruption loses at most
 
 
 class Shards:
-    """The answers of one directory: those already there, and new ones."""
+    """The answers of one directory: those already there, and new ones. States stay on disk."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -43,28 +47,55 @@ class Shards:
         if not self._pending:
             return
         path = self._directory / f"answers-{len(self._files):06d}.npz"
-        half = path.with_suffix(".part")
-        with half.open("wb") as file:
-            np.savez(
-                file,
-                jobs=np.array([[a.job.prompt, a.job.temperature, a.job.seed] for a in self._pending]),
-                lengths=np.array([len(a.tokens) for a in self._pending]),
-                tokens=np.concatenate([a.tokens for a in self._pending]),
-                ids=np.concatenate([a.ids for a in self._pending]),
-                logprobs=np.concatenate([a.logprobs for a in self._pending]),
-                seconds=self.seconds,
-            )
-        half.replace(path)
+        mine, prompts = self._pending, [answer.job.prompt for answer in self._pending]
+        states = [answer.states for answer in mine if answer.states is not None]
+        if len(states) == len(mine):
+            _write(_states_of(path), np.concatenate(states))
+        parts = {
+            "prompts": np.concatenate([np.array(prompt.tokens, np.int32) for prompt in prompts]),
+            "tasks": np.array([prompt.task for prompt in prompts]),
+            "jobs": np.array([[len(a.job.prompt.tokens), a.job.temperature, a.job.seed] for a in mine]),
+            "lengths": np.array([len(a.tokens) for a in mine]),
+            "tokens": np.concatenate([a.tokens for a in mine]),
+            "ids": np.concatenate([a.ids for a in mine]),
+            "logprobs": np.concatenate([a.logprobs for a in mine]),
+            "seconds": np.array(self.seconds),
+        }
+        _write(path, parts)
         self._files.append(path)
-        self._pending.clear()
+        self.answers[-len(mine) :] = _read(path)
+        mine.clear()
+
+
+def _states_of(path: Path) -> Path:
+    return path.with_name(path.name.replace("answers", "states")).with_suffix(".npy")
+
+
+def _write(path: Path, content: NDArray[np.float16] | Mapping[str, NDArray[Any]]) -> None:
+    """An interruption leaves nothing, or all."""
+    half = path.with_suffix(".part")
+    with half.open("wb") as file:
+        np.savez(file, **content) if isinstance(content, Mapping) else np.save(file, content)  # type: ignore[arg-type]
+    half.replace(path)
 
 
 def _read(path: Path) -> list[TargetAnswer]:
     with np.load(path) as stored:
-        cuts = np.cumsum(stored["lengths"])[:-1]
-        parts = [np.split(stored[name], cuts) for name in ("tokens", "ids", "logprobs")]
-        found = [Job(int(prompt), float(temperature), int(seed)) for prompt, temperature, seed in stored["jobs"]]
-    return [TargetAnswer(*row) for row in zip(found, *parts, strict=True)]
+        parts = [_split(stored[name], stored["lengths"]) for name in ("tokens", "ids", "logprobs")]
+        prompts = _split(stored["prompts"], stored["jobs"][:, 0].astype(int))
+        jobs = [
+            Job(TrainingPrompt(tuple(prompt.tolist()), str(task)), float(temperature), int(seed))
+            for prompt, task, (_, temperature, seed) in zip(prompts, stored["tasks"], stored["jobs"], strict=True)
+        ]
+    found = [TargetAnswer(*row) for row in zip(jobs, *parts, strict=True)]
+    if (file := _states_of(path)).is_file():
+        states = _split(np.load(file, mmap_mode="r"), [len(answer.text) - 1 for answer in found])
+        found = [replace(answer, states=own) for answer, own in zip(found, states, strict=True)]
+    return found
+
+
+def _split(whole: NDArray[Any], lengths: Any) -> list[NDArray[Any]]:
+    return np.split(whole, np.cumsum(lengths)[:-1])
 
 
 def _seconds(path: Path) -> float:

@@ -40,11 +40,6 @@ class Workspace:
         return self._folder / f"head-{size}.npy"
 
     @property
-    def features(self) -> Path:
-        """The target's states of each text, for a head."""
-        return self._folder / "states"
-
-    @property
     def shape(self) -> Path:
         return self._folder / "shape"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,7 +27,7 @@ from protocols.errors import ConfigError
     "--prompts",
     multiple=True,
     metavar="FILE",
-    help="JSONL suite, or text with one prompt per line; may be repeated  [the built-in suite]",
+    help="JSONL suite, or text with one prompt per line; may be repeated  [the target asks itself]",
 )
 @click.option(
     "--kind",
@@ -55,22 +57,11 @@ from protocols.errors import ConfigError
 @click.option("--device", default="auto", metavar="TEXT", help="torch device: auto, cpu, cuda, cuda:1 …  [auto]")
 @click.option("--resume", is_flag=True, help="go on in --out, for --minutes more")
 @json_option
-def distill(
-    target: str,
-    out: str,
-    prompts: tuple[str, ...],
-    kind: str,
-    shape: str,
-    init: str,
-    minutes: float,
-    device: str,
-    resume: bool,
-    as_json: bool,
-) -> None:
+def distill(prompts: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Make a draft model out of what a target writes.
 
-    The target answers the prompts, greedy and sampled, for a third of the time; a small model that begins with weights
-    of the target learns its distributions for the rest. Prompts like the target's later ones serve best.
+    The target answers the prompts, and questions of its own, greedy and sampled. A small model that begins with weights
+    of the target learns its distributions. Prompts like the target's later ones serve best.
     Some are kept apart: DIR/README.md says how often the draft agrees with the target's answers to them. After Ctrl-C
     or a crash the same command with --resume goes on.
 
@@ -79,47 +70,44 @@ def distill(
               duoactor up --target my/model --draft draft
               duoactor distill --target my/model --kind head --out head
     """
-    if kind == "head" and (shape != "auto" or init):
+    own_shape = flags["shape"] == "auto" and not flags["init"]
+    if flags["kind"] == "head" and not own_shape:
         raise click.UsageError("a head has the target's width and begins anew: leave --shape and --init out")
     from actors.training.distill import distill as train
 
-    plan = TrainingPlan(
-        target=config.resolve_model(target, "target"),
-        out=out,
-        texts=tuple(text for file in prompts or (BUILTIN,) for text in _texts(file)),
-        kind=kind,
-        shape=shape,
-        init=config.resolve_model(init, "draft", "--init") if init else "",
-        minutes=minutes,
-        device=device,
-        cpus=available_cpus(),
-        resume=resume,
-    )
+    plan = _plan(prompts, flags)
     if (told := busy(len(plan.cpus))) is not None:
-        choose = ", or choose the --shape yourself" if shape == "auto" and not init else ""
+        choose = ", or choose the --shape yourself" if own_shape else ""
         click.echo(f"duoactor: {told}{choose}", err=True)
     spinner = render.Spinner(sys.stderr)
-
-    def report(at: Progress) -> None:
-        if at.phase == EXPECTED:
-            spinner.show("")
-            click.echo(f"duoactor: {at.text}", err=True)
-            return
-        over = "" if at.share is None else f" {at.share:.0%}"
-        left = "" if at.seconds_left is None else f", {render.duration(at.seconds_left * 1000)} left"
-        spinner.show(f"{at.phase}{over}: {at.text}{left}")
-
     spinner.show(f"loading {render.model_name(plan.target)} …")
     try:
-        result = train(plan, report)
+        result = train(plan, lambda at: _show(spinner, at))
     except KeyboardInterrupt:
         spinner.show("")
-        if Path(out).exists():
+        if Path(plan.out).exists():
             click.echo("duoactor: interrupted; the same command with --resume goes on", err=True)
         raise
     finally:
         spinner.show("")
     _tell(plan, result, as_json)
+
+
+def _plan(prompts: Sequence[str], flags: dict[str, Any]) -> TrainingPlan:
+    init = flags["init"] and config.resolve_model(flags["init"], "draft", "--init")
+    resolved = {"target": config.resolve_model(flags["target"], "target"), "init": init, "cpus": available_cpus()}
+    texts = tuple(text for file in prompts for text in _texts(file))
+    return TrainingPlan(**flags | resolved, texts=texts, tests=tuple(_texts(BUILTIN)))
+
+
+def _show(spinner: render.Spinner, at: Progress) -> None:
+    if at.phase == EXPECTED:
+        spinner.show("")
+        click.echo(f"duoactor: {at.text}", err=True)
+        return
+    over = "" if at.share is None else f" {at.share:.0%}"
+    left = "" if at.seconds_left is None else f", {render.duration(at.seconds_left * 1000)} left"
+    spinner.show(f"{at.phase}{over}: {at.text}{left}")
 
 
 def _tell(plan: TrainingPlan, result: TrainingResult, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from actors.engines.build import build_draft, build_target
 from actors.engines.drafts.replay import replay_draft
 from actors.engines.weights.loading import load_config
 from actors.records import LoggedRequest
-from actors.training import collecting, head
+from actors.training import answers as writing
+from actors.training import covered, draft_models
 from actors.training import distill as training
 from actors.training.answers import TargetAnswer, TrainingPrompt, jobs, write_answers
 from actors.training.batches import batch_of
@@ -98,7 +100,8 @@ def test_what_is_learned_raises_the_agreement(tmp_path: Path):
     target, _ = build_target(target_of("llama", tmp_path / "target"), "cpu", "float32", 0, 1)
     prompts = [TrainingPrompt((i, 2 * i, 3 * i), "words") for i in range(3, 11)]
     answers: list[TargetAnswer] = []
-    write_answers(target, prompts, islice(jobs(8), 16), answers.append, lambda: True, longest=16)
+    wanted = (replace(job, longest=16) for job in islice(jobs(prompts), 16))
+    write_answers(target, wanted, answers.append, lambda: True, target.info.eos_token_ids)
     assert {len(answer.tokens) for answer in answers} <= set(range(1, 17)) and len(answers) == 16
     torch.manual_seed(0)
     device = torch.device("cpu")
@@ -108,7 +111,7 @@ def test_what_is_learned_raises_the_agreement(tmp_path: Path):
         logits = batch.logits(learner.averaged)
         return float((logits.argmax(-1) == batch.answers)[batch.temperature == 0].float().mean())
 
-    batch = batch_of(prompts, answers, device)
+    batch = batch_of(answers, device)
     before = agreement()
     for step in range(60):
         learner.step(batch, step / 60)
@@ -134,7 +137,7 @@ def interrupted(plan: TrainingPlan, phase: str, share: float, step: int = 3) -> 
 def test_a_run_that_goes_on_after_an_interruption_divides_its_time_as_one_without(
     phase: str, share: float, before: int, minutes: int, step: int, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(collecting, "LONGEST", 8)
+    monkeypatch.setattr(writing, "LONGEST", 8)
     target_of("llama", tmp_path / "target")
     interrupted(plan_of(tmp_path, minutes=before), phase, share, step)
     held, earlier = shards_of(tmp_path)
@@ -151,10 +154,11 @@ def test_a_run_that_goes_on_after_an_interruption_divides_its_time_as_one_withou
 
 
 def test_a_finished_draft_that_is_trained_on_gets_more_answers_as_well(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(collecting, "LONGEST", 8)
+    monkeypatch.setattr(writing, "LONGEST", 8)
     target_of("llama", tmp_path / "target")
     first, second = (made(plan_of(tmp_path, minutes=2 + 2 * again, resume=again), 1) for again in (False, True))
-    assert second.answers > first.answers and second.steps > first.steps and second.seconds > first.seconds
+    assert second.material.answers > first.material.answers
+    assert second.steps > first.steps and second.seconds > first.seconds
 
 
 def test_a_run_is_resumed_as_what_it_was(tmp_path: Path):
@@ -166,8 +170,6 @@ def test_a_run_is_resumed_as_what_it_was(tmp_path: Path):
 
 def test_a_training_that_cannot_work_is_refused_in_one_sentence_and_leaves_no_directory(tmp_path: Path):
     target_of("llama", tmp_path / "target")
-    with pytest.raises(ConfigError, match=r"of prompts so few \(1\) none are left to test the draft on"):
-        made(plan_of(tmp_path, texts=(Text("words", "w3"),)))
     with pytest.raises(ConfigError, match="holds no training to resume"):
         made(plan_of(tmp_path, resume=True))
     with pytest.raises(ModelError):
@@ -223,10 +225,26 @@ def test_after_ctrl_c_the_command_says_how_to_go_on(tmp_path: Path, capsys, monk
 
 def test_a_shape_that_was_chosen_stays_when_another_would_be_now(tmp_path: Path, monkeypatch):
     target_of("llama", tmp_path / "target")
-    monkeypatch.setattr(training, "choose_shape", lambda *_: DraftShape(64, 1))
+    monkeypatch.setattr(draft_models, "choose_shape", lambda *_: DraftShape(64, 1))
     assert made(plan_of(tmp_path, shape="auto")).shape == "64x1"
-    monkeypatch.setattr(training, "choose_shape", lambda *_: DraftShape(64, 2))
+    monkeypatch.setattr(draft_models, "choose_shape", lambda *_: DraftShape(64, 2))
     assert made(plan_of(tmp_path, shape="auto", resume=True)).shape == "64x1"
+
+
+def test_a_target_without_prompts_asks_itself_and_is_judged_by_others(tmp_path: Path, monkeypatch):
+    """The tiny target has no chat template: its own prompts are beginnings of texts."""
+    monkeypatch.setattr(writing, "LONGEST", 8)
+    target_of("llama", tmp_path / "target")
+    tests = tuple(Text("words", f"w{i} w5") for i in range(3, 9))
+    result = made(plan_of(tmp_path, texts=(), tests=tests, minutes=3), 1)
+    held, shards = shards_of(tmp_path)
+    prompts = {one.job.prompt for one in shards.answers}
+    assert result.material.prompts == len(prompts) == result.material.own > 3
+    assert {one.job.temperature for one in shards.answers} == {0.0, 0.6, 1.0}
+    assert {one.job.prompt.task for one in held.answers} == {"words"} and result.after
+    assert not prompts & {one.job.prompt for one in held.answers}
+    again = made(plan_of(tmp_path, texts=(), tests=tests, minutes=3, resume=True), 1)
+    assert again.material.own > result.material.own
 
 
 def test_of_every_task_some_prompts_are_kept_apart():
@@ -251,8 +269,8 @@ def test_a_draft_that_is_trained_on_keeps_some_of_what_it_was(tmp_path: Path):
 @pytest.fixture
 def small_heads(monkeypatch):
     """As if a vocabulary of 160 tokens were a large one."""
-    monkeypatch.setattr(head, "LEAST", 40)
-    monkeypatch.setattr(head, "MOST", 40)
+    monkeypatch.setattr(covered, "LEAST", 40)
+    monkeypatch.setattr(covered, "MOST", 40)
 
 
 @pytest.mark.parametrize(("family", "shape"), [("llama-tied", "64x2"), ("qwen2", "auto")])
@@ -285,7 +303,7 @@ def test_of_a_large_vocabulary_the_head_covers_what_the_target_says_most(family,
 def test_a_draft_with_a_whole_head_keeps_it(tmp_path: Path, monkeypatch):
     target_of("llama", tmp_path / "target")
     made(plan_of(tmp_path, out=str(tmp_path / "first")))
-    monkeypatch.setattr(head, "LEAST", 40)
-    monkeypatch.setattr(head, "MOST", 40)
+    monkeypatch.setattr(covered, "LEAST", 40)
+    monkeypatch.setattr(covered, "MOST", 40)
     again = made(plan_of(tmp_path, shape="auto", init=str(tmp_path / "first")))
     assert again.head == 0 and "output layer covers" not in card(plan_of(tmp_path), again)

@@ -2,6 +2,7 @@
 trained, written, and loaded as any other."""
 
 import copy
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -41,9 +42,10 @@ def test_a_draft_of_each_family_is_cut_trained_and_loaded(name: str, tmp_path: P
     before = copy.deepcopy(learner.averaged.state_dict())
     target = Target(engine_of(model), 8, ROWS)
     answers: list[TargetAnswer] = []
-    write_answers(target, PROMPTS, islice(jobs(len(PROMPTS)), 2 * len(PROMPTS)), answers.append, lambda: True, 8)
+    wanted = (replace(job, longest=8) for job in islice(jobs(PROMPTS), 2 * len(PROMPTS)))
+    write_answers(target, wanted, answers.append, lambda: True, target.info.eos_token_ids)
     assert len(answers) == 2 * len(PROMPTS)
-    accepted = learner.step(batch_of(PROMPTS, answers, CPU), 0.5)
+    accepted = learner.step(batch_of(answers, CPU), 0.5)
     assert 0.0 <= accepted <= 1.0
     after = learner.averaged.state_dict()
     assert all(weight.isfinite().all() for weight in after.values())

@@ -12,10 +12,10 @@ from actors.engines.heads.build import build_head
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Leaf
-from actors.training.answers import Job, TargetAnswer, TrainingPrompt
+from actors.training.answers import Job, TrainingPrompt, write_answers
 from actors.training.distill import distill
+from actors.training.draft_heads import head_batch, taps_of
 from actors.training.head_student import first_head, save_head
-from actors.training.heads import Features, Watched, head_batch, taps_of
 from actors.training.plan import EXPECTED, Progress, Text, TrainingPlan
 from duoactor.cli import main
 from protocols.errors import ConfigError
@@ -49,24 +49,24 @@ def text_of(target, prompt, count, **options):
     return handle, text
 
 
+def answers_with_states(target, jobs):
+    answers = []
+    write_answers(target, iter(jobs), answers.append, lambda: True, frozenset(), target.keep_states(taps_of(3)))
+    return answers
+
+
 def test_a_served_head_proposes_what_it_did_in_training(tmp_path):
     ids = np.sort(np.random.default_rng(0).permutation(VOCAB)[:50])
     head = first_head(make("llama"), ids).eval()
-    target = served(make("llama"))
-    features = Features(tmp_path / "states")
-    watched = Watched(target, features, taps_of(3))
-    prompt = some_prompt(30)
-    handle, text = text_of(watched, prompt, 9)
-    watched.close(handle)
-    tokens = np.array(text[30:], np.int32)
-    answer = TargetAnswer(Job(0, 0.0, 0), tokens, np.zeros((9, 4), np.int32), np.zeros((9, 4), np.float16))
-    batch = head_batch([TrainingPrompt(tuple(prompt))], [answer], features, CPU)
+    target, prompt = served(make("llama")), some_prompt(30)
+    [answer] = answers_with_states(target, [Job(TrainingPrompt(tuple(prompt)), 0.0, 0, longest=9)])
+    batch = head_batch([answer], CPU)
     with torch.inference_mode():
         steps = head(batch.tokens, batch.states, batch.kept, batch.mask)
     save_head(head, tmp_path / "head", "target")
     draft = build_head(str(tmp_path / "head"), target, "target")
-    other, again = text_of(target, prompt, 6, cache_salt="another")
-    assert again[:36] == text[:36]
+    other, text = text_of(target, prompt, 8, cache_salt="another")
+    assert text[:36] == answer.text[:36]
     mirror = draft.open(text[:36], 30, GREEDY)
     draft.follow(mirror, other)
     [top] = draft.expand([Leaf(mirror, text[35], (), is_root=True)])
@@ -78,30 +78,16 @@ def test_a_served_head_proposes_what_it_did_in_training(tmp_path):
         assert found.tokens[0] == int(ids[places[0]])
 
 
-def test_states_of_a_cached_beginning_are_those_of_the_text_that_computed_it(tmp_path):
-    features = Features(tmp_path)
-    watched = Watched(served(make("llama")), features, taps_of(3))
-    prompt = some_prompt(80)
-    texts = []
-    for _ in range(2):
-        handle, text = text_of(watched, prompt, 5)
-        watched.close(handle)
-        texts.append(text)
-        found = features.of(text)
-        assert len(found) == len(text) - 1
-    with torch.inference_mode():
-        states = make("llama")(torch.tensor([texts[1][:-1]]), output_hidden_states=True).hidden_states
-    expected = torch.cat([states[layer][0] for layer in taps_of(3)], 1)
-    torch.testing.assert_close(torch.from_numpy(np.array(found)).float(), expected, rtol=2e-2, atol=2e-2)
-
-
-def test_texts_that_are_written_together_all_keep_their_states(tmp_path):
-    watched = Watched(served(make("llama")), features := Features(tmp_path), taps_of(3))
-    prompts = [[*some_prompt(60), 5 + n] for n in range(3)]
-    begun = [text_of(watched, prompt, 5) for prompt in prompts]
-    for handle, _ in begun:
-        watched.close(handle)
-    assert [len(features.of(text)) for _, text in begun] == [len(text) - 1 for _, text in begun]
+def test_answers_that_begin_alike_all_have_the_states_of_their_whole_texts():
+    prompts = [TrainingPrompt((*some_prompt(80), 5 + n)) for n in range(2)]
+    answers = answers_with_states(served(make("llama")), [Job(one, 0.0, n, 8) for one in prompts for n in range(2)])
+    assert len(answers) == 4
+    model = make("llama")
+    for answer in answers:
+        with torch.inference_mode():
+            states = model(torch.tensor([answer.text[:-1]]), output_hidden_states=True).hidden_states
+        expected = torch.cat([states[layer][0] for layer in taps_of(3)], 1)
+        torch.testing.assert_close(torch.from_numpy(answer.states).float(), expected, rtol=2e-2, atol=2e-2)
 
 
 def test_a_head_is_distilled_resumed_and_served(tmp_path, capsys):

@@ -15,11 +15,11 @@ from transformers import LlamaConfig
 from actors.engines.weights.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
 from actors.training.answers import TOP, Job, TargetAnswer, TrainingPrompt, jobs
 from actors.training.batches import batch_of, groups
+from actors.training.covered import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
 from actors.training.draft_training import halfway
-from actors.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
 from actors.training.losses import blend, divergences
 from actors.training.muon import Muon, orthogonal
-from actors.training.plan import AnswerRanks, TrainingResult
+from actors.training.plan import AnswerRanks, LearnedFrom, TrainingResult
 from actors.training.shapes import CUT_STEPS, STEPS, choose_shape, narrower, stopwatch
 from actors.training.shards import PER_SHARD, Shards
 from actors.training.start import DraftShape, chosen_layers, draft_config, first_draft
@@ -106,15 +106,22 @@ def test_models_that_compute_with_one_thread_are_measured_in_its_own_time():
     assert stopwatch(torch.device("cpu"), 3) is stopwatch(torch.device("cuda"), 1) is time.perf_counter
 
 
-def answer(job: Job, length: int) -> TargetAnswer:
+def answer(job: Job, length: int, width: int = 0) -> TargetAnswer:
     table = np.arange(length * TOP).reshape(length, TOP)
-    return TargetAnswer(job, np.arange(length, dtype=np.int32), table.astype(np.int32), (-table / 8).astype(np.float16))
+    states = np.random.default_rng(length).normal(size=(len(job.prompt.tokens) + length - 1, width)).astype(np.float16)
+    tokens, ids, logprobs = np.arange(length, dtype=np.int32), table.astype(np.int32), (-table / 8).astype(np.float16)
+    return TargetAnswer(job, tokens, ids, logprobs, states if width else None)
 
 
-def test_answers_come_back_from_disk_and_a_half_written_file_is_not_one(tmp_path: Path):
+def prompts_of(count: int) -> list[TrainingPrompt]:
+    return [TrainingPrompt((5, number), "words") for number in range(count)]
+
+
+@pytest.mark.parametrize("width", [0, 6])
+def test_answers_come_back_from_disk_and_a_half_written_file_is_not_one(width: int, tmp_path: Path):
     shards = Shards(tmp_path)
-    for index, job in enumerate(islice(jobs(3), PER_SHARD + 2)):
-        shards.add(answer(job, 1 + index % 3), seconds=index / 2)
+    for index, job in enumerate(islice(jobs(prompts_of(3)), PER_SHARD + 2)):
+        shards.add(answer(job, 1 + index % 3, width), seconds=index / 2)
     stored = Shards(tmp_path)
     assert (len(stored.answers), stored.seconds) == (PER_SHARD, (PER_SHARD - 1) / 2)  # the last two are pending
     shards.flush()
@@ -122,16 +129,18 @@ def test_answers_come_back_from_disk_and_a_half_written_file_is_not_one(tmp_path
     again = Shards(tmp_path)
     assert (again.done, again.tokens, again.seconds) == (shards.done, shards.tokens, shards.seconds)
     for one, other in zip(again.answers, shards.answers, strict=True):
+        assert one.job == other.job and one.job.prompt.task == "words"
         assert np.array_equal(one.tokens, other.tokens) and np.array_equal(one.logprobs, other.logprobs)
+        assert (one.states is None) == (not width) and np.array_equal(one.states, other.states)
 
 
 def test_batches_of_texts_of_all_lengths_have_few_sizes():
     """What a library compiles for each size made a training grow until it was killed."""
-    random, prompts, answers = np.random.default_rng(0), list[TrainingPrompt](), list[TargetAnswer]()
-    for index in range(400):
-        prompts.append(TrainingPrompt(tuple(range(1, 1 + int(random.integers(2, 200))))))
-        answers.append(answer(Job(index, 0.0, 0), int(random.integers(8, 257))))
-    found = [batch_of(prompts, members, torch.device("cpu")) for members in groups(prompts, answers, 8192)]
+    random, answers = np.random.default_rng(0), list[TargetAnswer]()
+    for _ in range(400):
+        prompt = TrainingPrompt(tuple(range(1, 1 + int(random.integers(2, 200)))))
+        answers.append(answer(Job(prompt, 0.0, 0), int(random.integers(8, 257))))
+    found = [batch_of(members, torch.device("cpu")) for members in groups(answers, 8192)]
     assert len(found) > 20
     assert len({(one.tokens.shape, one.kept) for one in found}) < 15
     assert {len(one.answers) % 64 for one in found} == {0}
@@ -140,15 +149,15 @@ def test_batches_of_texts_of_all_lengths_have_few_sizes():
 
 
 def test_each_prompt_is_answered_greedily_once_and_sampled_again_and_again():
-    first = list(islice(jobs(2), 8))
-    assert [(job.prompt, job.temperature) for job in first] == [
+    first = list(islice(jobs(prompts_of(2)), 8))
+    assert [(job.prompt.tokens[1], job.temperature) for job in first] == [
         (0, 0.0), (0, 1.0), (1, 0.0), (1, 0.6), (0, 0.6), (1, 1.0), (0, 1.0), (1, 0.6),
     ]  # fmt: skip
-    assert len(set(islice(jobs(2), 100))) == 100
+    assert len(set(islice(jobs(prompts_of(2)), 100))) == 100
 
 
 def test_of_more_prompts_than_there_is_time_for_half_of_the_answers_are_sampled():
-    first = [job.temperature for job in islice(jobs(1000), 100)]
+    first = [job.temperature for job in islice(jobs(prompts_of(1000)), 100)]
     assert (first.count(0.0), first.count(1.0), first.count(0.6)) == (50, 25, 25)
 
 
@@ -157,9 +166,9 @@ def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Trainin
         [AnswerRanks(temperature=0.0, task="a", ranks=tuple(ranks)) for ranks in read] for read in ((before,), (after,))
     )
     return TrainingResult(
-        shape="64x1", parameters=0, start=init or "layers of the target", prompts=2, kept_apart=1, answers=1, tokens=1,
-        head=0, covered=1.0, steps=1, seconds=1.0, round_us=10_000.0, step_us=100.0, before=next(texts),
-        after=next(texts),
+        shape="64x1", parameters=0, start=init or "layers of the target",
+        material=LearnedFrom(prompts=2, own=0, answers=1, tokens=1, kept_apart=1), head=0, covered=1.0, steps=1,
+        seconds=1.0, round_us=10_000.0, step_us=100.0, before=next(texts), after=next(texts),
     )  # fmt: skip
 
 
@@ -239,20 +248,20 @@ def test_a_head_of_a_large_vocabulary_takes_no_longer_than_the_layers():
 def test_the_head_covers_what_the_target_says_or_might_have_said():
     said = np.array([9, 9, 4], dtype=np.int32)
     ids = np.array([[9, 5], [9, 8], [4, 5]], dtype=np.int32)
-    one = TargetAnswer(Job(0, 1.0, 0), said, ids, np.log([[0.5, 0.5], [0.99, 0.01], [0.5, 0.5]]).astype(np.float16))
-    prompts = [TrainingPrompt((7, 7, 7))]
-    assert most_frequent(prompts, [one], 3, 12).tolist() == [4, 7, 9]
-    assert most_frequent(prompts, [one], 5, 12).tolist() == [4, 5, 7, 8, 9]
-    assert most_frequent(prompts, [one], 7, 12).tolist() == [0, 1, 4, 5, 7, 8, 9]
+    job = Job(TrainingPrompt((7, 7, 7)), 1.0, 0)
+    one = TargetAnswer(job, said, ids, np.log([[0.5, 0.5], [0.99, 0.01], [0.5, 0.5]]).astype(np.float16))
+    assert most_frequent([one], 3, 12).tolist() == [4, 7, 9]
+    assert most_frequent([one], 5, 12).tolist() == [4, 5, 7, 8, 9]
+    assert most_frequent([one], 7, 12).tolist() == [0, 1, 4, 5, 7, 8, 9]
     assert coverage([one], None) == 1.0
     assert coverage([one], DraftVocabulary(np.array([3, 9]), 12)) == pytest.approx(2 / 3)
 
 
 def test_the_head_of_a_training_stays_what_it_was_when_answers_are_added(tmp_path: Path):
-    one, more = answer(Job(0, 0.0, 0), 3), [TrainingPrompt((3000,) * 9)]
-    first = kept_most_frequent(tmp_path / "head.npy", [], [one], 20, 4000)
-    again = kept_most_frequent(tmp_path / "head.npy", more, [one], 20, 4000)
-    assert first.tolist() == again.tolist() != most_frequent(more, [one], 20, 4000).tolist()
+    one, more = answer(Job(prompts_of(1)[0], 0.0, 0), 3), answer(Job(TrainingPrompt((3000,) * 9), 0.0, 0), 3)
+    first = kept_most_frequent(tmp_path / "head.npy", [one], 20, 4000)
+    again = kept_most_frequent(tmp_path / "head.npy", [one, more], 20, 4000)
+    assert first.tolist() == again.tolist() != most_frequent([one, more], 20, 4000).tolist()
 
 
 def test_weights_that_are_mixed_keep_the_map():

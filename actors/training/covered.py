@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
-from actors.training.answers import TargetAnswer, TrainingPrompt
+from actors.training.answers import TargetAnswer
 
 MOST = 32_768  # FR-Spec (arXiv 2502.14856) and EAGLE-3 keep as many of 128,000
 LEAST = 8_192  # however small the draft is, because fewer do not make most of a text
@@ -28,17 +28,15 @@ def head_tokens(config: Any) -> int:
     return size if whole > 2 * size else whole
 
 
-def most_frequent(
-    prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], size: int, vocabulary: int
-) -> NDArray[np.int64]:
-    """The ``size`` most frequent tokens of prompts and answers, ascending.
+def most_frequent(answers: Sequence[TargetAnswer], size: int, vocabulary: int) -> NDArray[np.int64]:
+    """The ``size`` most frequent tokens of answers and their prompts, ascending.
 
     At each position of an answer all of the target's alternatives count by their probability, so that tokens which
     it could have written count as well. Of tokens that never occur, lower ids come first: they were merged earlier.
     """
     seen = np.zeros(vocabulary)
-    for prompt in prompts:
-        seen += np.bincount(prompt.tokens, minlength=vocabulary)
+    for prompt in {answer.job.prompt.tokens for answer in answers}:
+        seen += np.bincount(prompt, minlength=vocabulary)
     for answer in answers:
         seen += np.bincount(answer.tokens, minlength=vocabulary)
         likely = np.exp(answer.logprobs.astype(np.float64)).ravel()
@@ -46,14 +44,12 @@ def most_frequent(
     return np.sort(np.argsort(-seen, kind="stable")[:size])
 
 
-def kept_most_frequent(
-    file: Path, prompts: Sequence[TrainingPrompt], answers: Sequence[TargetAnswer], size: int, vocabulary: int
-) -> NDArray[np.int64]:
+def kept_most_frequent(file: Path, answers: Sequence[TargetAnswer], size: int, vocabulary: int) -> NDArray[np.int64]:
     """:func:`most_frequent`, saved in ``file``; if that exists, because a training is resumed, it is read instead."""
     if not file.is_file():
         half = file.with_suffix(".part")
         with half.open("wb") as opened:
-            np.save(opened, most_frequent(prompts, answers, size, vocabulary))
+            np.save(opened, most_frequent(answers, size, vocabulary))
         half.replace(file)
     ids: NDArray[np.int64] = np.load(file)
     return ids
