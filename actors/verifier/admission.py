@@ -1,6 +1,6 @@
 """Admits requests, or refuses them with a sentence, and ends them.
 
-Texts are tokenized on a thread of their own, so that they delay no other stream's round.
+Long texts are tokenized on a thread of their own, so that they delay no other stream's round.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +19,7 @@ from actors.verifier.budgets import first_plan
 from actors.verifier.context import Context
 from actors.verifier.leases import Leases
 from actors.verifier.loans import Loan
-from actors.verifier.preparation import Prepared, prepare
+from actors.verifier.preparation import Prepared, is_short, prepare
 from actors.verifier.sources.grammar import Grammars
 from actors.verifier.state import ClientPeer
 from actors.verifier.streams import Delivery, Stage, Stream, Times, Transcript
@@ -72,7 +73,10 @@ class Admission:
         decode = self._decoders[message.sampling.skip_special_tokens]
         equipment = self.context.equipment
         job = partial(prepare, equipment.codec, decode, equipment.model.info, self.grammars, message)
-        equipment.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
+        if is_short(message):  # it must not wait for a long one
+            self._prepared(arrival, _done(job))
+        else:
+            equipment.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
 
     def _make_way(self, peer: bytes, message: Generate) -> None:
         """End the request of the same id that this one resumes, if there is one. Raises RequestError if the message
@@ -258,3 +262,13 @@ class Admission:
             if visible(one.client)
         )
         return (*(request.report() for request in self.state.requests if visible(request.client)), *arriving)
+
+
+def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:
+    """Run a job at once; its result or exception as a future that is done."""
+    future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
+    try:
+        future.set_result(job())
+    except Exception as error:
+        future.set_exception(error)
+    return future
