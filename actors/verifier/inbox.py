@@ -58,7 +58,6 @@ class Inbox:
         self._cpu_timer = time.thread_time if self._timer is time.perf_counter else self._timer
         self._decoder = wire.Decoder(ToVerifier)
         self.handled = 0  # messages so far
-        self.spent_s = 0.0  # on messages; the loop sets it to 0
 
     async def run(self) -> None:
         while True:
@@ -96,9 +95,7 @@ class Inbox:
         self.handled += 1
         begin = self._cpu_timer()
         self.receive(peer, frames)
-        spent_s = self._cpu_timer() - begin
-        self.floods.charge(peer, spent_s, self._timer())
-        self.spent_s += spent_s
+        self.floods.charge(peer, self._cpu_timer() - begin, self._timer())
         return True
 
     def receive(self, peer: bytes, frames: Sequence[bytes]) -> None:

@@ -87,7 +87,6 @@ class Verifier:
         self.scheduler = Scheduler(context, self.sources, room, self.admission, faults)
         self.inbox = Inbox(context, listener, self.peers, self._routes(remote))
         self._begun = clock()  # when this round began; a wait for drafts is a part of it
-        self._aside_s = 0.0  # of this round, on what drafts save none of
 
     def _routes(self, remote: Remote) -> Routes:
         """Which role sends a message, and what takes it."""
@@ -153,9 +152,9 @@ class Verifier:
         def undisturbed() -> bool:
             nonlocal messages_s
             if not self.compute.overlaps:  # the event loop, which waits for the forward, does not read
-                before = self.inbox.spent_s
+                before = timer()
                 self.inbox.read()
-                messages_s += self.inbox.spent_s - before
+                messages_s += timer() - before
             return self.inbox.handled == handled
 
         def work() -> Computed:
@@ -170,11 +169,7 @@ class Verifier:
         if self.compute.overlaps:
             self.scheduler.prepare(batch)
         self.outbox.flush()
-        begun = self.clock()
         self.context.library.read()
-        self._aside_s += self.clock() - begun
-        if self.compute.overlaps:
-            self._take_aside()  # it makes the round no longer
 
     def _learn(self, done: Round) -> None:
         """All observers learn from one record."""
@@ -192,14 +187,8 @@ class Verifier:
     def _took_us(self) -> float:
         """Microseconds of the round that ends now."""
         ended = self.clock()
-        took_us, self._begun = (ended - self._begun - self._take_aside()) * 1e6, ended
+        took_us, self._begun = (ended - self._begun) * 1e6, ended
         return took_us
-
-    def _take_aside(self) -> float:
-        """Seconds since the last call that went into messages and into reading finished texts. They come with requests,
-        not with rounds: they would make the round look longer than it was."""
-        spent_s, self.inbox.spent_s, self._aside_s = self.inbox.spent_s + self._aside_s, 0.0, 0.0
-        return spent_s
 
     def _share_cpus(self) -> None:
         """While no drafter works, the target also computes on the CPUs that drafters have on this machine."""
@@ -221,7 +210,6 @@ class Verifier:
             self.wake.clear()
         if not self.state.requests.decoding:
             self._begun = self.clock()
-            self._take_aside()
 
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class Round:
     steps: int  # forwards that there were
     forward_us: float  # of all of them together
     prompt_us: float  # of ``forward_us``, the prompt's part
-    own_us: float  # from the last round's end to this one's, without messages and without the prompt
+    own_us: float  # from the last round's end to this one's, without the prompt
     waited_us: float  # of ``own_us``, before the forward: sources that drafted, and drafters that were waited for
     whole_piece: bool  # whether the piece had as many rows as were asked for
     tokens: int

@@ -17,7 +17,6 @@ from actors.verifier.rounds import Group, Part, Round
 PRIOR, PRIOR_WEIGHT = 1.2, 8.0  # of a source of which nothing is known, in rounds
 GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
 BORROWED = 16.0  # rounds that a stream's kind counts for: the variance of rounds over that between texts
-SETTLED = 4  # looks after which a source that pays is no longer on probation
 SURE = 3.0  # standard errors by which a kind must be below
 MAX_KNOWN = 1024  # pairs of source and kind
 
@@ -84,8 +83,7 @@ class Trial:
         if self._fresh < self.stakes.look:
             return False
         if expected >= self.stakes.pays:
-            if self._fresh >= SETTLED * self.stakes.look:
-                self.backoff.succeed()
+            self.backoff.succeed()
             return False
         self._fresh = 0.0
         self.backoff.rest(now)
