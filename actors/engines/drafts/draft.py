@@ -36,7 +36,7 @@ class LeafBatch(FlatBatch):
 class Draft:
     """A :class:`actors.models.DraftModel`. One compute thread owns it."""
 
-    kind = Mirror
+    kind: type[Mirror] = Mirror
     first_row = 0  # the first token that it computes
 
     def __init__(self, engine: DraftEngine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:

@@ -6,7 +6,8 @@ of its tokens the target would choose. Some kinds also say how a token depends o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +25,11 @@ from actors.models import Expansion, Leaf
 class AheadMirror(HeadMirror):
     __slots__ = ("ahead", "ahead_of")
 
-    ahead: Sequence[tuple[Tensor, Tensor]]  # at each place behind the root: logits, and what they are made of
-    ahead_of: int  # tokens of the text behind which they are
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # at each place behind the root: logits, and the states behind them; of a text of so many tokens
+        self.ahead: Sequence[tuple[Tensor, Tensor]] = ()
+        self.ahead_of = 0
 
 
 class AheadDraft(HeadDraft):
@@ -42,9 +46,9 @@ class AheadDraft(HeadDraft):
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         """See :class:`actors.models.DraftModel`."""
-        stale = [leaf.handle for leaf in leaves if leaf.is_root or self._is_stale(leaf.handle)]
-        if stale:
-            self._look_ahead(dict.fromkeys(stale))
+        texts = {leaf.handle: self._mirrors[leaf.handle] for leaf in leaves}
+        roots = {leaf.handle for leaf in leaves if leaf.is_root}
+        self._look_ahead({one: m for one, m in texts.items() if one in roots or m.ahead_of != m.length})
         rows: list[Row] = []
         found: list[tuple[Tensor, Tensor]] = []
         before: list[int] = []
@@ -65,16 +69,11 @@ class AheadDraft(HeadDraft):
             self.name(expansions, rows, logits)
         return expansions
 
-    def _is_stale(self, handle: int) -> bool:
-        m = self._mirrors[handle]
-        return getattr(m, "ahead_of", 0) != m.length
-
-    def _look_ahead(self, handles: Collection[int]) -> None:
-        """Compute the blocks of these texts in one forward."""
+    def _look_ahead(self, texts: Mapping[int, AheadMirror]) -> None:
+        """Compute the blocks of several texts in one forward."""
         batch, skipped = FlatBatch(), 0 if self._block.from_root else 1
         mirrors: list[AheadMirror] = []
-        for handle in handles:
-            m = self._mirrors[handle]
+        for handle, m in texts.items():
             m.ahead, m.ahead_of = (), m.length
             self.prefill(handle, self.missing(handle) + 1 - CHUNK)
             if self._is_fed(m) or not self.computes_text:

@@ -6,35 +6,32 @@ is nothing to read ahead of a prompt, and nothing to mend after a rejection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from actors.engines.cache.memory import MAX_REQUESTS
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers
 from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.families import describe
 from actors.engines.decoder.spec import Attention
 from actors.engines.decoder.torch.attention import Stretch
-from actors.engines.drafts.draft import SCRATCH, Draft
-from actors.engines.drafts.mirror import Mirror
 from actors.engines.drafts.ranking import Row
 from actors.engines.engine import Engine, PerRow, Trunk
 from actors.engines.flat_batch import SPAN, align
 from actors.engines.heads.draft import HeadDraft, HeadMirror
-from actors.engines.heads.head import Look, rms
-from actors.engines.heads.layer import layers_of
-from actors.engines.sampling.sampler import SamplerState
+from actors.engines.heads.engine import HeadEngine
+from actors.engines.heads.head import Head, Look, rms
+from actors.engines.heads.layer import Weights, layers_of
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
-from actors.models import Expansion, Leaf, ModelInfo
+from actors.models import Expansion, Leaf
 from protocols.errors import ModelError
 
 SLIDING = "sliding_attention"
-Weights = Mapping[str, Tensor]
+ROOT, BEFORE = -1, -2  # in place of a scratch slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class _Sight:
     rows: int
 
 
-class Assistant:
+class Assistant(Head):
     """The arithmetic of an assistant's layers over the target's keys and values."""
 
     def __init__(self, config: Any, weights: Weights, trunk: Trunk, engine: Engine, target: Any) -> None:
@@ -56,6 +53,7 @@ class Assistant:
         the target's."""
         text, self._trunk, self._dtype = config.get_text_config(), trunk, engine.dtype
         self._check(config, weights, trunk)
+        self.taps, self.width, self.shape = (trunk.layers,), 0, KVShape(())
         rings = engine.recurrence if isinstance(engine.recurrence, Rings) else None
         self._ring = 0 if rings is None else rings.length
         self._places = _last_layers(target.get_text_config(), rings is not None)
@@ -93,12 +91,12 @@ class Assistant:
                              f"keys {kv_heads} of {own}")  # fmt: skip
 
     @torch.inference_mode()
-    def feature(self, tapped: Tensor) -> Tensor:
-        """What rows read out of what the target's last layer gave."""
+    def read(self, tapped: Tensor) -> Tensor:
+        """The states that rows read, of those that left the target's last layer."""
         return self._trunk.norm(tapped.to(self._trunk.device, self._trunk.dtype))
 
     @torch.inference_mode()
-    def step(self, ids: Tensor, states: Tensor, sights: Sequence[_Sight]) -> tuple[Tensor, Tensor]:
+    def rows(self, ids: Tensor, states: Tensor, sights: Sequence[_Sight]) -> tuple[Tensor, Tensor]:
         """Of rows of tokens and the states before them float32 logits, and the states that the rows behind read."""
         x = self._join(torch.cat([self._trunk.embed(ids), states], 1))
         roots = torch.tensor([sight.tokens for sight in sights for _ in range(sight.rows)], device=x.device)
@@ -171,23 +169,12 @@ def _last_layers(text: Any, apart: bool) -> dict[str, int]:
 
 
 class AssistantMirror(HeadMirror):
-    __slots__ = ("made", "root", "state")
+    __slots__ = ("made",)
 
-    def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
-        super().__init__(base, scratch, room, sampler, prefix)
-        self.state: Tensor | None = None  # the target's, of the token before the root
-        self.root: Tensor | None = None  # the state that the assistant made of the root
-        self.made: dict[int, Tensor] = {}  # and of nodes, by scratch slot
-
-
-class _NoEngine:
-    """What :class:`actors.engines.drafts.draft.Draft` asks of an engine; its slots hold nothing."""
-
-    draft_vocabulary = None
-
-    def __init__(self, info: ModelInfo, target: Target) -> None:
-        self.info, slots = info, target.kv_slots + MAX_REQUESTS * SCRATCH
-        self.pool = KVPool(KVShape(()), slots, target.engine.dtype, target.engine.device)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # states by the scratch slot of their node, of the root, and of the token before it
+        self.made: dict[int, Tensor] = {}
 
 
 class AssistantDraft(HeadDraft):
@@ -197,17 +184,17 @@ class AssistantDraft(HeadDraft):
     replays = computes_text = False
     _mirrors: dict[int, AssistantMirror]  # type: ignore[assignment]
 
-    def __init__(self, model: Assistant, info: ModelInfo, target: Target, states: States, candidates: int = 8) -> None:
-        Draft.__init__(self, _NoEngine(info, target), candidates, SCRATCH)  # type: ignore[arg-type]
-        self._model, self._target, self.states = model, target, states
+    def __init__(self, model: Assistant, engine: HeadEngine, target: Target) -> None:
+        """``engine``: of the model."""
+        super().__init__(engine, States(model.taps))
+        self._model, self._target = model, target
 
-    def _feed(self, m: Mirror) -> None:
+    def _feed(self, m: HeadMirror) -> None:
         assert isinstance(m, AssistantMirror)
         found = None if m.source is None else self.states.take(m.source)
         if found is not None:
             position, tapped = found
-            m.fed, m.root = position + len(tapped), None
-            m.state = self._model.feature(tapped[-1:])[0]
+            m.fed, m.made = position + len(tapped), {BEFORE: self._model.read(tapped[-1:])[0]}
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         """See :class:`actors.models.DraftModel`. There are no children where the target's state is not known."""
@@ -238,20 +225,16 @@ class AssistantDraft(HeadDraft):
         if not rows:
             return expansions
         ids = torch.tensor(tokens, device=states[0].device)
-        logits, made = self._model.step(ids, torch.stack(states), sights)
+        logits, made = self._model.rows(ids, torch.stack(states), sights)
         for row, state in zip(rows, made, strict=True):
-            m = self._mirrors[leaves[row.index].handle]
-            if row.slot < 0:
-                m.root = state
-            else:
-                m.made[row.slot] = state
+            self._mirrors[leaves[row.index].handle].made[row.slot] = state
         self.name(expansions, rows, logits)
         return expansions
 
     def _above(self, m: AssistantMirror, leaf: Leaf) -> Tensor | None:
         """The state that a leaf reads. A text that the target does not have is read for the time that it takes."""
+        if not leaf.is_root:
+            return m.made.get(leaf.path[-1] if leaf.path else ROOT)
         if m.source is None:
             return self._model.nothing
-        if leaf.is_root:
-            return m.state if m.fed == m.length - 1 else None
-        return m.made.get(leaf.path[-1]) if leaf.path else m.root
+        return m.made.get(BEFORE) if m.fed == m.length - 1 else None

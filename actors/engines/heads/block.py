@@ -16,7 +16,8 @@ from torch import Tensor
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.block_parts import Convolution, convolution_in, pairs_in
 from actors.engines.heads.head import Block, Look
-from actors.engines.heads.published import Config, PublishedHead, Weights
+from actors.engines.heads.layer import Config, Weights
+from actors.engines.heads.published import PublishedHead
 from protocols.errors import ModelError
 
 # Parts without which drafts would be wrong and nothing fail: of Domino, of DSpark's other kinds, sinks of attention

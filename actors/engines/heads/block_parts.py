@@ -5,15 +5,12 @@ DSpark has a bias for each pair of tokens (arXiv 2607.05147), DFlash2 a score of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import PairScores
-
-Weights = Mapping[str, Tensor]
+from actors.engines.heads.layer import Weights
 
 
 class Markov:

@@ -87,7 +87,7 @@ def found_at(name: str) -> str:
     return str(find_gguf(name)) if is_gguf(name) else located(name)
 
 
-def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Head | Assistant:
+def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Head:
     config = configuration(found_at(name))
     kind = kind_of(config)
     try:
@@ -131,10 +131,10 @@ def head_for(name: str, target: Target, target_name: str) -> HeadDraft:
     head = _published(name, target, target_name, trunk) if name else _own_head(target_name, trunk)
     own, info = Path(name or target_name).name, target.info
     info = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
-    if isinstance(head, Assistant):
-        return AssistantDraft(head, info, target, States([trunk.layers]))
     size = head.shape.slot_bytes(trunk.dtype) + head.stages * head.width * trunk.dtype.itemsize
-    engine, states = HeadEngine(head, trunk, info, _slots(target, size)), States(head.taps)
+    engine, states = HeadEngine(head, trunk, info, _slots(target, max(size, 1))), States(head.taps)
+    if isinstance(head, Assistant):
+        return AssistantDraft(head, engine, target)
     return HeadDraft(engine, states) if head.block is None else AheadDraft(engine, states)
 
 

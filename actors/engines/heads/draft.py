@@ -63,7 +63,7 @@ class HeadMirror(Mirror):
 class HeadDraft(Draft):
     """A :class:`actors.models.DraftModel` on the target's device."""
 
-    kind = HeadMirror
+    kind: type[HeadMirror] = HeadMirror
     first_row = 1  # before the first token there is no state
     replays = True  # whether `duoactor replay` can say how often it would have been right
     computes_text = True  # rows of committed tokens; else what they leave is made of the target's states alone

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from actors.engines.engine import Trunk
 from actors.engines.heads.head import Block, Look, rms
-from actors.engines.heads.published import Config, PublishedHead, Weights, layer_config
+from actors.engines.heads.layer import Config, Weights
+from actors.engines.heads.published import PublishedHead, layer_config
 from protocols.errors import ModelError
 
 DEPTHS = 8  # of P-EAGLE's heads that do not say it

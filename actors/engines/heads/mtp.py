@@ -7,7 +7,6 @@ token of a round, and the last those behind.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from actors.engines.decoder.spec import DecoderSpec
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import Head, Look, rms
 from actors.engines.heads.kinds import MtpConvention, convention_in
-from actors.engines.heads.layer import HeadLayer, layers_of
+from actors.engines.heads.layer import HeadLayer, Weights, layers_of
 from protocols.errors import ModelError
 
 FIRST = "model.layers.0."  # what the names of the layer begin with in its description
@@ -39,9 +38,7 @@ class _Stage:
 
 
 class Mtp(Head):
-    def __init__(
-        self, config: Any, weights: Mapping[str, Tensor], trunk: Trunk, convention: MtpConvention | None = None
-    ) -> None:
+    def __init__(self, config: Any, weights: Weights, trunk: Trunk, convention: MtpConvention | None = None) -> None:
         """``config``: the target's, of ``transformers``; ``weights``: by the checkpoint's names."""
         found = convention or convention_in(weights, trunk.layers)
         assert found is not None, "see `convention_in`"
@@ -56,12 +53,12 @@ class Mtp(Head):
         mixer = self._spec.attention
         self.shape = KVShape.alike(self.stages, mixer.kv_heads, mixer.width)
 
-    def _has(self, weights: Mapping[str, Tensor], stage: int) -> bool:
+    def _has(self, weights: Weights, stage: int) -> bool:
         prefix, own = self.convention.prefix_of(stage, self._trunk.layers), self.convention
         block = prefix + own.block.format(stage=stage)
         return prefix + own.join in weights and any(name.startswith(block) for name in weights)
 
-    def _stage(self, weights: Mapping[str, Tensor], stage: int) -> _Stage:
+    def _stage(self, weights: Weights, stage: int) -> _Stage:
         found, trunk, offset = self.convention, self._trunk, self._spec.norm.offset
         prefix = found.prefix_of(stage, trunk.layers)
         own = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
@@ -112,7 +109,7 @@ def _one_layer(text: Any) -> Any:
     return mine
 
 
-def _together(parts: Mapping[str, Tensor], spec: DecoderSpec) -> dict[str, Tensor]:
+def _together(parts: Weights, spec: DecoderSpec) -> dict[str, Tensor]:
     """With experts in one tensor that are stored one by one."""
     found = dict(parts)
     for mixture in spec.experts:

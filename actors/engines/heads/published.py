@@ -3,7 +3,6 @@ kind over states of several of the target's layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,12 +11,9 @@ from torch import Tensor
 from actors.engines.cache.pool import KVShape
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import Head, rms
-from actors.engines.heads.layer import plain_layers
+from actors.engines.heads.layer import Config, Weights, plain_layers
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from protocols.errors import ModelError
-
-Config = Mapping[str, Any]
-Weights = Mapping[str, Tensor]
 
 
 def layer_config(config: Config) -> dict[str, Any]:
