@@ -276,17 +276,19 @@ def with_next_layer(weights, layers, more):
         names = gguf.get_tensor_name_map(architecture, layers + 1)
         for name, tensor in weights.items():
             own = name.removeprefix(f"model.layers.{layers}.").rpartition(".")[0]
-            values = tensor.numpy() + (tensor.ndim == 1)
+            values = tensor.numpy() + (tensor.ndim == 1 and "qwen" in w.arch)
             if own in outside:
                 w.add_tensor(f"blk.{layers}.nextn.{outside[own]}.weight", values)
             else:
-                for theirs, part in _split(names, w.arch, name, values):
+                for theirs, part in _split(names, w.arch, name.replace("correction_bias", "correction.bias"), values):
                     w.add_tensor(theirs, np.ascontiguousarray(part))
 
     return write
 
 
-@pytest.mark.parametrize(("case", "beside"), [("qwen35", False), ("qwen35moe", False), ("qwen35", True)])
+@pytest.mark.parametrize(
+    ("case", "beside"), [("qwen35", False), ("qwen35moe", False), ("glm4moe", False), ("qwen35", True)]
+)
 def test_the_layer_is_found_in_a_gguf_file(case, beside, tmp_path):
     architecture, changes, more = CASES_OF_FILES[case]
     sizes = changes | {"vocab_size": VOCAB}
