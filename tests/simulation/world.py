@@ -226,13 +226,18 @@ class World(Cast):
             stream = Stream(0.0, f"c{number}", (5, 9, 33), 100, "sps", 0.0, 1, 0, ignore_eos=True)
             client = ClientHost(self.network, stream.host, [told := Told(stream)], [ADDRESSES[name]])
             self.hosts[stream.host] = client.host
+            before = self._accepted(name)
             client.host.start()
             problems += await self._finished([told])
             drafters = self.verifiers[name].state.drafters.by_peer.values()
             useful = drafters and all(draft.skill and draft.step_us < SLOW_US for draft in self.plan.drafts_at(name))
-            if useful and not problems and not any(drafter.record.accepted for drafter in drafters):
+            if useful and not problems and self._accepted(name) == before:
                 problems = [f"no draft is accepted any more at {name}"]
         return problems
+
+    def _accepted(self, name: str) -> int:
+        """Draft tokens that a verifier has accepted so far."""
+        return sum(drafts.accepted for drafts in self.verifiers[name].state.totals.drafts.values())
 
     async def _stopped(self) -> list[str]:
         """All stop in order, the verifiers last."""
