@@ -141,8 +141,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class ExpertNorms:
-    """Of experts and the shared MLP beside them, where each has norms of its own (Gemma 4). Both and the router read
-    the residual stream."""
+    """Norms of experts and of the shared MLP beside them (Gemma 4). Both and the router read the residual stream."""
 
     router: str  # of its inputs, which are also divided by the root of their width
     inputs: str  # of experts; those of the shared MLP are the layer's

@@ -1,4 +1,4 @@
-"""A head whose one pass over the root and masks behind it gives a distribution at each place ahead.
+"""Block heads: one pass over the root and masks gives a distribution at each place ahead.
 
 The places do not know of one another; shared noise makes a tree of them nonetheless, since it says of each place which
 of its tokens the target would choose. Some kinds also say how a token depends on the one before.
@@ -33,7 +33,7 @@ class AheadMirror(HeadMirror):
 
 
 class AheadDraft(HeadDraft):
-    """A :class:`actors.models.DraftModel` whose expansions of one text share a forward, that of the root."""
+    """A :class:`actors.models.DraftModel`: expansions of one text share the root's forward."""
 
     kind = AheadMirror
     replays = False
@@ -92,8 +92,9 @@ class AheadDraft(HeadDraft):
         return min(self._block.rows, m.room - m.length + 1)
 
     def _add_block(self, m: AheadMirror, batch: FlatBatch) -> None:
-        """What is missing of the text, the root, and masks, in the slots of the places where they stand: the next
-        tokens' own keys and values take their place."""
+        """Add the missing text, the root, and masks, in the slots of their places.
+
+        The next tokens' own keys and values take the place of the masks'."""
         root = m.length - 1
         start = min(m.computed, root) if self.computes_text else root
         end = root + self._rows_of(m)

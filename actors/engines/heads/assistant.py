@@ -126,7 +126,7 @@ class Assistant(Head):
 
 
 class _InPlace(Look):
-    """The target's slots, whose keys may have the partners of a rotation half a head apart."""
+    """The target's slots; their keys may have the partners of a rotation half a head apart."""
 
     def __init__(self, pool: KVPool, stretches: Sequence[Stretch], roots: Tensor, neighbours: bool) -> None:
         super().__init__(pool, (), roots, roots)

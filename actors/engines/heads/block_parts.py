@@ -1,4 +1,4 @@
-"""What later block drafters add to DFlash: how a token depends on the one before it, and convolutions along a block.
+"""Additions of later block drafters to DFlash: scores of pairs of tokens, and convolutions along a block.
 
 DSpark has a bias for each pair of tokens (arXiv 2607.05147), DFlash2 a score of the likeliest pairs, and convolutions.
 """

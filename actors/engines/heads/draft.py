@@ -66,7 +66,7 @@ class HeadDraft(Draft):
     kind: type[HeadMirror] = HeadMirror
     first_row = 1  # before the first token there is no state
     replays = True  # whether `duoactor replay` can say how often it would have been right
-    computes_text = True  # rows of committed tokens; else what they leave is made of the target's states alone
+    computes_text = True  # rows of committed tokens; else their keys and values are the target's states alone
     engine: HeadEngine
     _mirrors: dict[int, HeadMirror]  # type: ignore[assignment]
 

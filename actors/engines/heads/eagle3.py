@@ -23,7 +23,7 @@ MASKS = ("ptd_token_id", "pard_token", "mask_token_id")
 
 @dataclass(frozen=True, slots=True)
 class EagleConvention:
-    """What configurations leave to their readers. A wrong one shows in the acceptance rate only."""
+    """Conventions that configurations leave open. A wrong one shows in the acceptance rate only."""
 
     taps: tuple[int, ...]  # the states that enter these layers; the number of layers: the last norm's
     norm_before_residual: bool = False  # the residual stream begins with the normed state

@@ -25,16 +25,16 @@ class HeadEngine:
         self.device, self.dtype = trunk.device, trunk.dtype
         self.draft_vocabulary = head.covered
         self.pool = KVPool(head.shape, slots, trunk.dtype, trunk.device)
-        # by stage and slot: what the row behind it reads; behind all slots: what masks read
+        # by stage and slot: the input of the row behind it; behind all slots: that of masks
         self.states = torch.zeros(head.stages, slots + 1, head.width, dtype=trunk.dtype, device=trunk.device)
         if head.mask_state is not None:
             self.states[0, slots] = head.mask_state[0]
-        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # by slot: whose state its row reads
+        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # by slot: the slot that its row reads the state of
         self.depths: NDArray[np.int64] = np.zeros(slots, np.int64)  # by slot: 0 in the text, 1 below the root ...
 
     @torch.inference_mode()
     def feed(self, slot: int, position: int, tapped: Tensor) -> None:
-        """What the target's layers gave of the tokens from ``position`` on, in the slots from ``slot`` on."""
+        """Keep the target's states of the tokens from ``position`` on, in the slots from ``slot`` on."""
         count = torch.arange(len(tapped), device=self.device)
         look = Look(self.pool, (), slot + count, position + count)
         found = self.head.feature(tapped.to(self.device, self.dtype), look)
@@ -65,7 +65,7 @@ class HeadEngine:
 
     @torch.inference_mode()
     def ahead(self, batch: FlatBatch) -> tuple[Tensor, Tensor]:
-        """Of all rows, of blocks in the places of their texts, float32 logits, and what they are made of."""
+        """Of all rows, of blocks in the places of their texts, float32 logits, and the states behind them."""
         slots, places, ids = self._sent(batch.slots), self._sent(batch.positions), self._sent(batch.tokens)
         look = Look(self.pool, batch.segments, slots, places, self.head.block)
         x, _ = self.head.step(ids, self.states[0][self._sent(self.before[batch.slots].tolist())], look, 0)
@@ -79,7 +79,7 @@ class HeadEngine:
         for one in segments:
             visible = one.visible & (self.pool.positions[one.base : one.base + one.span] > stage)
             blind = ~visible.any(1)
-            visible[blind] = one.visible[blind]  # such rows are computed beside the others, and nobody sees them
+            visible[blind] = one.visible[blind]  # such rows are computed beside the others, and no row sees them
             found.append(replace(one, visible=visible))
         return found
 

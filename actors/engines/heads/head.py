@@ -19,7 +19,7 @@ from actors.engines.weights.draft_vocabulary import DraftVocabulary
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Of heads whose one pass over the root and masks behind it gives a distribution at each place ahead."""
+    """The block of a head that drafts several places in one pass."""
 
     taps: tuple[int, ...]  # the states that enter these layers of the target
     rows: int  # the root and masks
@@ -30,7 +30,7 @@ class Block:
 
 
 class Look:
-    """What the rows of one forward see of the pool of a head's keys and values."""
+    """The slots of a head's pool that the rows of one forward see."""
 
     def __init__(
         self, pool: KVPool, segments: Sequence[Segment], slots: Tensor, positions: Tensor, block: Block | None = None
@@ -80,20 +80,20 @@ class Look:
 
 class PairScores(Protocol):
     def __call__(self, logits: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        """Logits ``(rows, columns)`` behind the tokens ``before``. ``x``: what the logits were made of."""
+        """Logits ``(rows, columns)`` behind the tokens ``before``. ``x``: the states behind the logits."""
         ...
 
 
 class Head:
     """A row is a token and the state before it: the target's, or what the head made of the row before."""
 
-    taps: tuple[int, ...]  # layers of the target whose states it reads, see ``Engine.tap``
-    width: int  # of the states that its rows read; 0: what committed tokens leave is made of the target's states alone
+    taps: tuple[int, ...]  # layers of the target that it reads states of, see ``Engine.tap``
+    width: int  # of the states that its rows read; 0: rows of a block read none
     shape: KVShape
     stages = 1  # layers that take turns: the first for a round's first token, the second for the next ...
     covered: DraftVocabulary | None = None  # tokens that its logits stand for; None: all
     block: Block | None = None  # None: it drafts token by token
-    mask_state: Tensor | None = None  # what a block's masks read
+    mask_state: Tensor | None = None  # the input of a block's masks
     pairs: PairScores | None = None
 
     def feature(self, tapped: Tensor, look: Look) -> Tensor:
@@ -101,7 +101,7 @@ class Head:
         raise NotImplementedError
 
     def step(self, ids: Tensor, states: Tensor, look: Look, stage: int) -> tuple[Tensor, Tensor]:
-        """What logits are made of, and the states that the next rows read."""
+        """States for logits, and states that the next rows read."""
         raise NotImplementedError
 
     def logits(self, x: Tensor) -> Tensor:

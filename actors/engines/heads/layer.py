@@ -1,4 +1,4 @@
-"""Decoder layers by their description, in torch over the slots of a head: what heads of every kind compute with."""
+"""Decoder layers of heads by their description, in torch over the slots of a pool."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _Source:
 
 
 class _Parts:
-    """What a layer's weights become on the trunk's device."""
+    """Products and norms of a layer on the trunk's device."""
 
     def __init__(self, trunk: Trunk, eps: float) -> None:
         self._trunk, self._eps = trunk, eps
@@ -155,7 +155,7 @@ def _chosen(spec: Experts, logits: Tensor, correction: Tensor | None) -> tuple[T
 
 
 class HeadLayer:
-    """``before`` and ``inner`` norm what ``attend`` and ``feed`` read, and these give what the residual stream gets."""
+    """``before`` and ``inner``: norms of the inputs of ``attend`` and ``feed``, which add to the residual stream."""
 
     def __init__(self, weights: LayerWeights, spec: DecoderSpec, trunk: Trunk) -> None:
         layer, mlp, parts = weights.spec, weights.spec.mlp, _Parts(trunk, spec.norm.eps)
@@ -195,7 +195,7 @@ class HeadLayer:
         self._out = parts.linear(weights.out)
 
     def __call__(self, place: int, x: Tensor, look: Look) -> Tensor:
-        """The residual stream behind the layer, whose keys and values are number ``place`` of the pool's."""
+        """The residual stream behind the layer, which is number ``place`` of the pool's."""
         return self.behind(x + self.attend(place, self.before(x), look))
 
     def behind(self, x: Tensor) -> Tensor:

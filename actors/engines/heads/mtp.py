@@ -1,7 +1,7 @@
 """Multi-token prediction layers that came with the target: weights of its own checkpoint, a layer of its own kind.
 
-One layer drafts as many tokens as are asked for: it reads what it made of the token before. Of several each drafts one
-token of a round, and the last those behind.
+One layer drafts any number of tokens: it reads its own output for the token before. Of several each drafts one token of
+a round, and the last the tokens behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from actors.engines.heads.kinds import MtpConvention, convention_in
 from actors.engines.heads.layer import HeadLayer, Weights, layers_of
 from protocols.errors import ModelError
 
-FIRST = "model.layers.0."  # what the names of the layer begin with in its description
+FIRST = "model.layers.0."  # the beginning of names in the layer's description
 EXPERTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 
 

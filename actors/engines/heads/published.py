@@ -1,5 +1,6 @@
-"""What heads that are published apart share: an own or the target's embedding and vocabulary, and layers of Llama's
-kind over states of several of the target's layers."""
+"""Parts that EAGLE-3 heads and block drafters share.
+
+An own or the target's embedding and vocabulary, and layers of Llama's kind over states of several of its layers."""
 
 from __future__ import annotations
 
