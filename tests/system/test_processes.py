@@ -125,7 +125,6 @@ def test_swapping_to_another_process_in_mid_stream_changes_no_token(up, client):
         drained = run("drain", "other", "--connect", up.address)
         assert drained.returncode == 0, drained.stderr
         assert other.wait(WAIT_S) == 0
-        client.swap(old, old)
     finally:
         other.kill()
 
