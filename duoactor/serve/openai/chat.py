@@ -143,15 +143,14 @@ class ChatAnswer(OpenAIAnswer):
             logprobs=_logprobs(chunks, pieces),
         )
 
-    def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
-        out = b""
-        self.count(index, chunk)
-        if index not in self._begun:
-            self._begun.add(index)
-            out = self.event([ChatChoice(index=index, delta=ChatDelta("assistant", ""))])
-        delta, trace = self._delta(index, self.read(index, [chunk])), self.trace(chunk, pieces)
-        if delta == ChatDelta() and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
-            return out  # inside a character, or what may be a call
+    def opening(self, index: int) -> bytes:
+        if index in self._begun:
+            return b""
+        self._begun.add(index)
+        return self.event([ChatChoice(index=index, delta=ChatDelta("assistant", ""))])
+
+    def part(self, index: int, chunk: Chunk, pieces: Pieces) -> tuple[ChatChoice, bool]:
+        delta = self._delta(index, self.read(index, [chunk]))
         choice = ChatChoice(
             index=index,
             delta=delta,
@@ -159,7 +158,7 @@ class ChatAnswer(OpenAIAnswer):
             stop_reason=chunk.stop_reason,
             logprobs=_logprobs([chunk], pieces),
         )
-        return out + self.event([choice], stats, trace)
+        return choice, delta != ChatDelta()
 
     def _delta(self, index: int, events: Sequence[Event]) -> ChatDelta:
         text = thought = ""

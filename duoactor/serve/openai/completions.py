@@ -102,12 +102,8 @@ class CompletionAnswer(OpenAIAnswer):
         made = [self._scored(index, choices[index], pieces, prompt) for index, prompt in enumerate(asked)]
         return self.body(made, [_counted(one, prompt, self._wanted) for one, prompt in zip(stats, asked, strict=True)])
 
-    def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
-        trace = self.trace(chunk, pieces)
-        self.count(index, chunk)
-        if not chunk.text and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
-            return b""  # inside a character
-        return self.event([self._choice(index, [chunk], pieces)], stats, trace)
+    def part(self, index: int, chunk: Chunk, pieces: Pieces) -> tuple[CompletionChoice, bool]:
+        return self._choice(index, [chunk], pieces), bool(chunk.text)
 
     def _choice(self, index: int, chunks: Sequence[Chunk], pieces: Pieces) -> CompletionChoice:
         start = self._lengths.get(index, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -46,7 +47,7 @@ class Envelope(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
 
 
 class OpenAIAnswer(Answer):
-    """Puts choices into envelopes."""
+    """An answer of choices in envelopes."""
 
     def __init__(
         self, wanted: SamplingParameters, model: str, prefix: str, kinds: tuple[str, str], parser: Callable[[], Parser]
@@ -84,15 +85,23 @@ class OpenAIAnswer(Answer):
             details = CompletionDetails(self.thought_tokens, agreed, max(0, predicted - agreed))
         return CompletionUsage(prompt, made, prompt + made, cached, details)
 
-    def count(self, index: int, chunk: Chunk) -> None:
-        """Take a chunk into the usage so far."""
+    def opening(self, index: int) -> bytes:
+        """The events before a choice's first chunk."""
+        return b""
+
+    @abstractmethod
+    def part(self, index: int, chunk: Chunk, pieces: Pieces) -> tuple[Any, bool]:
+        """A choice's part for one chunk, and whether it has text."""
+
+    def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
         known = self._running.get(index, RequestStats("", chunk.prompt_tokens, 0, cached_tokens=chunk.cached_tokens))
         made = known.completion_tokens + len(chunk.token_ids)
         self._running[index] = msgspec.structs.replace(known, completion_tokens=made)
-
-    def trace(self, chunk: Chunk, pieces: Pieces) -> ChunkTrace | UnsetType:
-        """The trace of a chunk, if the request asked for it."""
-        return traced(chunk, pieces) if self._traced and chunk.token_ids else UNSET
+        out, (choice, said) = self.opening(index), self.part(index, chunk, pieces)
+        trace = traced(chunk, pieces) if self._traced and chunk.token_ids else UNSET
+        if not said and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
+            return out  # inside a character, or inside a possible call
+        return out + self.event([choice], stats, trace)
 
     def event(
         self, choices: list[C], stats: Sequence[RequestStats] = (), trace: ChunkTrace | UnsetType = UNSET
