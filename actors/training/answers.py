@@ -120,7 +120,8 @@ def write_answers(
         target.close(handle)
         if states is None:
             keep(stream.answer(None))
-        elif found is not None and found[0] == 0:  # the text was not too long for them
+        elif found is not None and found[0] == 0 and len(stream.job.prompt.tokens) > 1:
+            # the text was not too long for them, and its second token, which no head can draft, is not to be learned
             keep(stream.answer(found[1].half().cpu().numpy()))
 
     while True:

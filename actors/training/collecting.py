@@ -55,8 +55,7 @@ def collect_answers(
             return left > 0 and len(shards.answers) < MOST_ANSWERS
 
         def keep(answer: TargetAnswer) -> None:
-            if len(answer.job.prompt.tokens) > 1:  # a head has no state before the second token of a text
-                shards.add(answer, spent())
+            shards.add(answer, spent())
             if answer.job.prompt is own.opening:  # its text is learned from as well
                 own.take(answer)
 

@@ -6,21 +6,18 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import nn
 
 from actors.engines.build import build_target
-from actors.engines.targets.states import States
-from actors.engines.targets.target import Target
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
 from actors.engines.weights.loading import resolve_device
-from actors.training.answers import TargetAnswer
-from actors.training.batches import TrainingBatch, epochs, groups
+from actors.training.batches import epochs, groups
 from actors.training.collecting import Wanted, collect_answers
 from actors.training.covered import coverage
+from actors.training.draft_heads import DraftHeads
+from actors.training.draft_models import DraftModels
 from actors.training.draft_training import DraftTraining, halfway, trained_seconds
 from actors.training.plan import EXPECTED, AnswerRanks, LearnedFrom, Progress, Report, TrainingPlan, TrainingResult
 from actors.training.questions import TASK, Questions, prompt_of
@@ -35,54 +32,6 @@ MOST_APART = 128  # ... and at most 128: 50 tokens each at three temperatures, a
 CHECKPOINT = 60.0  # seconds of training that an interruption loses at most
 
 Timer = Callable[[], float]
-
-
-class Kind(Protocol):
-    """What drafts of one kind have of their own."""
-
-    @property
-    def answering(self) -> float:
-        """The share of the time that goes into answers; the rest is training."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """Of a batch."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """How often a batch has logits of a position, at most."""
-        ...
-
-    @property
-    def states(self) -> States | None:
-        """The target's, after they have met, where the kind reads them."""
-        ...
-
-    def meet(self, target: Target) -> str:
-        """Prepare it for answers. Returns what may be expected, in the first minute; empty: it cannot be told."""
-        ...
-
-    def shape(self, round_us: float) -> DraftShape: ...
-    def start(self, shape: DraftShape) -> str:
-        """What the first weights are."""
-        ...
-
-    def first(self, shape: DraftShape, answers: Sequence[TargetAnswer]) -> nn.Module: ...
-    def batch(self, answers: Sequence[TargetAnswer], done: float) -> TrainingBatch:
-        """``done``: the share of the training's time that is over."""
-        ...
-
-    def save(self, model: nn.Module, out: Path) -> None: ...
-    def judge(self, model: nn.Module, held: Sequence[TargetAnswer]) -> tuple[list[AnswerRanks], tuple[float, ...]]:
-        """How it reads the answers to the prompts kept apart, and how often it is right by depth, where that is
-        known."""
-        ...
-
-    def step_us(self, directory: str) -> float:
-        """Microseconds of a step of a draft on disk, as it is served."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +57,8 @@ class Distillation:
         self.plan, self.report, self.timer = plan, report, timer
         self.device = resolve_device(plan.device)
         self.work = Workspace(plan)
-        self.kind = _kind(plan, self.work, self.device, report)
+        kind = DraftHeads if plan.kind == "head" else DraftModels
+        self.kind = kind(plan, self.work, self.device, report)
 
     def run(self) -> TrainingResult:
         given, kind = self.ask_target(), self.kind
@@ -194,16 +144,6 @@ class Distillation:
         if self.plan.init:
             halfway(learner.averaged, begun)
         return learner
-
-
-def _kind(plan: TrainingPlan, work: Workspace, device: torch.device, report: Report) -> Kind:
-    if plan.kind == "head":
-        from actors.training.draft_heads import DraftHeads
-
-        return DraftHeads(plan, work, device, report)
-    from actors.training.draft_models import DraftModels
-
-    return DraftModels(plan, work, device, report)
 
 
 def _by_temperature(one: AnswerRanks) -> tuple[float, str]:

@@ -22,7 +22,7 @@ from actors.engines.sampling.noise import gumbel
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
 from actors.engines.weights.loading import load_config, load_model
-from actors.training.answers import TOP, TargetAnswer
+from actors.training.answers import TOP, Job, TargetAnswer, TrainingPrompt
 from actors.training.batches import TrainingBatch, batch_of
 from actors.training.covered import kept_most_frequent
 from actors.training.draft_training import DraftTraining
@@ -73,25 +73,16 @@ def head_batch(
     )
 
 
-def _made_up(tokens: int, width: int, device: torch.device) -> HeadBatch:
-    """A text of so many tokens, of which the second half is an answer; rounds as deep as in training on average."""
-    count, depth = tokens // 2, 2
-    ids = torch.arange(TOP, device=device).expand(count * depth, -1)
-    return HeadBatch(
-        torch.zeros(1, tokens, dtype=torch.int64, device=device),
-        count,
-        torch.ones(1, count, dtype=torch.bool, device=device),
-        torch.zeros(count, dtype=torch.int64, device=device),
-        ids,
-        torch.full(ids.shape, -5.0, device=device),
-        torch.ones(count * depth, device=device),
-        states=torch.randn(1, tokens, 3 * width, device=device),
-        depth=depth,
-    )
+def _made_up(tokens: int, width: int) -> TargetAnswer:
+    """An answer of so many tokens to a prompt as long."""
+    job, said = Job(TrainingPrompt((0,) * tokens), 1.0, 0), np.zeros(tokens, np.int32)
+    ids = np.tile(np.arange(TOP, dtype=np.int32), (tokens, 1))
+    states = np.random.default_rng(0).normal(size=(2 * tokens - 1, 3 * width)).astype(np.float16)
+    return TargetAnswer(job, said, ids, np.full(ids.shape, -5, np.float16), states)
 
 
 class DraftHeads:
-    """The heads of one plan, see :class:`actors.training.distill.Kind`."""
+    """The heads of one plan, with the methods of :class:`actors.training.draft_models.DraftModels`."""
 
     answering, tokens, depth = 2 / 3, TOKENS, STEPS  # more answers help more than more steps: heads.md
 
@@ -105,7 +96,7 @@ class DraftHeads:
         config, ids = load_config(self._plan.target).get_text_config(), np.arange(min(COVERED, target.info.vocab_size))
         learner = DraftTraining(new_head(config, torch.zeros(len(ids), config.hidden_size), ids), self._device)
         tokens = TOKENS // 8
-        batch = _made_up(tokens, config.hidden_size, self._device)
+        batch = head_batch([_made_up(tokens // 2, config.hidden_size)], self._device, 2)  # the depth on average
         for _ in range(2):  # the first allocates
             begin = time.monotonic()
             learner.step(batch, 0.0)
@@ -121,7 +112,7 @@ class DraftHeads:
         return DraftShape(int(load_config(self._plan.target).get_text_config().hidden_size), 1)
 
     def start(self, shape: DraftShape) -> str:
-        return "random weights under the target's output layer"
+        return "random weights of an EAGLE-3 head under the target's output layer"
 
     def first(self, shape: DraftShape, answers: Sequence[TargetAnswer]) -> HeadStudent:
         whole = load_model(self._plan.target, CPU, torch.float32)

@@ -14,6 +14,7 @@ from torch import nn
 from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft
 from actors.engines.drafts.replay import replay_draft
+from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import tokenizer_digest
 from actors.engines.weights.draft_vocabulary import with_part_head
@@ -33,9 +34,12 @@ CPU = torch.device("cpu")
 
 
 class DraftModels:
-    """The drafts of one plan, see :class:`actors.training.distill.Kind`."""
+    """The drafts of one plan."""
 
-    answering, tokens, depth, states = 1 / 3, TOKENS, 1, None
+    answering = 1 / 3  # of the time; the rest is training
+    tokens = TOKENS  # of a batch
+    depth = 1  # logits of a position
+    states: States | None = None  # the target's, that it reads
 
     def __init__(self, plan: TrainingPlan, work: Workspace, device: torch.device, report: Report) -> None:
         """ConfigError for a shape that cannot be."""
@@ -47,6 +51,7 @@ class DraftModels:
             draft_config(load_config(plan.target), DraftShape.parse(plan.shape))
 
     def meet(self, target: Target) -> str:
+        """Prepare it for answers. Returns a forecast for the first minute; empty: there is none."""
         plan = self._plan
         if plan.init and tokenizer_digest(load_tokenizer(plan.init)) != target.info.tokenizer_digest:
             raise ConfigError(
@@ -74,6 +79,7 @@ class DraftModels:
         return DraftShape.parse(file.read_text())
 
     def start(self, shape: DraftShape) -> str:
+        """The source of the first weights."""
         if self._plan.init:
             return "a draft"
         return "layers of the target" if is_cut(load_config(self._plan.target), shape) else "the target's embedding"
@@ -91,6 +97,7 @@ class DraftModels:
         return model
 
     def batch(self, answers: Sequence[TargetAnswer], done: float) -> TrainingBatch:
+        """``done``: the share of the training's time that is over."""
         return batch_of(answers, self._device)
 
     def save(self, model: nn.Module, out: Path) -> None:
@@ -100,7 +107,7 @@ class DraftModels:
         load_tokenizer(self._plan.target).save_pretrained(out)
 
     def judge(self, model: nn.Module, held: Sequence[TargetAnswer]) -> tuple[list[AnswerRanks], tuple[float, ...]]:
-        """With the engine that would serve it. Depths are not told apart."""
+        """Its reading of the answers kept apart, by the engine that serves it; by depth, nothing."""
         with TemporaryDirectory() as directory:
             self.save(model, Path(directory))
             draft = build_draft(directory, self._drafter, "auto", 0, 1)
@@ -109,6 +116,7 @@ class DraftModels:
         return [one.read(ranks) for one, ranks in zip(held, found, strict=True)], ()
 
     def step_us(self, directory: str) -> float:
+        """Microseconds of a step of a draft on disk, as it is served."""
         draft = build_draft(directory, self._drafter, "auto", 0, 1)
         return measure_draft(draft, stopwatch(self._device, max(1, len(self._plan.cpus) - 1)))[1]
 

@@ -22,8 +22,11 @@ class Shards:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._files = sorted(directory.glob("answers-*.npz"))
-        self.answers: list[TargetAnswer] = [answer for file in self._files for answer in _read(file)]
-        self.seconds = _seconds(self._files[-1]) if self._files else 0.0  # of writing, by all runs
+        self.answers: list[TargetAnswer] = []
+        self.seconds = 0.0  # of writing, by all runs
+        for file in self._files:
+            found, self.seconds = _read(file)
+            self.answers += found
         self._pending: list[TargetAnswer] = []
 
     @property
@@ -63,7 +66,7 @@ class Shards:
         }
         _write(path, parts)
         self._files.append(path)
-        self.answers[-len(mine) :] = _read(path)
+        self.answers[-len(mine) :] = _read(path)[0]
         mine.clear()
 
 
@@ -79,10 +82,12 @@ def _write(path: Path, content: NDArray[np.float16] | Mapping[str, NDArray[Any]]
     half.replace(path)
 
 
-def _read(path: Path) -> list[TargetAnswer]:
+def _read(path: Path) -> tuple[list[TargetAnswer], float]:
+    """The answers, and the seconds that all had taken by then."""
     with np.load(path) as stored:
         parts = [_split(stored[name], stored["lengths"]) for name in ("tokens", "ids", "logprobs")]
         prompts = _split(stored["prompts"], stored["jobs"][:, 0].astype(int))
+        seconds = float(stored["seconds"])
         jobs = [
             Job(TrainingPrompt(tuple(prompt.tolist()), str(task)), float(temperature), int(seed))
             for prompt, task, (_, temperature, seed) in zip(prompts, stored["tasks"], stored["jobs"], strict=True)
@@ -91,13 +96,8 @@ def _read(path: Path) -> list[TargetAnswer]:
     if (file := _states_of(path)).is_file():
         states = _split(np.load(file, mmap_mode="r"), [len(answer.text) - 1 for answer in found])
         found = [replace(answer, states=own) for answer, own in zip(found, states, strict=True)]
-    return found
+    return found, seconds
 
 
 def _split(whole: NDArray[Any], lengths: Any) -> list[NDArray[Any]]:
     return np.split(whole, np.cumsum(lengths)[:-1])
-
-
-def _seconds(path: Path) -> float:
-    with np.load(path) as stored:
-        return float(stored["seconds"])
