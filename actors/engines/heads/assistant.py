@@ -48,12 +48,13 @@ class _Sight:
 class Assistant(Head):
     """The arithmetic of an assistant's layers over the target's keys and values."""
 
+    width, shape = 0, KVShape(())
+
     def __init__(self, config: Any, weights: Weights, trunk: Trunk, engine: Engine, target: Any) -> None:
         """``config`` and ``target``: the assistant's and the target's configurations, of ``transformers``; ``engine``:
         the target's."""
-        text, self._trunk, self._dtype = config.get_text_config(), trunk, engine.dtype
+        text, self._trunk, self.taps = config.get_text_config(), trunk, (trunk.layers,)
         self._check(config, weights, trunk)
-        self.taps, self.width, self.shape = (trunk.layers,), 0, KVShape(())
         rings = engine.recurrence if isinstance(engine.recurrence, Rings) else None
         self._ring = 0 if rings is None else rings.length
         self._places = _last_layers(target.get_text_config(), rings is not None)
