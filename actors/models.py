@@ -16,6 +16,7 @@ from protocols.messages import (
     NO_THOUGHTS,
     UNCHANGED,
     ChatTurn,
+    HiddenStates,
     Reading,
     Rendering,
     Sampling,
@@ -44,6 +45,7 @@ class ModelInfo:
     parameters: int = 0
     device: str = "cpu"
     dtype: str = "float32"
+    layers: int = 0  # of which states can be kept
     tokenizer: TokenizerParts | None = None  # what the digest is made of
     reading: Reading = NOTHING_READ
     tool_form: str = ""  # see ``Welcome``
@@ -182,6 +184,11 @@ class TargetModel(Protocol):
         ...
 
     def close(self, handle: int) -> None: ...
+    def keep_states(self, layers: Sequence[int]) -> Reader:
+        """Between two forwards: from the next one on keep the states that enter these layers, for a new reader."""
+        ...
+
+    def leave_states(self, reader: Reader) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +228,11 @@ class DraftModel(Protocol):
     mirror a text that has an id beyond that vocabulary, or more tokens than that context. A call that raises anything
     but CannotDraft leaves every mirror as it was.
     """
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layers of the target whose states it reads, see ``Hello.states``; mostly none."""
+        ...
 
     @property
     def info(self) -> ModelInfo: ...
@@ -275,6 +287,26 @@ class DraftModel(Protocol):
         ...
 
     def close(self, handle: int) -> None: ...
+
+
+class StateReader(DraftModel, Protocol):
+    """A draft head in a process of its own, to which the target's states are sent."""
+
+    def listen(self, handle: int) -> None:
+        """From now on the states of the mirror's text are sent."""
+        ...
+
+    def receive(self, handle: int, message: HiddenStates) -> bool:
+        """Take states. False: they are not those that it reads."""
+        ...
+
+
+class Reader(Protocol):
+    """What a target keeps for a reader of its states."""
+
+    def packed(self, handle: int) -> list[HiddenStates]:
+        """Those of a request's tokens since the last call, oldest first."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

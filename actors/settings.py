@@ -138,6 +138,13 @@ class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
             "a directory, hub id or auto; or, with no model, pld, sam or rest:DATASTORE"
         ),
     ] = BUNDLED
+    target: Annotated[
+        str,
+        Meta(
+            description="of a draft head that this drafter runs itself: the target's directory, hub id or GGUF file on "
+            "this host, whose embedding and tokenizer it reads"
+        ),
+    ] = ""
     device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"
     dtype: Annotated[
         str, Meta(description="of the draft's weights: auto, float32, bfloat16 or int8; never changes the output")

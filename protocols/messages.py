@@ -334,6 +334,15 @@ class Kind(Struct, frozen=True, order=True):
     sequences: Sequences = 0  # the number of sequences that they ask for; 0: none
 
 
+class HiddenStates(Struct, frozen=True):
+    """What the target computed of committed tokens in a row, for a drafter with a draft head: the states that enter the
+    layers of ``Hello.states``, counted from 0; of the number of layers, those that leave the last."""
+
+    start: Position  # of the first token
+    width: Count  # numbers of a token, of all these layers
+    rows: StateRows  # bfloat16, little-endian
+
+
 class Plan(Struct, frozen=True):
     """How a drafter grows one request's tree."""
 
@@ -372,6 +381,7 @@ class Hello(Message, frozen=True):
     step_us: StepMicroseconds | None = None  # of a drafter: a draft step of one leaf, as calibrated
     tokenizer: TokenizerParts | None = None  # what ``tokenizer_digest`` is made of
     loads: bool = False  # of a drafter: it can load other weights of its model while it serves, see Load
+    states: Layers = ()  # of a draft head: it reads what enters these layers of the target, see HiddenStates
 
 
 class Heartbeat(Message, frozen=True):
@@ -446,6 +456,7 @@ class Verdict(Message, frozen=True):
     plan: Plan | None = None  # None: as before
     verify_us: Microseconds | None = None  # expected length of the next round; None: the phase is sent as a whole
     awaited: Nodes | None = None  # drafts in a row that end the verifier's wait; None: the end of the phase, or no wait
+    states: HiddenStates | None = None  # of committed tokens
 
 
 class Close(Message, frozen=True):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import cast
 
 from actors.calibration import Calibration
 from actors.drafter.lease import Lease, Limits
 from actors.generations import Generations
-from actors.models import MAX_FAILURES, DraftModel
+from actors.models import MAX_FAILURES, DraftModel, StateReader
 from actors.peer import Line
 from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import Close, Decline, Open
@@ -50,6 +51,8 @@ class Held:
             log.warning("request %s goes on without drafts: %s", message.rid, error)
             self._decline(message.rid, message.epoch, lasting=isinstance(error, CannotDraft))
             return None
+        if weights.model.taps:
+            cast(StateReader, weights.model).listen(handle)
         calibration = weights.calibrations.setdefault(message.sampling.temperature > 0, Calibration())
         info, welcome = weights.model.info, self.line.welcome
         vocab_size = welcome.vocab_size if welcome is not None else 0

@@ -7,8 +7,10 @@ short and a second thread would only add hand-overs. Long texts are computed in 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
+from typing import cast
 
 from actors.cost import CostModel
 from actors.draft_timing import WIDTHS
@@ -16,7 +18,7 @@ from actors.drafter.held import Held
 from actors.drafter.lease import Lease
 from actors.drafter.prefill import Prefill
 from actors.generations import Generations, Loader
-from actors.models import DraftModel
+from actors.models import DraftModel, StateReader
 from actors.peer import Line
 from actors.tree.tree import Node
 from protocols.handshake import Lost
@@ -24,6 +26,7 @@ from protocols.messages import (
     Close,
     DraftStats,
     Drain,
+    HiddenStates,
     Load,
     Message,
     Open,
@@ -32,6 +35,7 @@ from protocols.messages import (
     Welcome,
 )
 
+log = logging.getLogger("duoactor.drafter")
 WIDTH = max(WIDTHS)  # most leaves of one request in one forward: more have not been measured
 REPORT_S = 0.25  # between two DraftStats
 MAX_SILENCE_S = 0.25  # a longer forward is announced: half of the interval between two heartbeats
@@ -62,6 +66,7 @@ class Drafter:
         self.steps = CostModel(step_us)
         self.prefill = Prefill(self.steps(1) / 1e6)
         self.leaving = False  # the verifier has drained it: it takes no new leases
+        self.unfit = 0  # states that were dropped
         self.worked_s = 0.0  # in forwards since the last report
         self.began = self.clock()
 
@@ -127,6 +132,8 @@ class Drafter:
         if lease.epoch != message.epoch:
             return
         lease.heard()
+        if message.states is not None:
+            self._receive_states(lease, message.states)
         now_us = self.now_us()
         change = lease.verdict(message, now_us, self.line.round_trip_s * 1e6 + self.steps(1))
         if isinstance(change, Resync):
@@ -141,6 +148,14 @@ class Drafter:
                 self._update_missing(lease)
             except Exception as error:
                 self.held.fail(lease, error)
+
+    def _receive_states(self, lease: Lease, states: HiddenStates) -> None:
+        """Those of no use are counted and dropped."""
+        model = self.held.model(lease)
+        if not (model.taps and cast(StateReader, model).receive(lease.handle, states)):
+            self.unfit += 1
+            log.log(logging.WARNING if self.unfit == 1 else logging.DEBUG, "states that the head cannot read: dropped")
+        self._update_missing(lease)
 
     # --- decide, compute, commit, tell -------------------------------------------------------------------------------
 

@@ -56,6 +56,8 @@ class _Mirror:
 class ProposerDraft:
     """A :class:`actors.models.DraftModel`. A leaf that is not in the proposal has no children."""
 
+    taps: tuple[int, ...] = ()
+
     def __init__(self, proposer: Proposer, info: ModelInfo, scratch_slots: int = 256) -> None:
         self.proposer = proposer
         self._info = info

@@ -30,6 +30,10 @@ def load_draft(settings: DrafterSettings) -> DraftModel:
         from actors.drafter.proposer import build_proposer_draft
 
         return build_proposer_draft(settings.draft)
+    if settings.target:
+        from actors.engines.heads.build import build_apart
+
+        return build_apart(settings.draft, settings.target, settings.kv_tokens, settings.threads)
     from actors.engines.build import build_draft
 
     return build_draft(
@@ -64,7 +68,8 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
                 model = load(settings)
                 steps = measure_draft(model)
             hello = introduction(Role.DRAFTER, settings.actor_id, model.info)
-            hello = replace(hello, step_us=steps[min(steps)], loads=not retrieves(settings.draft))
+            hello = replace(hello, step_us=steps[min(steps)], loads=not retrieves(settings.draft) and not model.taps)
+            hello = replace(hello, states=model.taps)
             name = "" if settings.actor_id else f" as {hello.actor_id}"  # a name from the settings is known
             log.info("ready%s: %s, %.2f ms a step", name, hello.model_id, steps[min(steps)] / 1000)
             line = Line(network, settings.connect, hello, wire.Decoder(ToDrafter), CLOCK)

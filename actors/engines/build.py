@@ -186,7 +186,7 @@ def build_draft(
     if head := kind_of(configuration(name)):
         raise ModelError(
             f"{name} is a head ({head}), which reads its target's states: name it to the verifier, by `duoactor up "
-            "--draft` or `duoactor verifier --inline-draft`"
+            "--draft` or `duoactor verifier --inline-draft`, or give a drafter its target, by --target"
         )
     torch.set_num_threads(threads)
     where = resolve_device(device)

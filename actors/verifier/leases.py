@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 
+from actors.models import Reader
 from actors.verifier.budgets import may_rest, plan_for
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
@@ -75,9 +76,15 @@ class Leases:
     def lose(self, drafter: DrafterPeer) -> None:
         """A drafter is gone: its streams go on with another, or alone."""
         self.state.drafters.remove(drafter.peer)
+        if drafter.states is not None:
+            self.leave_states(drafter.states)
         for stream in [s for s in self.state.requests if s.loan.holder == drafter.peer]:
             self._end(stream)
             self.lend(stream)
+
+    def leave_states(self, reader: Reader) -> None:
+        target = self.context.target
+        self.context.equipment.compute.start(lambda: target.leave_states(reader))
 
     def declined(self, stream: Stream, drafter: DrafterPeer, message: Decline) -> None:
         """The drafter does not hold the lease: nothing is expected of it, and another may be offered it."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
+from actors.models import Reader
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
@@ -80,7 +84,8 @@ class Peers:
                     if stale is not None:
                         self.leases.lose(stale)  # the same actor, restarted or reconnected
                 # drafters that share an operator's key are told apart by their names
-                self.state.drafters.add(peer, hello, now, b"" if holder.may_be(KeyRole.OPERATOR) else holder.key)
+                key = b"" if holder.may_be(KeyRole.OPERATOR) else holder.key
+                self._give_states(self.state.drafters.add(peer, hello, now, key))
                 self.leases.offer()
             case Role.CONTROLLER:
                 self.state.controller = SinglePeer(peer, hello, now)
@@ -90,6 +95,22 @@ class Peers:
                 self.state.clients[peer] = ClientPeer(peer, hello.actor_id, now, holder)
         if hello.role is not Role.CLIENT:
             self.publish(ActorUp(hello.role, hello.actor_id, hello.model_id))
+
+    def _give_states(self, drafter: DrafterPeer) -> None:
+        """If its head reads them."""
+        if drafter.hello.states:
+            compute, target = self.context.equipment.compute, self.context.target
+            asked = compute.start(lambda: target.keep_states(drafter.hello.states))
+            asked.add_done_callback(partial(self._gives_states, drafter))
+
+    def _gives_states(self, drafter: DrafterPeer, asked: asyncio.Future[Reader]) -> None:
+        if asked.cancelled():
+            return
+        reader = asked.result()
+        if self.state.drafters.of(drafter.peer) is drafter:
+            drafter.states = reader
+        else:  # it has left already
+            self.leases.leave_states(reader)
 
     def _refusal(self, hello: Hello, holder: Holder) -> Refuse | None:
         """Why a peer is not welcomed; None: it is."""
@@ -109,6 +130,9 @@ class Peers:
             return Refuse(RefuseCode.TOKENIZER, detail)
         if hello.role is Role.LEARNER:
             return self._second(self.state.learner, hello)
+        if max(hello.states, default=0) > (layers := self.context.info.layers):
+            detail = f"draft head {hello.model_id} reads layer {max(hello.states)} and the target has {layers}"
+            return Refuse(RefuseCode.TOKENIZER, f"{detail}; choose the head that was made for this target")
         named = self.state.drafters.named(hello.actor_id)
         if named is not None and named.hello.incarnation != hello.incarnation and self._alive(named.last_seen):
             detail = f"a drafter named {hello.actor_id} is connected already; choose another --actor-id"

@@ -72,13 +72,17 @@ def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
 def drafter(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     """Run a drafter, here or on another host. It guesses ahead with the draft model.
 
+    Or with a draft head: --target then names a copy of the target here, of which it reads embedding and tokenizer.
+
     \b
     Example:  duoactor drafter --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
+              duoactor drafter --connect tcp://gpu-box:7601 --draft ./head --target Qwen/Qwen3-8B
     """
     settings = settings_from(DrafterSettings, config.read(file).drafter(str(flags.get("actor_id") or "")), flags)
     settings = msgspec.structs.replace(
         settings,
         draft=config.resolve_model(settings.draft, "draft"),
+        target=settings.target and config.resolve_model(settings.target, "target"),
         connect=settings.connect or default_address(),
     )
     prepare(supervised, logs, "" if retrieves(settings.draft) else settings.draft)

@@ -75,6 +75,7 @@ def deploy(
         replace(
             _beside(drafter, address, keys),
             draft=resolve_model(drafter.draft, "draft"),
+            target=drafter.target and resolve_model(drafter.target, "target"),
             cpus=drafter.cpus or format_cpus(own),
             actor_id=name,
         )
@@ -99,11 +100,12 @@ def deploy(
 
 
 def _with_heads(wanted: Wanted) -> Wanted:
-    """A drafter that names a head, or the target's own, is none: the verifier runs that beside the target."""
+    """A drafter that names a head, or the target's own, and no ``target`` is none: the verifier runs that."""
     heads, drafters = list[str](), list[DrafterSettings]()
     for drafter in wanted.drafters:
-        model = drafter.draft != AUTO_DRAFT and (
-            retrieves(drafter.draft) or not kind_of(configuration(resolve_model(drafter.draft, "draft")))
+        model = bool(drafter.target) or (
+            drafter.draft != AUTO_DRAFT
+            and (retrieves(drafter.draft) or not kind_of(configuration(resolve_model(drafter.draft, "draft"))))
         )
         if model:
             drafters.append(drafter)
@@ -162,7 +164,7 @@ def _inline_draft(wanted: Wanted) -> str:
     """The verifier's own draft model, for a target on this CPU: its first drafter's."""
     if wanted.verifier.inline_draft:
         return wanted.verifier.inline_draft
-    return next((d.draft for d in wanted.drafters if d.device == "cpu" and not retrieves(d.draft)), "")
+    return next((d.draft for d in wanted.drafters if d.device == "cpu" and not (d.target or retrieves(d.draft))), "")
 
 
 def _beside(peer: P, address: str, keys: Mapping[str, str]) -> P:
@@ -175,7 +177,7 @@ def _learner(
 ) -> LearnerSettings:
     """The learner of the first drafter with a model, on the cores of all drafters: they are idle while the target
     computes. ConfigError if there is no such drafter."""
-    taught = next((drafter for drafter in drafters if not retrieves(drafter.draft)), None)
+    taught = next((drafter for drafter in drafters if not (drafter.target or retrieves(drafter.draft))), None)
     if taught is None:
         raise ConfigError(
             "a learner trains draft models and no heads, and no drafter here has a model: leave --learn out, or give "

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from actors.cost import Curve
 from actors.models import RENDERING, Constraint, Expansion, Leaf, ModelInfo, Outcome, Vocabulary, Window, common_prefix
@@ -343,6 +343,7 @@ def _allowed(mask: Sequence[int], token: int, info: ModelInfo) -> int:
 class ToyDraft:
     """See :class:`actors.models.DraftModel`."""
 
+    taps: ClassVar[tuple[int, ...]] = ()
     language: Language = field(default_factory=ToyLanguage)
     skill: float = 0.8
     scratch_slots: int = 64

@@ -182,6 +182,16 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
     return DecoderWeights(spec, shape, embedding, layers, norm, head, covered, take.inputs(spec.inputs))
 
 
+def lay_out_ends(spec: DecoderSpec, source: WeightSource) -> DecoderWeights:
+    """What is before the layers and behind them alone: what a draft head shares with its target."""
+    take = Taken(spec, source)
+    embedding, norm = take.matrix((spec.embedding,)), take.norm(spec.final_norm)
+    head = take.matrix((spec.head,)) if spec.head in source else embedding
+    assert norm is not None
+    shape = DecoderShape(len(spec.layers), spec.hidden, 0, 0, 0, 0, len(head.weight), spec.norm.eps)
+    return DecoderWeights(spec, shape, embedding, [], norm, head)
+
+
 class Taken:
     """Parts of a layer out of a source."""
 

@@ -58,6 +58,10 @@ class Draft:
         return SCRATCH + align(max_context)
 
     @property
+    def taps(self) -> tuple[int, ...]:
+        return ()
+
+    @property
     def info(self) -> ModelInfo:
         return self.engine.info
 

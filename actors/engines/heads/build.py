@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from actors.engines.cache.memory import MAX_REQUESTS, kv_slots
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.engine import Trunk
 from actors.engines.heads.ahead import AheadDraft
+from actors.engines.heads.apart import ends_of
 from actors.engines.heads.assistant import Assistant, AssistantDraft
 from actors.engines.heads.block import Dflash
 from actors.engines.heads.draft import HeadDraft
@@ -29,10 +31,13 @@ from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.loading import load_config
 from actors.engines.weights.quantised import dequantised, method_of
+from actors.models import ModelInfo
+from actors.settings import AUTO_DRAFT
 from protocols.errors import ModelError
 
 COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # of the target's, in DeepSeek's checkpoints
 MOST_STAGES = 8  # layers for more tokens that take turns
+DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same machine
 MEMORY_SHARE = 0.25  # of what is free beside the target's pool
 
 Tensors = Mapping[str, Tensor]
@@ -87,7 +92,7 @@ def found_at(name: str) -> str:
     return str(find_gguf(name)) if is_gguf(name) else located(name)
 
 
-def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Head:
+def _published(name: str, target: Target | None, target_name: str, trunk: Trunk) -> Head:
     config = configuration(found_at(name))
     kind = kind_of(config)
     try:
@@ -95,13 +100,15 @@ def _published(name: str, target: Target, target_name: str, trunk: Trunk) -> Hea
             return _out_of_file(name, load_config(target_name), trunk)
         weights = tensors(name)
         if kind == GEMMA4:
+            if target is None:
+                raise ModelError("it reads the target's own keys and values, so the verifier has to run it")
             return Assistant(load_config(name), weights, trunk, target.engine, load_config(target_name))
         weights = _plain(weights)
         return Eagle3(config, weights, trunk) if kind == EAGLE3 else Dflash(config, weights, trunk)
     except ModelError as error:
         raise ModelError(
-            f"{name} does not draft for target {target.info.model_id}: {error}; choose the head that was published for "
-            "this target, or --draft auto"
+            f"{name} does not draft for target {Path(target_name).name}: {error}; choose the head that was published "
+            "for this target, or --draft auto"
         ) from None
     except KeyError as error:
         raise ModelError(f"{name} has no {error.args[0]}, as a {kind} has; download it again") from None
@@ -127,15 +134,40 @@ def another_head(name: str, target: Target, target_name: str) -> HeadDraft:
 
 def head_for(name: str, target: Target, target_name: str) -> HeadDraft:
     """:func:`build_head`, which nobody gives states yet."""
-    trunk = target.engine.trunk()
+    return _draft(name, target_name, target.engine.trunk(), target.info, partial(_slots, target), target)
+
+
+def build_apart(name: str, target_name: str, kv_tokens: int, threads: int) -> HeadDraft:
+    """The head for a process of its own, on a CPU: what it shares with the target is read of the target's checkpoint,
+    and states are sent. Raises ModelError."""
+    trunk, info = ends_of(target_name, threads)
+
+    def slots(size: int) -> int:
+        return kv_slots(kv_tokens, Draft.full_request(info.max_context), size, trunk.device, DRAFT_SHARE)
+
+    return _draft("" if name == AUTO_DRAFT else name, target_name, trunk, info, slots)
+
+
+def _draft(
+    name: str,
+    target_name: str,
+    trunk: Trunk,
+    info: ModelInfo,
+    slots: Callable[[int], int],
+    target: Target | None = None,
+) -> HeadDraft:
+    """``slots``: of a pool, by the bytes of one. ``target``: in the same process, if it is."""
     head = _published(name, target, target_name, trunk) if name else _own_head(target_name, trunk)
-    own, info = Path(name or target_name).name, target.info
+    own = Path(name or target_name).name
     info = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
     size = head.shape.slot_bytes(trunk.dtype) + head.stages * head.width * trunk.dtype.itemsize
-    engine, states = HeadEngine(head, trunk, info, _slots(target, max(size, 1))), States(head.taps)
+    engine, states = HeadEngine(head, trunk, info, slots(max(size, 1))), States(head.taps)
     if isinstance(head, Assistant):
+        assert target is not None
         return AssistantDraft(head, engine, target)
-    return HeadDraft(engine, states) if head.block is None else AheadDraft(engine, states)
+    draft = HeadDraft(engine, states) if head.block is None else AheadDraft(engine, states)
+    draft.width = len(head.taps) * trunk.hidden
+    return draft
 
 
 def _slots(target: Target, size: int) -> int:

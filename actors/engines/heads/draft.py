@@ -24,9 +24,9 @@ from actors.engines.drafts.ranking import Row
 from actors.engines.flat_batch import FlatBatch, Mask, causal
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.sampling.sampler import SamplerState
-from actors.engines.targets.states import States
+from actors.engines.targets.states import States, unpacked
 from actors.models import Expansion, Leaf
-from protocols.messages import Sampling
+from protocols.messages import HiddenStates, Sampling
 
 if TYPE_CHECKING:
     from actors.engines.drafts.draft import LeafBatch
@@ -68,6 +68,7 @@ class HeadDraft(Draft):
     replays = True  # whether `duoactor replay` can say how often it would have been right
     computes_text = True  # rows of committed tokens; else their keys and values are the target's states alone
     engine: HeadEngine
+    width = 0  # of the states of all layers that it reads, where they are sent
     _mirrors: dict[int, HeadMirror]  # type: ignore[assignment]
 
     def __init__(self, engine: HeadEngine, states: States, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
@@ -77,6 +78,24 @@ class HeadDraft(Draft):
     def follow(self, handle: int, source: int) -> None:
         """The target's request whose text the mirror has, and whose states it awaits."""
         self._mirrors[handle].source = source
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """See :class:`actors.models.DraftModel`."""
+        return self.states.layers
+
+    def listen(self, handle: int) -> None:
+        """The states of the mirror's text are sent, from now on."""
+        self.states.end(handle)
+        self.follow(handle, handle)
+
+    def receive(self, handle: int, message: HiddenStates) -> bool:
+        """Take states that were sent. False: they are not those that the head reads."""
+        rows = unpacked(message, self.width)
+        if rows is None or message.start + len(rows) > self._mirrors[handle].room:
+            return False
+        self.states.add(handle, message.start, rows)
+        return True
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
         old = self._mirrors[handle]

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 import torch
 
 from actors.engines.engine import Engine
+from protocols.messages import HiddenStates
 
+MOST_BYTES = 1 << 22  # of one message, see ``StateRows``
 KEPT = 2048  # tokens of a request; three states of a 7B model are 24 kB a token
 
 
@@ -30,28 +33,51 @@ class States:
     def __init__(self, layers: Sequence[int]) -> None:
         self.layers = tuple(layers)
         self._unread: dict[int, _Unread] = {}  # by request
+        self._lock = Lock()  # a piece of a prompt may be computed while the one before is sent
 
     def add(self, handle: int, position: int, part: torch.Tensor) -> None:
         """``part``: of the request's tokens from ``position`` on."""
-        mine = self._unread.setdefault(handle, _Unread(position))
-        mine.parts.append(part)
-        mine.count += len(part)
-        while mine.count - len(mine.parts[0]) >= KEPT:
-            first = len(mine.parts.popleft())
-            mine.start, mine.count = mine.start + first, mine.count - first
+        with self._lock:
+            mine = self._unread.setdefault(handle, _Unread(position))
+            mine.parts.append(part)
+            mine.count += len(part)
+            while mine.count - len(mine.parts[0]) >= KEPT:
+                first = len(mine.parts.popleft())
+                mine.start, mine.count = mine.start + first, mine.count - first
 
     def take(self, handle: int) -> tuple[int, torch.Tensor] | None:
         """The position of the first token that was not read, and the states of all from there on; None: there are
         none."""
-        mine = self._unread.get(handle)
-        if mine is None or not mine.parts:
-            return None
-        found = mine.start, mine.parts[0] if len(mine.parts) == 1 else torch.cat([*mine.parts])
-        self._unread[handle] = _Unread(mine.start + mine.count)
-        return found
+        with self._lock:
+            mine = self._unread.get(handle)
+            if mine is None or not mine.parts:
+                return None
+            self._unread[handle] = _Unread(mine.start + mine.count)
+        return mine.start, mine.parts[0] if len(mine.parts) == 1 else torch.cat([*mine.parts])
+
+    def packed(self, handle: int) -> list[HiddenStates]:
+        """What :meth:`take` gives, for the wire, in as many messages as it fills."""
+        found = self.take(handle)
+        if found is None:
+            return []
+        start, rows = found
+        most = max(1, MOST_BYTES // (2 * rows.shape[1]))
+        half = rows.to(torch.bfloat16).cpu().contiguous()
+        return [
+            HiddenStates(start + at, half.shape[1], half[at : at + most].view(torch.uint8).numpy().tobytes())
+            for at in range(0, len(half), most)
+        ]
 
     def end(self, handle: int) -> None:
         self._unread.pop(handle, None)
+
+
+def unpacked(message: HiddenStates, width: int) -> torch.Tensor | None:
+    """The states ``(tokens, width)`` of a message; None: it is not what a reader of that ``width`` asked for."""
+    if message.width != width or not message.rows or len(message.rows) % (2 * width):
+        return None
+    rows = torch.frombuffer(bytearray(message.rows), dtype=torch.bfloat16).view(-1, width)
+    return rows if bool(rows.isfinite().all()) else None
 
 
 class Taps:

@@ -19,7 +19,7 @@ from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, pick
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.engines.targets.states import States, Taps
-from actors.models import DEFAULT_NODES, Constraint, ModelInfo, Outcome, Window
+from actors.models import DEFAULT_NODES, Constraint, ModelInfo, Outcome, Reader, Window
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
 from protocols.messages import Sampling, TokenLogprobs
@@ -112,6 +112,10 @@ class Target:
         """From now on keep the states of committed tokens that enter these layers, see ``Engine.tap``."""
         self.taps.exchange(None, states := States(layers))
         return states
+
+    def leave_states(self, reader: Reader) -> None:
+        assert isinstance(reader, States)
+        self.taps.exchange(reader, None)
 
     def first_slots(self, handle: int) -> tuple[int, int]:
         """Where the request's text begins in the pool, and its ring, if it has one; regions that moved are copied."""

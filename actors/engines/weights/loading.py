@@ -318,6 +318,7 @@ def describe(
         tokenizer=facts.parts,
         parameters=stored.size if stored else sum(p.numel() for p in model.parameters()),
         device=str(device),
+        layers=int(text.num_hidden_layers),
         dtype=(stored and stored.kinds) or (f"{published}, computed in {dtype}" if published else dtype),
         tool_form=facts.tool_form,
         response_template=facts.response_template,

@@ -18,7 +18,7 @@ from actors.verifier.rounds import Chosen, Committed
 from actors.verifier.sources.source import DRAFTER, SLICE, Allowance, Source
 from actors.verifier.streams import Stage, Stream
 from actors.verifier.waits import Going
-from protocols.messages import Decline, DraftStats, Grow, Resync, Verdict
+from protocols.messages import Decline, DraftStats, Grow, HiddenStates, Resync, Verdict
 
 MAX_NODES = 512  # of one fragment; a tree takes no more fragments once it has twice as many
 
@@ -44,9 +44,12 @@ class Remote(Source):
         return not prompts and price.drafter_may_pay(allowance.streams)
 
     def prepare(self, stream: Stream, most: int = SLICE) -> None:
-        """Lend it, unless it is lent."""
-        if stream.loan.holder is None:
+        """Lend it, unless it is lent; send a head the states of what is computed."""
+        drafter = self.state.drafters.of(stream.loan.holder)
+        if drafter is None:
             self.leases.lend(stream)
+        elif (states := self._states(stream, drafter)) is not None:
+            self._send(stream, drafter, states)
 
     def works(self, stream: Stream, drafts: bool) -> None:
         """Whether its drafter is to draft from the next verdict on, or to rest."""
@@ -94,14 +97,31 @@ class Remote(Source):
         plan = loan.plan if loan.plan != loan.told_plan else None
         if base != len(text):
             wait.begin_phase()
+        states = self._states(stream, drafter)
         loan.told(len(text))
         awaited = wait.drafts if due is not None else None
         if wait.rule == "lockstep":
             verify_us = None  # so that the drafter sends its phase as a whole
         news = tuple(text.committed[base:])
-        verdict = Verdict(stream.rid, loan.epoch, stream.tally.rounds, base, news, due, plan, verify_us, awaited)
+        rounds = stream.tally.rounds
+        verdict = Verdict(stream.rid, loan.epoch, rounds, base, news, due, plan, verify_us, awaited, states)
         if not self.context.send(drafter.peer, verdict):
             self.gone(drafter.peer, "unreachable")
+
+    def _states(self, stream: Stream, drafter: DrafterPeer) -> HiddenStates | None:
+        """What its head has not been sent. All but the last message of it is sent here."""
+        if drafter.states is None:
+            return None
+        found = drafter.states.packed(stream.handle)
+        for part in found[:-1]:
+            self._send(stream, drafter, part)
+        return found[-1] if found else None
+
+    def _send(self, stream: Stream, drafter: DrafterPeer, states: HiddenStates) -> None:
+        """States alone. What is lost of them costs speed."""
+        loan = stream.loan
+        verdict = Verdict(stream.rid, loan.epoch, stream.tally.rounds, loan.told_len, (), states=states)
+        self.context.send(drafter.peer, verdict)
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         if stream.loan.holder is None:

@@ -1,0 +1,55 @@
+"""What a draft head shares with a target in another process: its ends, read of its checkpoint, on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from actors.engines.decoder.configuration import spec_of
+from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.trunk import CompiledTrunk
+from actors.engines.decoder.layout import lay_out_ends
+from actors.engines.engine import Trunk
+from actors.engines.weights.gguf_loading import GGUFSource, open_gguf
+from actors.engines.weights.gguf_names import is_gguf
+from actors.engines.weights.hub import located
+from actors.engines.weights.loading import describe, known_config, serving_tokenizer
+from actors.engines.weights.panels import Panels
+from actors.engines.weights.source import WeightSource
+from actors.engines.weights.stored import StoredModel, TensorFiles, generation_of, weight_files
+from actors.models import ModelInfo
+from protocols.errors import ModelError
+
+CPU = torch.device("cpu")
+
+
+def ends_of(name: str, threads: int) -> tuple[Trunk, ModelInfo]:
+    """Embedding, last norm and output layer, and the facts of the target. Raises ModelError."""
+    torch.set_num_threads(1)  # the team computes
+    config, kernels = known_config(name), compiled_kernels()
+    spec = spec_of(config)
+    if spec is None or kernels is None:
+        raise ModelError(
+            f"a head for {name} cannot run apart from it: its family, or this processor, has no compiled layers; name "
+            "the head to the verifier, by --inline-draft"
+        )
+    source: WeightSource
+    generation = None
+    if is_gguf(name):
+        source = GGUFSource(open_gguf(name), torch.float32)
+    else:
+        directory = Path(located(name))
+        source, generation = TensorFiles(weight_files(directory), (), CPU, torch.float32), generation_of(directory)
+    try:
+        ends = lay_out_ends(spec, source)
+    except KeyError as error:
+        raise ModelError(f"the checkpoint of {name} has no {error.args[0]}; a head cannot run apart from it") from None
+    team = kernels.Team(threads - 1)
+    panels = Panels(ends.head, kernels, team)
+    made = CompiledTrunk(ends, kernels, team, panels.job)
+    made.panels = panels  # type: ignore[attr-defined]  # whose memory the job reads
+    model = StoredModel(config, source, 0, generation=generation)
+    info = describe(name, model, serving_tokenizer(name), CPU, "float32")
+    return replace(made.trunk(), layers=len(spec.layers)), info
