@@ -84,25 +84,13 @@ class FlatBatch:
     slots: list[int] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
 
-    def add(
-        self,
-        base: int,
-        tokens: Sequence[int],
-        positions: list[int],
-        slots: list[int],
-        visible: Mask,
-        text: int = 0,
-        state: TextState | None = None,
-        prompt: bool = False,
-        padding: bool = False,
-        parents: Sequence[int] = (),
-    ) -> None:
-        """One request's rows; see :class:`Segment`."""
+    def add(self, base: int, tokens: Sequence[int], positions: list[int], slots: list[int], visible: Mask) -> Segment:
+        """One request's rows. What else is known of them, the caller says of their segment."""
         self.tokens.extend(tokens)
         self.positions.extend(positions)
         self.slots.extend(slots)
-        span = visible.shape[1]
-        self.segments.append(Segment(len(tokens), base, span, visible, text, padding, state, prompt, parents))
+        self.segments.append(segment := Segment(len(tokens), base, visible.shape[1], visible))
+        return segment
 
     def padded(self, rows: int, base: int) -> FlatBatch:
         """This batch if ``rows`` is 0, else a copy with as many rows more, see :meth:`pad`."""
@@ -116,4 +104,4 @@ class FlatBatch:
         """As many rows more as padding; each sees itself alone, in one of ``SPAN`` slots from ``base`` on."""
         alone = np.arange(SPAN)[None, :] == (np.arange(rows) % SPAN)[:, None]
         slots = [base + row % SPAN for row in range(rows)]
-        self.add(base, [0] * rows, [0] * rows, slots, alone, padding=True)
+        self.add(base, [0] * rows, [0] * rows, slots, alone).padding = True

@@ -173,11 +173,11 @@ def test_a_forward_that_is_no_round_is_not_recorded():
     a, b = ids(9, seed=5), ids(2, seed=6)
     several, chosen, large, wide = FlatBatch(), FlatBatch(), FlatBatch(), FlatBatch()
     several.add(0, a, range(9), range(9), causal(0, 9))
-    several.add(128, b, range(2), [128, 129], causal(0, 2), prompt=True)
+    several.add(128, b, range(2), [128, 129], causal(0, 2)).prompt = True
     chosen.add(0, a, range(9), range(9), causal(0, 9))
     large.add(0, ids(65), range(65), range(65), causal(0, 65))
     wide.add(0, [5, 6], [0, 1], [0, 1], causal(0, 2))  # in a batch of more rows than a window has
-    wide.add(64, [0] * 98, [0] * 98, range(64, 162), np.eye(98, 128, dtype=bool), padding=True)
+    wide.add(64, [0] * 98, [0] * 98, range(64, 162), np.eye(98, 128, dtype=bool)).padding = True
     for batch, select in ((several, None), (chosen, [8]), (large, None), (wide, None)):
         assert torch.equal(engine.forward(batch, select), usual.forward(batch, select))
         assert engine.best is None

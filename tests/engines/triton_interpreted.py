@@ -199,7 +199,7 @@ def test_a_recorded_piece_of_a_prompt_has_torchs_logits_and_leaves_its_keys_and_
         found = []
         for each in (engine, plain):
             batch, at = FlatBatch(), range(start, end)
-            batch.add(7, text[start:end], [*at], [7 + place for place in at], causal(start, end), prompt=True)
+            batch.add(7, text[start:end], [*at], [7 + place for place in at], causal(start, end)).prompt = True
             found.append(each.forward(batch, [end - start - 1]))
         close(*found)
     assert len(engine.graphs) == 2

@@ -44,7 +44,6 @@ from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.packed import pack_linears
 from actors.engines.weights.panels import quickest_linear
 from actors.engines.weights.rows import FixedRows
-from actors.engines.weights.twelve_bits import waits_for_memory
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 from protocols.messages import Reading
@@ -137,12 +136,8 @@ class TransformersEngine:
         self.text_matters = choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":
-            twelve = waits_for_memory(sum(weight.numel() for weight in model.parameters()), pairs=False)
-            pack_linears(
-                model,
-                partial(quickest_linear, int8=int8, pages=HugePages(), twelve=twelve),
-                self.recurrence.inner if self.recurrence else (),
-            )
+            kept = self.recurrence.inner if self.recurrence else ()
+            pack_linears(model, partial(quickest_linear, int8=int8, pages=HugePages()), kept)
 
     def reading(self) -> Reading:
         """Without bits a weight, which a smaller file would not change: what is read of its blocks is dequantised."""
@@ -201,7 +196,8 @@ class TransformersEngine:
     ) -> Tensor:
         places, batch = [*range(start, end)], FlatBatch()
         visible = np.tri(end - start, end, start, dtype=np.bool_)
-        batch.add(0, tokens[start:end], places, places, visible, state=state, prompt=prompt)
+        segment = batch.add(0, tokens[start:end], places, places, visible)
+        segment.state, segment.prompt = state, prompt
         return self.forward(batch)
 
     def _probe_recurrence(self, recurrence: GenericRecurrence, tokens: Sequence[int], expected: Tensor) -> Tensor:
@@ -231,7 +227,8 @@ class TransformersEngine:
             visible[row, start + row] = True
         places, slots = [start + depth for depth in depths], [*range(start, start + count)]
         batch = FlatBatch()
-        batch.add(0, [tokens[place] for place in places], places, slots, visible, state=state, parents=parents)
+        segment = batch.add(0, [tokens[place] for place in places], places, slots, visible)
+        segment.state, segment.parents = state, parents
         return self.forward(batch)[chain]
 
     def _agree(self, found: Tensor, expected: Tensor) -> bool:
@@ -329,30 +326,18 @@ class TransformersEngine:
     def pick(self, *forward: object) -> None:
         """See :class:`actors.engines.engine.Engine`: it cannot choose tokens."""
 
-    def attention(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None = None,
-        scaling: float | None = None,
-        dropout: float = 0.0,
-        sliding_window: int | None = None,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, None]:
+    def attention(self, module: nn.Module, query: Tensor, *given: object, **options: Any) -> tuple[Tensor, None]:
         """The attention function that transformers calls in every layer, with query ``(1, heads, n, d)``. Returns
-        ``(1, n, heads, d)``. ``s_aux``: see ``sinks`` of :class:`PoolAttention`."""
-        window = sliding_window or 0
+        ``(1, n, heads, d)``. Of ``options``, ``s_aux``: see ``sinks`` of :class:`PoolAttention`."""
+        window, scale = options.get("sliding_window") or 0, options.get("scaling")
         look = self._attentions.get(window)
         if look is None:  # made once for each forward and kind of layer
-            scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-            look = PoolAttention(self.pool, self._stretches(window), query.shape[1], scale, softcap)
+            scale = query.shape[-1] ** -0.5 if scale is None else scale
+            stretches, cap = self._stretches(window), options.get("softcap")
+            look = PoolAttention(self.pool, stretches, query.shape[1], scale, cap)
             self._attentions[window] = look
         place = self.cache.places[module.layer_idx]  # type: ignore[index]
-        out = look(place, query[0].transpose(0, 1), s_aux)
+        out = look(place, query[0].transpose(0, 1), options.get("s_aux"))
         return out.view(1, query.shape[2], query.shape[1], -1), None
 
     def lengths(self) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from actors.engines.weights.packed import Int8Linear, PackedLinear
+from actors.engines.weights.packed import PackedLinear
 from actors.engines.weights.panels import PanelLinear
 
 
@@ -24,6 +24,4 @@ def _own(module: nn.Module) -> int:
         return int(module.panels.size)
     if isinstance(module, PackedLinear):
         return int(module.out_features * module.in_features * module.packed.element_size())
-    if isinstance(module, Int8Linear):
-        return module.out_features * module.in_features
     return sum(weight.numel() * weight.element_size() for weight in module.parameters(recurse=False))

@@ -62,7 +62,8 @@ class TargetRequest:
             end = min(start + rows, prompt_len + len(self.output))
             tokens = self.output[start - prompt_len : end - prompt_len]
         at, slots = [*range(start, end)], [*range(self.base + start, self.base + end)]
-        batch.add(self.base, tokens, at, slots, causal(start, end), self.text, self.state, in_prompt)
+        segment = batch.add(self.base, tokens, at, slots, causal(start, end))
+        segment.text, segment.state, segment.prompt = self.text, self.state, in_prompt
         return end
 
     def lay_out(self, window: Window, batch: FlatBatch) -> Rows:
@@ -88,7 +89,8 @@ class TargetRequest:
         slots = list(range(self.base + root, self.base + root + rows))
         parents = [-1, *(parent + 1 for parent in window.parents)]
         tokens = [self.root, *window.tokens]
-        batch.add(self.base, tokens, positions, slots, visible, self.text, self.state, parents=parents)
+        segment = batch.add(self.base, tokens, positions, slots, visible)
+        segment.text, segment.state, segment.parents = self.text, self.state, parents
         return Rows(self.sampler, [p + 1 for p in positions], paths)
 
     def commit(self, tokens: list[int]) -> None:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.engines.engine import Engine
-from actors.engines.flat_batch import FlatBatch, TextState, align
+from actors.engines.flat_batch import FlatBatch, Mask, TextState, align
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LARGE = (48, 64)  # only for Lookahead and REST, so they do not decide which group is chosen
@@ -69,8 +69,10 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
 def _chain(
     engine: Engine, tokens: Sequence[int], start: int, rows: int, state: TextState | None, prompt: bool = False
 ) -> torch.Tensor:
-    sees = np.tri(rows, dtype=np.bool_)
-    return _round(engine, tokens[start : start + rows], [*range(start, start + rows)], start, sees, state, prompt)
+    batch, at = FlatBatch(), [*range(start, start + rows)]
+    segment = batch.add(0, tokens[start : start + rows], at, at, _seen(engine, start, np.tri(rows, dtype=np.bool_)))
+    segment.state, segment.prompt = state, prompt
+    return engine.forward(batch)
 
 
 def _branch_agrees(
@@ -86,27 +88,14 @@ def _branch_agrees(
     listed = [tokens[start + depth] for depth in depths.tolist()]
     for wrong in range(1, rows, 2):
         listed[wrong] = (listed[wrong] + 1) % engine.info.vocab_size
-    parents = [-1, *(row // 2 * 2 for row in range(rows - 1))]
-    logits = _round(engine, listed, (start + depths).tolist(), start, sees, state, parents=parents)
-    return torch.equal(logits[right.tolist()], expected[: len(right)])
+    batch, slots = FlatBatch(), [*range(start, start + rows)]
+    segment = batch.add(0, listed, (start + depths).tolist(), slots, _seen(engine, start, sees))
+    segment.state, segment.parents = state, [-1, *(row // 2 * 2 for row in range(rows - 1))]
+    return torch.equal(engine.forward(batch)[right.tolist()], expected[: len(right)])
 
 
-def _round(
-    engine: Engine,
-    tokens: Sequence[int],
-    positions: list[int],
-    start: int,
-    sees: NDArray[np.bool_],
-    state: TextState | None = None,
-    prompt: bool = False,
-    parents: Sequence[int] = (),
-) -> torch.Tensor:
-    """The logits of rows in the slots ``start ..``. Each sees all slots before them, and of them those in ``sees``
-    ``(rows, rows)``."""
-    rows = len(tokens)
-    span = min(align(start + rows), engine.pool.slots)
-    visible = np.zeros((rows, span), dtype=np.bool_)
-    visible[:, :start], visible[:, start : start + rows] = True, sees
-    batch = FlatBatch()
-    batch.add(0, tokens, positions, [*range(start, start + rows)], visible, state=state, prompt=prompt, parents=parents)
-    return engine.forward(batch)
+def _seen(engine: Engine, start: int, sees: NDArray[np.bool_]) -> Mask:
+    """Of rows in the slots from ``start`` on: all slots before them, and of them those in ``sees`` ``(rows, rows)``."""
+    visible: Mask = np.zeros((len(sees), min(align(start + len(sees)), engine.pool.slots)), dtype=np.bool_)
+    visible[:, :start], visible[:, start : start + len(sees)] = True, sees
+    return visible

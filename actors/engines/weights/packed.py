@@ -1,12 +1,11 @@
 """Linear layers for the CPU: weights packed once for the kernels that read them at every step.
 
 oneDNN's packed kernels are faster than the default for few rows, and agree for most numbers of them
-(:mod:`actors.engines.weights.rows`). int8 is for draft models only: it changes the logits, which a draft may.
+(:mod:`actors.engines.weights.rows`).
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Container
 
 import torch
@@ -46,33 +45,9 @@ class PackedLinear(nn.Module):
         return self.multiply(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
 
-class Int8Linear(nn.Module):
-    """``y = x W^T + b`` with int8 weights, one scale for each output, and activations that are quantised on the fly
-    (fbgemm). Takes any float type."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        weight = weight.detach().float()
-        scales = (weight.abs().amax(dim=1) / 127.0).clamp_(min=1e-8)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch.ao's deprecation warnings
-            zeros = torch.zeros_like(scales, dtype=torch.int64)
-            quantised = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
-            self.packed = torch.ops.quantized.linear_prepack(quantised, None if bias is None else bias.detach().float())
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.quantized.linear_dynamic(x.float(), self.packed, True)
-        return out.to(x.dtype)
-
-
-def make_linear(weight: Tensor, bias: Tensor | None, int8: bool = False) -> nn.Module | None:
+def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Module | None:
     """The fastest layer for that weight on this CPU; None: ``nn.Linear`` is."""
-    if weight.device.type != "cpu":
-        return None
-    if int8:
-        return Int8Linear(weight, bias)
-    return PackedLinear(weight, bias) if can_pack(weight.dtype) else None
+    return PackedLinear(weight, bias) if weight.device.type == "cpu" and can_pack(weight.dtype) else None
 
 
 def pack_linears(

@@ -71,6 +71,8 @@ class Panels:
 
     def multiply(self, x: Array) -> Array:
         out: Array = np.empty((len(x), self.job["apart"][0]), dtype=np.float32)
+        if self.job["form"][0]:  # inputs are rounded
+            self._team.make_room(x.size)
         self._team.run(self.job, x, out)
         if self._outputs < out.shape[1]:
             out = np.ascontiguousarray(out[:, : self._outputs])
@@ -132,13 +134,13 @@ class PanelLinear(nn.Module):
 
 
 def quickest_linear(
-    weight: Tensor, bias: Tensor | None, int8: bool, pages: HugePages | None = None, twelve: bool = False
+    weight: Tensor, bias: Tensor | None, int8: bool, pages: HugePages | None = None
 ) -> nn.Module | None:
-    """:func:`make_linear`, or panels for one thread in float32: where they have 16 bits, half the memory is read, and
-    in ``twelve`` three eighths."""
-    if not int8 and weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.get_num_threads() == 1:
+    """In panels for one thread in float32, of half the memory where 16 bits lose nothing, or of 8 bits; else by
+    :func:`make_linear`."""
+    if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.get_num_threads() == 1:
         kernels = compiled_kernels()
         if kernels is not None:
             matrix = Matrix(weight.detach(), None if bias is None else bias.detach())
-            return PanelLinear(Panels(matrix, kernels, kernels.Team(0), pages=pages, twelve=twelve))
-    return make_linear(weight, bias, int8)
+            return PanelLinear(Panels(matrix, kernels, kernels.Team(0), int8, pages))
+    return make_linear(weight, bias)

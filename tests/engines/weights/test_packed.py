@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from actors.engines.generic.engine import TransformersEngine
-from actors.engines.weights.packed import Int8Linear, PackedLinear, can_pack, make_linear, pack_linears
+from actors.engines.weights.packed import PackedLinear, can_pack, make_linear, pack_linears
 from actors.engines.weights.rows import FixedRows
 from tests.engines.test_transformers_backend import run
 from tests.engines.tiny import info, make
@@ -50,17 +50,6 @@ def test_products_of_a_models_own_code_agree_for_every_number_of_rows(dtype, out
 def by_fixed_rows(product, x):
     with FixedRows():
         return product(x)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_int8_layer_is_close_to_the_plain_one_and_keeps_the_type(dtype):
-    torch.manual_seed(0)
-    plain = nn.Linear(96, 72).to(dtype)
-    x = torch.randn(1, 5, 96).to(dtype)
-    with torch.inference_mode():
-        out, expected = Int8Linear(plain.weight, plain.bias)(x), plain(x)
-    assert out.dtype == dtype and out.shape == expected.shape
-    assert (out - expected).float().norm() < 0.03 * expected.float().norm()
 
 
 def test_packing_keeps_the_embedding_table_of_a_tied_model_and_no_other_float_weights():

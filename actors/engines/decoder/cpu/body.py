@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
 from actors.engines.decoder.layout import DecoderShape, DecoderWeights, table
-from actors.engines.decoder.spec import Attention, Rotation
+from actors.engines.decoder.spec import Attention, DecoderSpec, Rotation
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
 
@@ -31,13 +32,39 @@ Array = NDArray[np.float32]
 TURNS = 2048  # positions of the first tables of rotations; they double as texts grow
 
 
-@dataclass(slots=True)
 class _Rooms:
     """Memory that grows with the largest forward."""
 
-    between: Array = field(default_factory=lambda: np.empty(0, np.float32))
-    scores: Array = field(default_factory=lambda: np.empty((0, 0), np.float32))
-    looks: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    def __init__(self, laid: LaidOut, spec: DecoderSpec, tile: int) -> None:
+        """``tile``: numbers of a recurrent layer's tile, or 0."""
+        self._numbers, self._tile = int(laid.sizes.sum()), tile  # of a row between operations
+        self._widest = max(spec.hidden, *spec.inner, int(laid.sizes[1]))
+        self._heads = {(one.heads, one.kv_heads, one.width) for one in spec.attentions}
+        self._sights = 2 if any(one.window for one in spec.attentions) else 1
+        self._between: Array = np.empty(0, np.float32)
+        self._scores: Array = np.empty((0, 0), np.float32)
+        self._looks: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def fit(self, rows: int, most: int, span: int, segments: int, threads: tuple[ModuleType, Any]) -> dict[str, int]:
+        """What compiled code is to be told. ``most``: rows of a segment at most; ``threads``: kernels and team."""
+        kernels, team = threads
+        told: dict[str, int] = {}
+        if len(self._between) < rows * self._numbers:
+            self._between = np.empty(rows * self._numbers, np.float32)
+            told["room"] = self._between.ctypes.data
+            team.make_room(rows * self._widest)
+        looks = self._sights * (rows * (span + kernels.LOOKS) + segments)
+        if len(self._looks) < looks:
+            self._looks = np.empty(looks, np.int64)
+            told["looks"] = self._looks.ctypes.data
+        own = max(
+            (most + 1) * self._tile,
+            *(most * heads // kv * (span + 2 * width) + kernels.LANES * width for heads, kv, width in self._heads),
+        )
+        if self._scores.shape[1] < own:
+            self._scores = team.buffers(own)
+            told |= {"scores": self._scores.ctypes.data, "own_scores": self._scores.shape[1]}
+        return told
 
 
 @dataclass(slots=True)
@@ -64,7 +91,6 @@ class CompiledBody:
         self.shape: DecoderShape = weights.shape
         self.pool, self.rings = pool, rings
         self._kernels, self._team = kernels, team
-        self._rooms = _Rooms()
         self._laid = laid = LaidOut(weights, kernels, team, int8)
         self.read_bytes = laid.read_bytes
         self.trunk = CompiledTrunk(weights, kernels, team, laid.jobs[-1:].copy())
@@ -82,8 +108,6 @@ class CompiledBody:
             if attention.rotation is not None:
                 self._turns.layers.setdefault(attention.rotation, []).append(index)
                 self._turns.attention[attention.rotation] = attention
-        kinds = {(one.heads, one.kv_heads, one.width): one for one in weights.spec.attentions}
-        self._heads = list(kinds.values())
         self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
         self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
         self._attention["half"] = pool.dtype == torch.bfloat16
@@ -102,9 +126,8 @@ class CompiledBody:
             self._tell(tokens=laid.keep(weights.covered.ids.astype(np.int32)))
         self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
         self._rows, self._wide = weights.embedding.weight.shape[0], int(laid.jobs[-1]["apart"])
-        self._numbers = int(laid.sizes.sum())
-        self._widest = max(shape.hidden, shape.inner, int(laid.sizes[1]))
         self.streams = FusedRecurrence(kernels, laid.mixers, laid.numbers, laid.width) if laid.mixers else None
+        self._rooms = _Rooms(laid, spec, 0 if self.streams is None else self.streams.tile)
 
     def _turn_up_to(self, position: int) -> None:
         """The tables of rotations are long enough."""
@@ -167,31 +190,10 @@ class CompiledBody:
             most, span = max(most, segment.rows), max(span, segment.span)
             looked += (segment.rows, segment.base, segment.span, 0 if self.rings is None else self.rings.begin(segment))
         span = -(-span // self._kernels.LANES) * self._kernels.LANES
-        self._make_room(len(tokens), most, span, len(segments))
+        self._tell(**self._rooms.fit(len(tokens), most, span, len(segments), (self._kernels, self._team)))
         head = (len(tokens), len(keep), len(segments), span)
         numbers = np.array([*head, *tokens, *batch.positions, *batch.slots, *keep, *looked], dtype=np.int64)
         if len(segments) == 1:
             return self._model, numbers, segments[0].visible
         seen = np.concatenate([s.visible.reshape(-1) for s in segments]) if segments else np.empty(1, np.bool_)
         return self._model, numbers, seen.reshape(1, -1)
-
-    def _make_room(self, rows: int, most: int, span: int, segments: int) -> None:
-        """``most``: rows of a segment at most."""
-        rooms = self._rooms
-        if len(rooms.between) < rows * self._numbers:
-            rooms.between = np.empty(rows * self._numbers, np.float32)
-            self._tell(room=rooms.between.ctypes.data)
-            self._team.make_room(rows * self._widest)
-        looks = (2 if self._model["window"] else 1) * (rows * (span + self._kernels.LOOKS) + segments)
-        if len(rooms.looks) < looks:
-            rooms.looks = np.empty(looks, np.int64)
-            self._tell(looks=rooms.looks.ctypes.data)
-        tiles = 0 if self.streams is None else (most + 1) * self.streams.tile
-        heads = [
-            most * kind.heads // kind.kv_heads * (span + 2 * kind.width) + self._kernels.LANES * kind.width
-            for kind in self._heads
-        ]
-        own = max(*heads, tiles)
-        if rooms.scores.shape[1] < own:
-            rooms.scores = self._team.buffers(own)
-            self._tell(scores=rooms.scores.ctypes.data, own_scores=rooms.scores.shape[1])
