@@ -17,7 +17,7 @@ from actors.verifier.faults import Faults
 from actors.verifier.forward import Computed
 from actors.verifier.leases import Leases
 from actors.verifier.outbox import Outbox
-from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, Share, Tally
+from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, RoundSums, Share
 from actors.verifier.sources.source import GRAMMAR, Source
 from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats
@@ -97,7 +97,7 @@ class Committer:
         committed = self._extend(stream, NO_WINDOW, outcome)
         if first:
             stream.delivery.cached_tokens = outcome.reused
-            stream.tally = Tally()
+            stream.tally = RoundSums()
         stream.become(Stage.DECODE)
         stream.times.began(self.context.clock(), self._prompts_us)
         stream.wait.covered = True

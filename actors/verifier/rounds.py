@@ -127,7 +127,7 @@ class Committed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class RoundSums:
     """Sums over a stream's rounds, as ``RequestStats`` tells them."""
 
     rounds: int = 0

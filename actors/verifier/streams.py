@@ -16,7 +16,7 @@ from actors.records import LoggedRequest
 from actors.tree.tree import TokenTree
 from actors.verifier.loans import Loan
 from actors.verifier.output import Output
-from actors.verifier.rounds import Committed, Group, Tally
+from actors.verifier.rounds import Committed, Group, RoundSums
 from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar
 from actors.verifier.trace import Trace
@@ -136,7 +136,7 @@ class Stream:
     prediction: Sequence[int] = ()  # of the output, by the request itself
     status: Stage = Stage.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
-    tally: Tally = field(default_factory=Tally)
+    tally: RoundSums = field(default_factory=RoundSums)
 
     @property
     def rid(self) -> str:
