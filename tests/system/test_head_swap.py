@@ -1,13 +1,14 @@
-"""``duoactor up`` with the bundled target and tiny heads: one takes another's place while text streams."""
+"""The bundled target and tiny heads: one takes another's place while text streams, and one drafts in a drafter."""
 
 import asyncio
 import json
+import subprocess
 
 from safetensors.torch import save_file
 
 from duoactor import AsyncClient
 from tests.engines.heads.published import EAGLE3, eagle3_weights
-from tests.world.processes import WAIT_S, Up, run
+from tests.world.processes import WAIT_S, Up, command, run
 
 BUNDLED = {"hidden_size": 384, "vocab_size": 8192}
 ASKED = {"prompt": "Once upon a time", "max_tokens": 400, "temperature": 1.0, "seed": 5, "ignore_eos": True}
@@ -36,7 +37,21 @@ def test_heads_are_swapped_and_refused_by_command_and_the_text_is_the_targets(tm
                 assert (await stream).token_ids == plain.token_ids
                 after = await client.generate(**ASKED, method="auto")
                 assert after.token_ids == plain.token_ids
+                with drafter(first) as process:  # its states are sent
+                    try:
+                        while not (await client.status()).drafters:
+                            assert process.poll() is None
+                            await asyncio.sleep(0.1)
+                        apart = await client.generate(**ASKED, method="sps")
+                        assert apart.token_ids == plain.token_ids
+                        assert (await client.status()).drafters[0].drafted
+                    finally:
+                        process.terminate()
                 return *said, inline, back
+
+        def drafter(head):
+            place = "--connect", up.address, "--draft", str(head), "--target", "bundled"
+            return subprocess.Popen(command("drafter", *place))
 
         def swap(*new):
             return run("swap", "head", *map(str, new), "--connect", up.address)
@@ -45,7 +60,7 @@ def test_heads_are_swapped_and_refused_by_command_and_the_text_is_the_targets(tm
     finally:
         up.stop()
     assert refused.returncode == 1
-    assert "the head reads states of 64 numbers and the target's have 384" in refused.stderr
+    assert "states of 64 numbers and the target's have 384" in refused.stderr
     assert swapped.stdout.startswith("drafts with second from now on, no more with first")
     assert inline.model_id == "second"
     assert back.stdout.startswith("drafts with first")
