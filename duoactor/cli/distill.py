@@ -77,7 +77,7 @@ def distill(prompts: tuple[str, ...], as_json: bool, **flags: Any) -> None:
 
     plan = _plan(prompts, flags)
     if (told := busy(len(plan.cpus))) is not None:
-        choose = ", or choose the --shape yourself" if own_shape else ""
+        choose = ", or choose the --shape yourself" if own_shape and plan.kind == "draft" else ""
         click.echo(f"duoactor: {told}{choose}", err=True)
     spinner = render.Spinner(sys.stderr)
     spinner.show(f"loading {render.model_name(plan.target)} …")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from itertools import count, islice
 from pathlib import Path
 
@@ -206,7 +206,7 @@ def test_on_a_busy_machine_the_command_says_that_it_measures_badly(
 
     monkeypatch.setattr(training, "distill", stop)
     monkeypatch.setattr("duoactor.doctor.load_average", lambda: load)
-    monkeypatch.setattr(sys.modules["duoactor.cli.distill"], "available_cpus", lambda: [0, 1])
+    monkeypatch.setattr(import_module("duoactor.cli.distill"), "available_cpus", lambda: [0, 1])
     assert main(["distill", "--out", str(tmp_path / "draft")]) == 1
     said = "the machine is busy (load 9.0 on 2 CPUs): so are its times; measure again later, or choose the --shape"
     assert (said in capsys.readouterr().err) == told
