@@ -83,8 +83,8 @@ class Verifier:
         self.sources = {source.name: source for source in every}
         self.outbox = Outbox(context, self.admission, faults, self.peers.gone)
         self.committer = Committer(context, self.sources, self.leases, self.outbox, faults)
-        room = Room(context, self.sources, self.leases, self.learning, self.admission, faults)
-        self.scheduler = Scheduler(context, self.sources, room, self.admission, faults)
+        self.room = Room(context, self.sources, self.leases, self.learning, self.admission, faults)
+        self.scheduler = Scheduler(context, self.sources, self.room, self.admission, faults)
         self.inbox = Inbox(context, listener, self.peers, self._routes(remote))
         self._begun = clock()  # when this round began; a wait for drafts is a part of it
 
@@ -131,7 +131,8 @@ class Verifier:
                 self.outbox.flush(wait=False)
                 if self.state.draining and not self.state.requests:
                     return
-                await self._idle()
+                if not self.room.free():  # else there is room for others
+                    await self._idle()
                 continue
             self._share_cpus()
             started = self.clock()

@@ -34,9 +34,10 @@ class Room:
         # How many streams had come when the first in the queue found no room, if none was given back since
         self._full_at = -1
 
-    def free(self) -> None:
-        """Give back the room of streams that have ended."""
-        for stream in self.state.requests.take_ended():
+    def free(self) -> bool:
+        """Give back the room of streams that have ended. Returns whether there were any."""
+        ended = self.state.requests.take_ended()
+        for stream in ended:
             self._full_at = -1
             if stream.handle >= 0:
                 self.target.close(stream.handle)
@@ -44,6 +45,7 @@ class Room:
                 source.end(stream)
             self.context.library.remember(stream.news, stream.message.cache_salt)
             self.learning.ended(stream)
+        return bool(ended)
 
     def let_in(self) -> None:
         """Open queued streams at the target, in their order. One that does not fit waits, and so do those behind it: a
