@@ -128,10 +128,10 @@ class Committer:
             )
             for one in asked
         )
-        for node in path:
-            for source in self.sources.values():
-                if node.sources & source.bit:
-                    self.state.counters[f"accepted_from_{source.name}"] += 1
+        for name in stream.sources:
+            source = self.sources.get(name)
+            if source is not None and (named := sum(bool(node.sources & source.bit) for node in path)):
+                self.state.counters[f"accepted_from_{name}"] += named
         stats = self._stats(stream, committed, timing, wait_us, wall_us)
         self.state.totals.round(stats, self.context.price.plain(max(1, timing.decoding)))
         self.context.publish(stats)

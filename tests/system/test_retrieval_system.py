@@ -51,6 +51,18 @@ def test_without_any_drafter_a_text_that_repeats_its_prompt_is_copied(method):
     assert chunks[-1].stats.drafters == ()
 
 
+def test_of_several_that_name_the_same_tokens_only_the_one_that_was_asked_counts():
+    async def go():
+        async with Cluster(language=LANGUAGE, forward_s=FORWARD_S) as cluster:
+            caller = await cluster.caller()
+            chunks = await caller.generate(COPYING, Sampling(max_tokens=90), "sam")
+            return chunks[-1].stats, cluster.verifier.state.counters
+
+    stats, counters = run(go())
+    assert counters["accepted_from_sam"] == stats.accepted_tokens > 60
+    assert [name for name, n in counters.items() if name.startswith("accepted_from_") and n] == ["accepted_from_sam"]
+
+
 @pytest.mark.parametrize("method", ["rest", "auto"])
 def test_without_any_drafter_what_the_datastore_knows_is_copied(method, sources):
     sampling = Sampling(max_tokens=90)
