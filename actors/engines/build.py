@@ -133,6 +133,11 @@ def openmp_threads() -> int:
     return torch.get_num_threads()
 
 
+def use_openmp_threads(threads: int) -> None:
+    """Of the calling thread, from now on."""
+    torch.set_num_threads(threads)
+
+
 def build_target(
     name: str,
     device: str,

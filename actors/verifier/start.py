@@ -183,7 +183,7 @@ async def _load(
     request_log: RequestLog | None,
 ) -> tuple[Verifier, str]:
     """The verifier, and the line that says that it is ready."""
-    from actors.engines.build import build_target, openmp_threads
+    from actors.engines.build import build_target, openmp_threads, use_openmp_threads
     from actors.verifier.compute import InlineCompute, runs_inline
     from actors.verifier.context import Equipment
     from actors.verifier.loop import Verifier
@@ -204,7 +204,8 @@ async def _load(
     )
     library = _library(settings, model.info)
     cost = await compute.start(lambda: _calibrated(model))
-    openmp = await compute.start(openmp_threads)  # of the thread that built the target; this one has others
+    openmp = await compute.start(openmp_threads)  # of the thread that built the target
+    use_openmp_threads(openmp)  # of this one, which may compute too: others would want the cores of compiled layers
     serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
     bound = compute.pool if model.info.device == "cpu" and openmp > 1 else None
     inline = await compute.start(lambda: head_of(settings, model, bound, serving))
