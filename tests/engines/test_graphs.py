@@ -99,6 +99,19 @@ def test_every_family_agrees_with_the_plain_model_when_replayed_and_as_usual(fam
         assert engine.graphs is None or engine.graphs._recorder.replays == 11
 
 
+def test_rounds_keep_the_states_of_the_layers_that_are_tapped_now_whatever_was_tapped_before():
+    graphed, direct = recorded(), recorded(recorder=Direct())
+    text, told = ids(20), []
+    for layers in ((0, 1), (1, 2), (0, 1)):
+        for engine in (graphed, direct):
+            engine.tap(layers)
+            fill(engine, 0, text)
+            tree_round(engine, 0, 20, [text[-1], 7], [-1])
+        assert torch.equal(graphed.tapped, direct.tapped)
+        told.append(graphed.tapped.clone())
+    assert torch.equal(told[0], told[2]) and not torch.equal(told[0], told[1]) and told[0].any()
+
+
 def test_padding_rows_write_behind_the_pool_and_nowhere_else():
     engine = recorded()
     chain(engine, ids(5), 0, 5)

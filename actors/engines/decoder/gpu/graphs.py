@@ -82,9 +82,7 @@ class Graphs:
         self.body, self.layout = body, layout
         self._recorder = recorder
         self._vocabulary = vocabulary
-        # By number of taps, rows and whether it is a prompt's. Never empty again: a memory pool lives as long as its
-        # graphs
-        self._replays: dict[tuple[int, int, bool], Program] = {}
+        self._replays: dict[tuple[int, bool], Program] = {}  # by rows and whether they are a prompt's
         device = body.device
         self._buffer = RoundBuffer(self.layout.bytes, device)
         self._logits = torch.zeros((MAX_ROWS, body.shape.vocabulary), dtype=torch.float32, device=device)
@@ -97,7 +95,9 @@ class Graphs:
     def tap(self) -> None:
         """The body keeps states from now on: rounds are recorded anew."""
         self._tapped = self._tapped.new_zeros(MAX_ROWS, len(self.body.taps) * self.body.shape.hidden)
+        old, self._replays = self._replays, {}
         self.record_ahead()
+        old.clear()  # only now: their memory pool lives as long as one of its graphs
 
     @torch.inference_mode()
     def record_ahead(self) -> None:
@@ -141,7 +141,7 @@ class Graphs:
         return self._logits[:count].clone()  # the next round writes there
 
     def _replay(self, rows: int, in_prompt: bool = False) -> Program:
-        key = (len(self.body.taps), rows, in_prompt)
+        key = (rows, in_prompt)
         replay = self._replays.get(key)
         if replay is None:
             program = self._program(rows, in_prompt)
