@@ -184,11 +184,11 @@ class TargetModel(Protocol):
         ...
 
     def close(self, handle: int) -> None: ...
-    def keep_states(self, layers: Sequence[int]) -> Reader:
+    def keep_states(self, layers: Sequence[int]) -> KeptStates:
         """Between two forwards: from the next one on keep the states that enter these layers, for a new reader."""
         ...
 
-    def leave_states(self, reader: Reader) -> None: ...
+    def leave_states(self, reader: KeptStates) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +301,8 @@ class StateReader(DraftModel, Protocol):
         ...
 
 
-class Reader(Protocol):
-    """What a target keeps for a reader of its states."""
+class KeptStates(Protocol):
+    """The states of named layers that a target keeps for one drafter."""
 
     def packed(self, handle: int) -> list[HiddenStates]:
         """Those of a request's tokens since the last call, oldest first."""

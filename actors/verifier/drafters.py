@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from actors.cost import CostModel
-from actors.models import Reader
+from actors.models import KeptStates
 from actors.verifier.totals import Totals
 from actors.verifier.trials import Trials
 from actors.verifier.waits import DrafterPace
@@ -62,7 +62,7 @@ class DrafterPeer:
     leases: set[str] = field(default_factory=set)
     dropped: int = 0  # messages that were fenced off
     serving: Serving = field(default_factory=Serving)
-    states: Reader | None = None  # what its head reads of the target
+    states: KeptStates | None = None  # what its head reads of the target
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     def heard(self, now: float, busy_s: float = 0.0) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 
-from actors.models import Reader
+from actors.models import KeptStates
 from actors.verifier.budgets import may_rest, plan_for
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
@@ -82,7 +82,7 @@ class Leases:
             self._end(stream)
             self.lend(stream)
 
-    def leave_states(self, reader: Reader) -> None:
+    def leave_states(self, reader: KeptStates) -> None:
         target = self.context.target
         self.context.equipment.compute.start(lambda: target.leave_states(reader))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from actors.models import Reader
+from actors.models import KeptStates
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
@@ -103,7 +103,7 @@ class Peers:
             asked = compute.start(lambda: target.keep_states(drafter.hello.states))
             asked.add_done_callback(partial(self._gives_states, drafter))
 
-    def _gives_states(self, drafter: DrafterPeer, asked: asyncio.Future[Reader]) -> None:
+    def _gives_states(self, drafter: DrafterPeer, asked: asyncio.Future[KeptStates]) -> None:
         if asked.cancelled():
             return
         reader = asked.result()

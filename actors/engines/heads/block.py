@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.block_parts import Convolution, convolution_in, pairs_in
-from actors.engines.heads.head import Block, Look
+from actors.engines.heads.head import DraftBlock, Look
 from actors.engines.heads.layer import Config, Weights
 from actors.engines.heads.published import PublishedHead
 from protocols.errors import ModelError
@@ -25,7 +25,7 @@ FURTHER = ("gru.", "markov_head.gate_proj", "markov_head.joint_proj", "sink")
 FURTHER_KEYS = ("attention_value_scale", "output_multiplier")
 
 
-def convention_of(config: Config, layers: int) -> Block:
+def convention_of(config: Config, layers: int) -> DraftBlock:
     """``layers``: of the target. ``target_layer_ids`` are layers that states leave. Without a word on it a block is
     causal in sliding layers alone, as vLLM has it."""
     own, speculators = dict(config.get("dflash_config") or {}), "transformer_layer_config" in config
@@ -43,7 +43,7 @@ def convention_of(config: Config, layers: int) -> Block:
         raise ModelError("its config.json names no mask_token_id")
     block = int(own.get("block_size") or config.get("block_size") or 16)
     dspark = "dspark" in " ".join(config.get("architectures") or ()).lower() and not speculators
-    return Block(
+    return DraftBlock(
         tuple(map(int, taps)),
         block,
         int(mask),
@@ -69,7 +69,7 @@ class Dflash(PublishedHead):
     """The arithmetic of a drafter's layers."""
 
     width = 0
-    block: Block
+    block: DraftBlock
 
     def __init__(self, config: Config, weights: Weights, trunk: Trunk) -> None:
         own = dict(config.get("dflash_config") or {})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.engine import Trunk
-from actors.engines.heads.head import Block, Look, rms
+from actors.engines.heads.head import DraftBlock, Look, rms
 from actors.engines.heads.layer import Config, Weights
 from actors.engines.heads.published import PublishedHead, layer_config
 from protocols.errors import ModelError
@@ -91,7 +91,7 @@ class Eagle3(PublishedHead):
         return (normed if self.convention.norms_logits else x), (normed if self.convention.recycles_normed else x)
 
 
-def block_of(config: Config, taps: tuple[int, ...], layers: int) -> Block | None:
+def block_of(config: Config, taps: tuple[int, ...], layers: int) -> DraftBlock | None:
     """Of P-EAGLE (arXiv 2602.01469), as vLLM reads it; None: the head drafts token by token."""
     if not config.get("parallel_drafting") and config.get("speculators_model_type") != "peagle":
         return None
@@ -100,4 +100,4 @@ def block_of(config: Config, taps: tuple[int, ...], layers: int) -> Block | None
     mask = next((config[name] for name in MASKS if config.get(name) is not None), None)
     if mask is None:
         raise ModelError(f"its config.json names no {' or '.join(MASKS)}")
-    return Block(taps, int(rows), int(mask), (0,) * layers, (True,) * layers, from_root=True)
+    return DraftBlock(taps, int(rows), int(mask), (0,) * layers, (True,) * layers, from_root=True)

@@ -18,7 +18,7 @@ from actors.engines.weights.draft_vocabulary import DraftVocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DraftBlock:
     """The block of a head that drafts several places in one pass."""
 
     taps: tuple[int, ...]  # the states that enter these layers of the target
@@ -33,7 +33,12 @@ class Look:
     """The slots of a head's pool that the rows of one forward see."""
 
     def __init__(
-        self, pool: KVPool, segments: Sequence[Segment], slots: Tensor, positions: Tensor, block: Block | None = None
+        self,
+        pool: KVPool,
+        segments: Sequence[Segment],
+        slots: Tensor,
+        positions: Tensor,
+        block: DraftBlock | None = None,
     ) -> None:
         """``slots`` int64 ``(rows,)``: where each row's keys and values lie; ``positions``: in its text. ``block``: of
         layers that see less, of segments that begin with their text."""
@@ -92,7 +97,7 @@ class Head:
     shape: KVShape
     stages = 1  # layers that take turns: the first for a round's first token, the second for the next ...
     covered: DraftVocabulary | None = None  # tokens that its logits stand for; None: all
-    block: Block | None = None  # None: it drafts token by token
+    block: DraftBlock | None = None  # None: it drafts token by token
     mask_state: Tensor | None = None  # the input of a block's masks
     pairs: PairScores | None = None
 

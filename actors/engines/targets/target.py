@@ -19,7 +19,7 @@ from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, pick
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.engines.targets.states import States, Taps
-from actors.models import DEFAULT_NODES, Constraint, ModelInfo, Outcome, Reader, Window
+from actors.models import DEFAULT_NODES, Constraint, KeptStates, ModelInfo, Outcome, Window
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
 from protocols.messages import Sampling, TokenLogprobs
@@ -113,7 +113,7 @@ class Target:
         self.taps.exchange(None, states := States(layers))
         return states
 
-    def leave_states(self, reader: Reader) -> None:
+    def leave_states(self, reader: KeptStates) -> None:
         assert isinstance(reader, States)
         self.taps.exchange(reader, None)
 

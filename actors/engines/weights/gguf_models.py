@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.engines.weights import gguf_dense, gguf_mixtures, gguf_recurrent
 from actors.engines.weights.gguf import GGUF, Stored
 from actors.engines.weights.gguf_architecture import Config, Floats
-from actors.engines.weights.gguf_architectures import ARCHITECTURES
 from actors.engines.weights.gguf_mixtures import MIXTRAL
 from protocols.errors import ModelError
 
+ARCHITECTURES = gguf_dense.DENSE | gguf_mixtures.MIXTURES | gguf_recurrent.RECURRENT  # by the name in the file
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 RECURRENT = "linear_attn."
 # Of a layer for more tokens (MTP), which lies behind the others: DeepSeek's names to the file's

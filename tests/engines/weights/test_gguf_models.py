@@ -12,9 +12,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from actors.engines.weights.gguf_architectures import ARCHITECTURES
 from actors.engines.weights.gguf_loading import gguf_config, gguf_model
-from actors.engines.weights.gguf_models import GGUFCheckpoint
+from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
 from protocols.errors import ModelError
 from tests.engines.families import BESIDE_MLP
 
