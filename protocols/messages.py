@@ -687,11 +687,14 @@ class Detokenize(Message, frozen=True):
     token_ids: Tokens
 
 
+OWN_HEAD = "head"  # as ``old`` of a Swap: the head that the verifier runs, unless a drafter has that name
+
+
 class Swap(Message, frozen=True):
     """Move every lease of drafter ``old`` to drafter ``new``; or put a head in the place of the verifier's own."""
 
     rid: RequestId
-    old: ActorId  # "head": the verifier's, unless a drafter has that name
+    old: ActorId  # or ``OWN_HEAD``
     new: Sentence  # of a head its directory or hub id; empty: the one before
 
 

@@ -18,6 +18,7 @@ from actors.verifier.sources.head import HeadSource
 from protocols.errors import ModelError, RequestError
 from protocols.limits import Mean, clipped, within
 from protocols.messages import (
+    OWN_HEAD,
     ActorStatus,
     Budget,
     Done,
@@ -35,7 +36,6 @@ from protocols.messages import (
 
 log = logging.getLogger("duoactor.verifier")
 METHODS = frozenset(Method)
-HEAD = "head"  # in a Swap: what the verifier itself drafts with
 
 
 class Operations:
@@ -51,7 +51,7 @@ class Operations:
                 detail = "this key is no operator's; make one with `duoactor keys NAME --role operator` for that"
                 raise RequestError(FailureCode.FORBIDDEN, detail)
             match message:
-                case Swap() if message.old == HEAD and self.state.drafters.named(HEAD) is None:
+                case Swap() if message.old == OWN_HEAD and self.state.drafters.named(OWN_HEAD) is None:
                     swap = asyncio.create_task(self._swap_head(peer, message))
                     self._swaps.add(swap)
                     swap.add_done_callback(self._swaps.discard)

@@ -12,6 +12,7 @@ from duoactor.cli.options import Place, json_option, place_options
 from duoactor.cli.sections import Command
 from duoactor.cli.waiting import connected
 from duoactor.status import print_drafters, print_status
+from protocols.messages import OWN_HEAD
 
 
 @click.command(cls=Command)
@@ -69,13 +70,13 @@ def swap(environment: Environment, /, old: str, new: str, place: Place, as_json:
               duoactor swap head ./better-head
               duoactor swap head
     """
-    if not new and old != "head":
+    if not new and old != OWN_HEAD:
         raise click.UsageError("name the drafter that takes the streams: `duoactor swap OLD NEW`")
-    if old == "head" and Path(new).is_dir() and new:
+    if old == OWN_HEAD and Path(new).is_dir() and new:
         new = str(Path(new).absolute())
     with connected(environment, place, quiet=as_json) as client:
         detail = client.swap(old, new)
-    line = detail if old == "head" else f"{old} hands over to {new}"
+    line = detail if old == OWN_HEAD else f"{old} hands over to {new}"
     render.print_done({"old": old, "new": new, "detail": detail}, line, as_json)
 
 

@@ -22,7 +22,7 @@ from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.parameters import decode
-from protocols.messages import DrafterStatus, StatusReport
+from protocols.messages import OWN_HEAD, DrafterStatus, StatusReport
 
 KINDS = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 HEADERS = {
@@ -85,6 +85,8 @@ class Live:
     async def swap(self, request: Request) -> Response:
         self._check_origin(request)
         order = decode(await read_body(request), SwapOrder)[0]
+        if order.old == OWN_HEAD and OWN_HEAD not in {one.actor_id for one in (await self._gateway.status()).drafters}:
+            raise ApiError(404, "there is no drafter head; an operator loads another head by `duoactor swap head`")
         return self._done(await self._gateway.asked(lambda client: client.swap(order.old, order.new)))
 
     async def drain(self, request: Request) -> Response:

@@ -159,6 +159,13 @@ async def test_a_swap_in_mid_stream_leaves_the_text_equal():
     assert drained.status_code == 200
 
 
+async def test_the_page_does_not_make_the_verifier_load_a_head():
+    """Whoever may ask for text may move streams between drafters, and not name files to load."""
+    async with served() as gateway:
+        answer = await gateway.post("/live/swap", old="head", new="/etc")
+    assert answer.status_code == 404 and "duoactor swap head" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("body", [{}, {"old": 1, "new": "d"}, {"old": "a", "new": "b", "more": 1}, ["x"]])
 async def test_an_order_that_is_none_is_refused(body):
     async with served() as gateway:
