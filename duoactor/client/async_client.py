@@ -84,7 +84,7 @@ class AsyncClient:
             self._options["key"] = self._options["key"] or said["key"]
             self._options["server_key"] = self._options["server_key"] or said["server_key"]
         self.addresses = several(address)
-        self._opening: asyncio.Task[Connection] | None = None
+        self._connection: Connection | None = None  # the last
         self._closed = False
         self._pid = os.getpid()
 
@@ -115,13 +115,9 @@ class AsyncClient:
     async def aclose(self) -> None:
         """Cancel all open requests and disconnect. The client cannot be used again."""
         self._closed = True
-        opening, self._opening = self._opening, None
-        if opening is None or opening.get_loop() is not asyncio.get_running_loop() or os.getpid() != self._pid:
-            return
-        opening.cancel()
-        await asyncio.wait([opening])
-        if not opening.cancelled() and opening.exception() is None:
-            await opening.result().close()
+        connection = self._connection
+        if connection is not None and connection.loop is asyncio.get_running_loop() and os.getpid() == self._pid:
+            await connection.close(closed())
 
     @property
     def welcome(self) -> Welcome:
@@ -130,31 +126,22 @@ class AsyncClient:
         Raises:
             ConnectionLost: There was no connection yet.
         """
-        connection = self._made()
-        if connection is None:
+        if self._connection is None or not self._connection.answered:
             raise ConnectionLost(f"no verifier at {self.address} has answered yet")
-        return connection.welcome
-
-    def _made(self) -> Connection | None:
-        """The connection that was made last, if one was."""
-        opening = self._opening
-        if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
-            return None
-        return opening.result()
+        return self._connection.welcome
 
     async def _connected(self) -> Connection:
         """The connection, made anew if there is none or the last has ended."""
         self._check_place()
-        if self._opening is None or _is_over(self._opening):
-            self._opening = asyncio.create_task(self._open())
-            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # told to who waits
+        connection = self._connection
+        if connection is None or connection.over is not None or connection.loop.is_closed():
+            connection = self._connection = self._open()
         try:
-            connection = await asyncio.shield(self._opening)
-        except asyncio.CancelledError:
-            if self._closed:
-                raise closed() from None
+            await connection.ready()
+        except DuoactorError as error:
+            if not connection.answered:
+                await connection.close(error)
             raise
-        await connection.ready()
         return connection
 
     def _check_place(self) -> None:
@@ -163,31 +150,24 @@ class AsyncClient:
             raise closed()
         if os.getpid() != self._pid:
             raise forked()
-        home = None if self._opening is None else self._opening.get_loop()
+        home = None if self._connection is None else self._connection.loop
         if home is not None and home is not asyncio.get_running_loop() and not home.is_closed():
             raise ConnectionLost("this client is connected in another event loop; make one client for each loop")
 
-    async def _open(self) -> Connection:
-        options, leave = self._options, _nothing
-        network = options["network"]
+    def _open(self) -> Connection:
+        network, leave = self._options["network"], _nothing
         if network is None:
             from protocols.security import load_security
             from protocols.zeromq import ZmqNetwork
 
-            key, server_key = options["key"], options["server_key"]
+            key, server_key = self._options["key"], self._options["server_key"]
             network = ZmqNetwork(load_security(key, server_key) if key or server_key else None)
             leave = network.close
         try:
-            connection = Connection(network, self.addresses, options, leave)
+            return Connection(network, self.addresses, self._options, leave)
         except DuoactorError:
             leave()
             raise
-        try:
-            await connection.ready()
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -364,9 +344,3 @@ class AsyncClient:
 
 
 def _nothing() -> None: ...
-
-
-def _is_over(opening: asyncio.Task[Connection]) -> bool:
-    if not opening.done():
-        return opening.get_loop().is_closed()
-    return opening.cancelled() or opening.exception() is not None or opening.result().over is not None

@@ -72,17 +72,17 @@ class Connection:
         ended: Callable[[], None],
     ) -> None:
         """``options``: all of them; ``ended`` is called when all is over."""
-        self.address = ", ".join(addresses)
         self._ended = ended
         self.over: DuoactorError | None = None
+        self.answered = False  # by a verifier that accepted us, at some time
         self._options = options
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         outlive_drain = options["reconnect_timeout"] is not None
-        self._session = Session(outlive_drain, addresses, options["max_retries"], self._loop.time)
+        self._session = Session(outlive_drain, addresses, options["max_retries"], self.loop.time)
         self._mailboxes: dict[str, Mailbox] = {}
         self._welcomed = asyncio.Event()
-        self._lost_at = self._loop.time()
+        self._lost_at = self.loop.time()
         self._announced = False  # that streams wait for the verifier
         self._network = network
         self._addresses = tuple(addresses)
@@ -99,8 +99,8 @@ class Connection:
         timeout = self._options["timeout"]
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S if timeout is None else timeout):
-                if timeout is None and self.over is None:
-                    await self._somebody()
+                if timeout is None:
+                    await until_one_ends(self._somebody(), self._welcomed.wait())
                 await self._welcomed.wait()
         except TimeoutError:
             raise ConnectionLost(
@@ -134,6 +134,10 @@ class Connection:
         return [address for address, line in self._lines.items() if line.known]
 
     @property
+    def address(self) -> str:
+        return ", ".join(self._addresses)
+
+    @property
     def verifiers(self) -> list[str]:
         """Addresses of usable verifiers, in the given order."""
         return self._session.verifiers.usable()
@@ -149,14 +153,15 @@ class Connection:
         told = {address: line for address, line in self._lines.items() if line.welcome is not None}
         return told[next(one for one in (*self.verifiers, *told) if one in told)]
 
-    async def close(self) -> None:
+    async def close(self, why: DuoactorError) -> None:
+        self.over = self.over or why
         self._work.cancel()
         await asyncio.gather(self._work, return_exceptions=True)
 
     async def _run(self) -> None:
         serving = [self._serve(address) for address in self._addresses]
         parts = [asyncio.create_task(part) for part in (*serving, self._watch())]
-        fault: DuoactorError = ConnectionLost("the client was closed")
+        fault: DuoactorError = closed()
         try:
             await asyncio.gather(*parts)
         except DuoactorError as error:
@@ -167,8 +172,8 @@ class Connection:
         finally:
             for part in parts:
                 part.cancel()
-            self.over = fault
-            self._tell(self._session.fail(fault))
+            self.over = self.over or fault
+            self._tell(self._session.fail(self.over))
             self._welcomed.set()
             for line in self._lines.values():
                 line.close()
@@ -221,7 +226,7 @@ class Connection:
             self._tell(self._session.expire())
             self._submit()
             if not self._known() and self._session.calls:
-                self._grow_impatient(self._loop.time() - self._lost_at)
+                self._grow_impatient(self.loop.time() - self._lost_at)
 
     def _grow_impatient(self, waited_s: float) -> None:
         if not self._announced:
@@ -280,8 +285,8 @@ class Connection:
 
     def cancel_soon(self, rid: str) -> None:
         """The same from any thread, also from a finalizer."""
-        if self.over is None and os.getpid() == self._pid and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.cancel, rid)
+        if self.over is None and os.getpid() == self._pid and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.cancel, rid)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -306,9 +311,10 @@ class Connection:
         known = bool(self._known())
         if isinstance(message, Lost) and not known:
             self._welcomed.clear()
-            self._lost_at = self._loop.time()
+            self._lost_at = self.loop.time()
         elif known and not self._welcomed.is_set():
             self._welcomed.set()
+            self.answered = True
             if self._announced:
                 log.warning("the verifier at %s is back", self.address)
                 self._announced = False

@@ -33,7 +33,7 @@ def left(world: World) -> list[str]:
     counts["subscriptions too many"] = max(0, len(world.network.feeds) - listeners)
     counts |= _left_of_learning(world)
     for name, one in world.clients.items():
-        connection = one.client._made() if one.client is not None else None
+        connection = one.client._connection if one.client is not None else None
         if connection is not None:
             counts[f"calls of {name}"] = len(connection._session.calls)
             counts[f"mailboxes of {name}"] = len(connection._mailboxes)
