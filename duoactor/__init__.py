@@ -13,122 +13,80 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from actors.proposals import Proposal, Proposer, ProposerSession
-    from duoactor.client.async_client import AsyncClient
-    from duoactor.client.request import Completion
-    from duoactor.client.stream import AsyncStream
-    from duoactor.client.sync_client import Client, Stream
-    from duoactor.propose import run_proposer
-    from protocols.errors import (
-        ConfigError,
-        ConnectionLost,
-        DuoactorError,
-        ModelError,
-        PoolFull,
-        ProtocolError,
-        RefusedError,
-        RequestError,
-    )
-    from protocols.messages import (
-        ActorStatus,
-        Budget,
-        ChatTurn,
-        Chunk,
-        Dictation,
-        DrafterStatus,
-        FailureCode,
-        FinishReason,
-        InlineStatus,
-        Kind,
-        Method,
-        RefuseCode,
-        Rendering,
-        RequestStats,
-        RequestStatus,
-        Role,
-        Sampling,
-        StatusReport,
-        StructuredOutputs,
-        TargetStatus,
-        Tokenized,
-        TokenLogprobs,
-    )
+if TYPE_CHECKING:  # a type checker finds the names here, and what is misspelt
+    from actors.proposals import Proposal as Proposal
+    from actors.proposals import Proposer as Proposer
+    from actors.proposals import ProposerSession as ProposerSession
+    from duoactor.client.async_client import AsyncClient as AsyncClient
+    from duoactor.client.request import Completion as Completion
+    from duoactor.client.stream import AsyncStream as AsyncStream
+    from duoactor.client.sync_client import Client as Client
+    from duoactor.client.sync_client import Stream as Stream
+    from duoactor.propose import run_proposer as run_proposer
+    from protocols.errors import ConfigError as ConfigError
+    from protocols.errors import ConnectionLost as ConnectionLost
+    from protocols.errors import DuoactorError as DuoactorError
+    from protocols.errors import ModelError as ModelError
+    from protocols.errors import PoolFull as PoolFull
+    from protocols.errors import ProtocolError as ProtocolError
+    from protocols.errors import RefusedError as RefusedError
+    from protocols.errors import RequestError as RequestError
+    from protocols.messages import ActorStatus as ActorStatus
+    from protocols.messages import Budget as Budget
+    from protocols.messages import ChatTurn as ChatTurn
+    from protocols.messages import Chunk as Chunk
+    from protocols.messages import Dictation as Dictation
+    from protocols.messages import DrafterStatus as DrafterStatus
+    from protocols.messages import FailureCode as FailureCode
+    from protocols.messages import FinishReason as FinishReason
+    from protocols.messages import InlineStatus as InlineStatus
+    from protocols.messages import Kind as Kind
+    from protocols.messages import Method as Method
+    from protocols.messages import RefuseCode as RefuseCode
+    from protocols.messages import Rendering as Rendering
+    from protocols.messages import RequestStats as RequestStats
+    from protocols.messages import RequestStatus as RequestStatus
+    from protocols.messages import Role as Role
+    from protocols.messages import Sampling as Sampling
+    from protocols.messages import StatusReport as StatusReport
+    from protocols.messages import StructuredOutputs as StructuredOutputs
+    from protocols.messages import TargetStatus as TargetStatus
+    from protocols.messages import Tokenized as Tokenized
+    from protocols.messages import TokenLogprobs as TokenLogprobs
 
     __version__: str
 
-__all__ = [
-    "ActorStatus",
-    "AsyncClient",
-    "AsyncStream",
-    "Budget",
-    "ChatTurn",
-    "Chunk",
-    "Client",
-    "Completion",
-    "ConfigError",
-    "ConnectionLost",
-    "Dictation",
-    "DrafterStatus",
-    "DuoactorError",
-    "FailureCode",
-    "FinishReason",
-    "InlineStatus",
-    "Kind",
-    "Method",
-    "ModelError",
-    "PoolFull",
-    "Proposal",
-    "Proposer",
-    "ProposerSession",
-    "ProtocolError",
-    "RefuseCode",
-    "RefusedError",
-    "Rendering",
-    "RequestError",
-    "RequestStats",
-    "RequestStatus",
-    "Role",
-    "Sampling",
-    "StatusReport",
-    "Stream",
-    "StructuredOutputs",
-    "TargetStatus",
-    "TokenLogprobs",
-    "Tokenized",
-    "__version__",
-    "run_proposer",
-]
-
-_ERRORS = {name for name in __all__ if name.endswith(("Error", "Lost", "Full"))}
-_HOMES = {
-    "AsyncClient": "duoactor.client.async_client",
-    "AsyncStream": "duoactor.client.stream",
-    "Client": "duoactor.client.sync_client",
-    "Completion": "duoactor.client.request",
-    "Proposal": "actors.proposals",
-    "Proposer": "actors.proposals",
-    "ProposerSession": "actors.proposals",
-    "Stream": "duoactor.client.sync_client",
-    "run_proposer": "duoactor.propose",
-    **dict.fromkeys(_ERRORS, "protocols.errors"),
+_NAMES = {
+    "actors.proposals": "Proposal Proposer ProposerSession",
+    "duoactor.client.async_client": "AsyncClient",
+    "duoactor.client.request": "Completion",
+    "duoactor.client.stream": "AsyncStream",
+    "duoactor.client.sync_client": "Client Stream",
+    "duoactor.propose": "run_proposer",
+    "protocols.errors": """
+        ConfigError ConnectionLost DuoactorError ModelError PoolFull ProtocolError RefusedError RequestError
+    """,
+    "protocols.messages": """
+        ActorStatus Budget ChatTurn Chunk Dictation DrafterStatus FailureCode FinishReason InlineStatus Kind
+        Method RefuseCode Rendering RequestStats RequestStatus Role Sampling StatusReport StructuredOutputs
+        TargetStatus Tokenized TokenLogprobs
+    """,
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+__all__ = sorted([*_HOMES, "__version__"])
 
-if not TYPE_CHECKING:  # a type checker reads the imports above, and finds what is misspelt
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name == "__version__":
-            found = _version()
-        else:
-            found = getattr(import_module(_HOMES.get(name, "protocols.messages")), name)
+        found = _version() if name == "__version__" else getattr(import_module(_HOMES[name]), name)
         globals()[name] = found
         return found
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__
 
 
 def _version() -> str:
