@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from typing import Any
 
 from starlette.requests import Request
 
@@ -14,7 +15,17 @@ BODY_TIMEOUT_S = 30.0
 
 
 async def read_body(request: Request) -> bytes:
-    """The JSON body. ApiError when it is no JSON by its own word (415), too large (413) or too slow (408)."""
+    """The JSON body. It is kept with the request, for whoever reads it again.
+
+    ApiError when it is no JSON by its own word (415), too large (413) or too slow (408)."""
+    kept: dict[str, Any] = request.scope.setdefault("state", {})
+    if "body" not in kept:
+        kept["body"] = await _received(request)
+    body: bytes = kept["body"]
+    return body
+
+
+async def _received(request: Request) -> bytes:
     packed = request.headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("identity", "gzip"):
         raise ApiError(415, f"the body may be sent as Content-Encoding: gzip or as it is, not {packed}")

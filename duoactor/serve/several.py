@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import msgspec
-from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duoactor.serve.answers import now
 from duoactor.serve.app import json, refused
@@ -59,9 +58,8 @@ class Models:
             elif path in ("/health", "/ping"):
                 await json({"status": "ok", "loaded": self._name or None})(scope, receive, send)
             elif request.method == "POST":
-                body = await read_body(request)
-                async with self._using(self._wanted(body)) as app:
-                    await app(_unpacked(scope), _again(body, receive), send)
+                async with self._using(self._wanted(await read_body(request))) as app:
+                    await app(scope, receive, send)
             elif self._app is None:
                 raise ApiError(503, f"no model is loaded; ask one for text: {', '.join(self._loads)}")
             else:
@@ -124,26 +122,3 @@ class Models:
         async with self._changing:
             if self._free.is_set():
                 await self._unload()
-
-
-def _unpacked(scope: Scope) -> Scope:
-    """The scope for a body that was read and unpacked."""
-    copied = {**scope, "headers": list(scope["headers"])}
-    headers = MutableHeaders(scope=copied)
-    for name in ("content-encoding", "content-length"):
-        del headers[name]
-    return copied
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """``receive`` that begins with a body that was read already."""
-    first = True
-
-    async def replay() -> Message:
-        nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return replay
