@@ -24,31 +24,14 @@ from duoactor.bench.suites import Prompt, by_turns
 from duoactor.bench.summary import summarize
 from duoactor.client.async_client import AsyncClient
 from duoactor.launch.deployment import Deployment
-from duoactor.launch.supervisor import Event, Probe, Supervisor
+from duoactor.launch.supervisor import Supervisor
 from duoactor.render import model_name, plain
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Chunk, FailureCode, Sampling, StatusReport
 
 Show = Callable[[str, int, int], None]  # step, steps done, steps in all
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The ways to the actors; tests put their own in place."""
-
-    probe: Probe
-    connect: Callable[[str], AbstractAsyncContextManager[AsyncClient]]
-    report: Callable[[Event], None] = lambda event: None
-    started: Callable[[], None] = lambda: None
-
-    @asynccontextmanager
-    async def running(self, deployment: Deployment) -> AsyncIterator[tuple[Supervisor, AsyncClient]]:
-        """The actors of a deployment, and a client of their verifier."""
-        supervisor = Supervisor(deployment.plans, self.probe, report=self.report, address=deployment.address)
-        async with supervisor:
-            self.started()
-            async with self.connect(deployment.address) as client:
-                yield supervisor, client
+# starts the actors of a deployment: they run, with a client of their verifier, until it is left
+Running = Callable[[Deployment], AbstractAsyncContextManager[tuple[Supervisor, AsyncClient]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +77,8 @@ class BenchJob:
 class Benchmark:
     """A job on the actors of one deployment; ``results`` are complete up to the last answer at any time."""
 
-    def __init__(self, deployment: Deployment, job: BenchJob, access: Access, command: str) -> None:
-        self.deployment, self.job, self.access, self.command = deployment, job, access, command
+    def __init__(self, deployment: Deployment, job: BenchJob, running: Running, command: str) -> None:
+        self.deployment, self.job, self.running, self.command = deployment, job, running, command
         self.runs: list[Run] = []
         self.loads: list[StreamsRun] = []
         self._machine = {**machine(), "load": load_now()}
@@ -112,7 +95,7 @@ class Benchmark:
     ) -> AsyncIterator[dict[str, Answers]]:
         """Start the actors and, where a row needs it, transformers. ``shown``: called with every chunk of ours."""
         async with AsyncExitStack() as stack:
-            _, client = await stack.enter_async_context(self.access.running(self.deployment))
+            _, client = await stack.enter_async_context(self.running(self.deployment))
             status = await client.status()
             self._note(client.welcome.forward_us, status)
             ours = Ours(client, shown)

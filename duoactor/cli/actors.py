@@ -12,8 +12,7 @@ import msgspec
 from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings, retrieves
 from duoactor import config
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Logs, Place, config_option, log_options, settings_from, struct_options
-from duoactor.cli.sections import Command
+from duoactor.cli.options import Command, Logs, Place, config_option, log_options, settings_from, struct_options
 from duoactor.launch.child import die_with_parent
 from protocols.address import default_address
 
@@ -146,7 +145,9 @@ def learner(
         from duoactor import render
         from duoactor.cli.waiting import connected
 
-        with connected(environment, Place(settings.connect, settings.key, settings.server_key)) as client:
+        with connected(
+            environment, Place(connect=settings.connect, key=settings.key, server_key=settings.server_key)
+        ) as client:
             detail = client.undo(undo)
         render.print_done({"detail": detail}, detail, as_json=False)
         return 0

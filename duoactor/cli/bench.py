@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actors.settings import Settings
 from duoactor import config, render
 from duoactor.bench import report
-from duoactor.bench.benchmark import BenchJob, Benchmark, failed
+from duoactor.bench.benchmark import BenchJob, Benchmark, Show, failed
 from duoactor.bench.datastore import datastore_for
 from duoactor.bench.map import MAP
 from duoactor.bench.methods import choose
 from duoactor.bench.picture import svg
 from duoactor.bench.provenance import machine
-from duoactor.bench.results import DOCUMENT
+from duoactor.bench.results import DOCUMENT, Results
 from duoactor.bench.streams import choose_streams
 from duoactor.bench.suites import BUILTIN, load_suite, select
 from duoactor.bench.survey import Survey
 from duoactor.cli.environment import Environment, available_cpus, private_address
-from duoactor.cli.measuring import access_to, carry_out, progress
-from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
+from duoactor.cli.options import Logs, json_option, log_options, pair_options, settings_from, struct_options
 from duoactor.launch.deployment import Deployment
-from duoactor.launch.signals import run_until_signal
+from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
 from protocols.messages import Method, Sampling
@@ -46,7 +49,7 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
     methods: Annotated[
         str,
         Meta(
-            description="methods by commas, vanilla always among them; NAME@GAMMA fixes gamma; empty: all, or with "
+            description="methods, separated by commas, besides vanilla; NAME@GAMMA fixes gamma; empty: all, or with "
             "--streams auto"
         ),
     ] = ""
@@ -65,8 +68,8 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
     map: Annotated[
         bool,
         Meta(
-            description="where drafts pay instead: inline, on this host, 0.1 to 20 ms away, by retrieval; "
-            "map.json, map.svg and report.md"
+            description="measure instead where drafts pay: inline, on this host, 0.1 to 20 ms away, by retrieval; "
+            "writes map.json, map.svg and report.md"
         ),
     ] = False
     out: Annotated[str, Meta(description="directory for the results; empty: a new bench-DATE-TIME")] = ""
@@ -90,7 +93,7 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
 @json_option
 @log_options
 @click.pass_obj
-def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **flags: Any) -> int:
+def bench(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Measure every method side by side. Writes tables and a JSON file.
 
     Methods take turns on each prompt, so that a noisy machine favours none; transformers' own generate is among them.
@@ -115,18 +118,18 @@ def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
     target = config.resolve_model(pair.verifier.target, "target", tokenizer=pair.verifier.tokenizer)
     stored = datastore_for(options.datastore, needed, directory / "datastore", target, environment.command)
     with private_address() as address:
-        verifier = replace(pair.verifier, target=target, datastore=stored.directory, bind=address)
-        wanted, job = Wanted(verifier, pair.drafters), dataclasses.replace(job, datastore=stored.origin)
+        wanted = pair.at(address, target=target, datastore=stored.directory)
+        job = dataclasses.replace(job, datastore=stored.origin)
 
         def deployed(wanted: Wanted) -> Deployment:
             return environment.deploy(wanted, logs.flags or ("--quiet",))
 
         def benchmark(deployment: Deployment, job: BenchJob) -> Benchmark:
-            return Benchmark(deployment, job, access_to(environment, deployment, logs.verbose), _command())
+            return Benchmark(deployment, job, partial(environment.running, log_lines=logs.verbose), _command())
 
         if options.map:
             return _map(Survey(wanted, available_cpus(), job, deployed, benchmark), directory, as_json)
-        results = carry_out(benchmark(deployed(wanted), job), directory)
+        results = _carry_out(benchmark(deployed(wanted), job), directory)
     if as_json:
         document = render.plain(results)
         del document["runs"], document["loads"]  # they are in the file
@@ -136,8 +139,54 @@ def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
     return 1 if failed(results) else 0
 
 
+def _carry_out(benchmark: Benchmark, directory: Path) -> Results:
+    """Measure with a progress bar, and write the result: also after Ctrl-C, and when an actor could not be kept
+    up."""
+    directory.mkdir(parents=True, exist_ok=True)
+    complete = False
+    try:
+        with _progress() as show:
+            run_until_signal(benchmark.measure(show))
+        complete = True
+    except (KeyboardInterrupt, Terminated):
+        left = f"what was measured is in {directory}" if benchmark.runs or benchmark.loads else "nothing was measured"
+        click.echo(f"duoactor: interrupted; {left}", err=True)
+        raise
+    finally:
+        results = benchmark.results(complete)
+        if results.runs or results.loads:
+            report.write_all(results, directory)
+        elif not any(directory.iterdir()):
+            directory.rmdir()
+    return results
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Show]:
+    """A bar with the time left on a terminal; nothing in a pipe."""
+    bar = Progress(
+        BarColumn(30),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    task = bar.add_task("", total=None)
+
+    def show(text: str, done: int, count: int) -> None:
+        bar.update(task, description=text, completed=done, total=count)
+        bar.start()  # not before: until the actors are ready the line is theirs
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
 def _map(survey: Survey, directory: Path, as_json: bool) -> int:
-    with progress() as show:
+    with _progress() as show:
         found = run_until_signal(survey.measure(show))
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MAP).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")

@@ -12,8 +12,7 @@ import click
 
 from duoactor.cli.environment import Environment
 from duoactor.cli.generate import colour_option, show
-from duoactor.cli.options import Place, place_options, request_options
-from duoactor.cli.sections import Command
+from duoactor.cli.options import Command, Place, place_options, request_options
 from duoactor.cli.waiting import connected, reading
 from duoactor.render import print_summary
 from protocols.errors import RequestError

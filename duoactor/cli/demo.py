@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import click
+from click.core import ParameterSource
 from msgspec import Meta
-from msgspec.structs import replace
 
 from actors.engines.weights.hub import located
 from actors.settings import Settings, VerifierSettings
@@ -18,10 +19,8 @@ from duoactor.bench.benchmark import BenchJob, Benchmark, failed
 from duoactor.bench.methods import choose
 from duoactor.bench.suites import Prompt
 from duoactor.cli.environment import Environment, private_address
-from duoactor.cli.measuring import access_to
 from duoactor.cli.options import (
     Logs,
-    Pair,
     json_option,
     log_options,
     make_pair,
@@ -84,7 +83,7 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
 @json_option
 @log_options
 @click.pass_obj
-def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **flags: Any) -> int:
+def demo(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Stream a few prompts, timed against the target alone.
 
     Without --target it is SmolLM2-135M-Instruct, where the hub has it in its cache or can be reached (270 MB), else the
@@ -99,14 +98,16 @@ def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **f
               duoactor demo --json | jq '.table[] | {name, speedup: .cells.average.speedup}'
     """
     options = settings_from(DemoOptions, {}, flags)
-    real = None if pair.named else real_pair(pair.verifier)
-    if real is None and not (pair.named or as_json):
+    source = click.get_current_context().get_parameter_source
+    named = ParameterSource.COMMANDLINE in (source("target"), source("draft"))
+    real = None if named else real_pair(pair.verifier)
+    if real is None and not (named or as_json):
         click.echo(f"duoactor: {REAL} is not in the cache, and no hub can be reached: toy models instead", err=True)
     pair = real or pair
     job = options.job(REAL_PROMPTS if real else PROMPTS)
     with private_address() as address:
-        deployment = environment.deploy(Wanted(replace(pair.verifier, bind=address), pair.drafters), logs.flags)
-        bench = Benchmark(deployment, job, access_to(environment, deployment, logs.verbose), "duoactor demo")
+        deployment = environment.deploy(pair.at(address), logs.flags)
+        bench = Benchmark(deployment, job, partial(environment.running, log_lines=logs.verbose), "duoactor demo")
         run_until_signal(_run(bench, options.method, as_json))
     results = bench.results(complete=True)
     if as_json:
@@ -120,14 +121,14 @@ def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **f
     return 1 if failed(results) else 0
 
 
-def real_pair(settings: VerifierSettings) -> Pair | None:
+def real_pair(settings: VerifierSettings) -> Wanted | None:
     """A small model that was published, downloaded if need be; None: it cannot be had."""
     try:
         with say_if_slow(f"fetching {REAL}, the first time only"):
             located(REAL)
     except ModelError:
         return None
-    return make_pair(REAL, None, device=settings.device, dtype=settings.dtype)
+    return make_pair(target=REAL, device=settings.device, dtype=settings.dtype)
 
 
 async def _run(bench: Benchmark, method: str, as_json: bool) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 
 import click
-from msgspec.structs import replace
 
 from duoactor import config, render
 from duoactor import doctor as diagnosis
 from duoactor.bench.benchmark import BenchJob, Benchmark
 from duoactor.bench.methods import choose
 from duoactor.cli.environment import Environment, available_cpus, private_address
-from duoactor.cli.measuring import access_to
-from duoactor.cli.options import Pair, json_option, pair_options
+from duoactor.cli.options import json_option, pair_options
 from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.errors import DuoactorError
@@ -32,7 +30,7 @@ from protocols.messages import Sampling
 )
 @json_option
 @click.pass_obj
-def doctor(environment: Environment, /, pair: Pair, file: str | None, as_json: bool) -> int:
+def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json: bool) -> int:
     """Measure for 20 seconds whether speculation pays here.
 
     Starts the pair as `duoactor up` does. The target alone, retrieval alone and auto answer the same prompts in turns.
@@ -60,13 +58,13 @@ def doctor(environment: Environment, /, pair: Pair, file: str | None, as_json: b
     return 1 if report.problems else 0
 
 
-def _measure(environment: Environment, report: diagnosis.DoctorReport, pair: Pair) -> None:
+def _measure(environment: Environment, report: diagnosis.DoctorReport, pair: Wanted) -> None:
     target = config.resolve_model(pair.verifier.target, "target", tokenizer=pair.verifier.tokenizer)
     job = BenchJob(diagnosis.sample_prompts(), choose(diagnosis.METHODS), 1, Sampling(max_tokens=diagnosis.TOKENS))
     spinner = render.Spinner(sys.stderr)
     with private_address() as address:
-        deployment = environment.deploy(Wanted(replace(pair.verifier, target=target, bind=address), pair.drafters))
-        bench = Benchmark(deployment, job, access_to(environment, deployment, False), "duoactor doctor")
+        deployment = environment.deploy(pair.at(address, target=target))
+        bench = Benchmark(deployment, job, environment.running, "duoactor doctor")
         try:
             run_until_signal(diagnosis.measure(bench, report, lambda text, *_: spinner.show(text and f"{text} …")))
         finally:

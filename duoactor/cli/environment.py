@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from duoactor.launch.child import own_command
+from protocols.errors import ConnectionLost
 
 if TYPE_CHECKING:  # an actor's command needs no client
     from duoactor.client.async_client import AsyncClient
     from duoactor.client.sync_client import Client
     from duoactor.launch.deployment import Deployment
-    from duoactor.launch.supervisor import Probe
+    from duoactor.launch.progress import LaunchReport
+    from duoactor.launch.supervisor import Probe, Supervisor
     from duoactor.launch.wanted import Wanted
+    from protocols.messages import StatusReport
 
 SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
+PROBE_TIMEOUT_S = 1.0  # a verifier that loads its model does not answer; what is shown meanwhile is as old as this
 
 
 def _connect(address: str, key: str, server_key: str) -> Client:
@@ -34,9 +38,19 @@ def _connect_async(*place: Any, **how: Any) -> AsyncClient:
 
 
 def _probe(deployment: Deployment) -> Probe:
-    from duoactor.launch.readiness import ask_status
+    """Asks the verifier of a deployment for its status, once per call."""
+    from duoactor.client.async_client import AsyncClient
 
-    return ask_status(deployment)
+    keys = deployment.controller
+
+    async def probe() -> StatusReport | None:
+        client = AsyncClient(deployment.address, key=keys.key, server_key=keys.server_key, timeout=PROBE_TIMEOUT_S)
+        with suppress(ConnectionLost):
+            async with client:
+                return await client.status()
+        return None
+
+    return probe
 
 
 def available_cpus() -> tuple[int, ...]:
@@ -62,6 +76,29 @@ class Environment:
         from duoactor.launch.deployment import deploy
 
         return deploy(wanted, cpus=available_cpus(), command=self.command, log_flags=log_flags)
+
+    @asynccontextmanager
+    async def supervised(self, deployment: Deployment, report: LaunchReport) -> AsyncIterator[Supervisor]:
+        """The actors of a deployment, once all are ready."""
+        from duoactor.launch.supervisor import Supervisor
+
+        probe = self.probe(deployment)
+        async with Supervisor(deployment.plans, probe, report=report, address=deployment.address) as supervisor:
+            report.done()
+            yield supervisor
+
+    @asynccontextmanager
+    async def running(
+        self, deployment: Deployment, log_lines: bool = False
+    ) -> AsyncIterator[tuple[Supervisor, AsyncClient]]:
+        """The actors of a deployment, and a client of their verifier."""
+        from duoactor.launch.progress import LaunchReport
+
+        async with (
+            self.supervised(deployment, LaunchReport(lines=log_lines)) as supervisor,
+            self.connect_async(deployment.address) as client,
+        ):
+            yield supervisor, client
 
 
 @contextmanager

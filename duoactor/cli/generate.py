@@ -11,8 +11,7 @@ import click
 
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Place, json_option, place_options, scored_request_options
-from duoactor.cli.sections import Command
+from duoactor.cli.options import Command, Place, json_option, place_options, scored_request_options
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
 from duoactor.client.request import Completion

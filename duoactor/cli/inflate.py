@@ -24,7 +24,7 @@ from duoactor.cli.options import json_option
 )
 @json_option
 def inflate(source: str, destination: str, as_json: bool, **size: Any) -> None:
-    """Write a model with another's function at a larger cost.
+    """Write a model that computes SRC at a larger model's cost.
 
     It adds layers that change nothing and pads matrices with zeros. The text, and how often a draft is accepted, stay
     those of SRC (a model directory, or "bundled"); the time of a forward becomes that of a large model.

@@ -8,8 +8,7 @@ import click
 
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Place, json_option, place_options
-from duoactor.cli.sections import Command
+from duoactor.cli.options import Command, Place, json_option, place_options
 from duoactor.cli.waiting import connected
 from duoactor.status import print_drafters, print_status
 from protocols.messages import OWN_HEAD
@@ -39,7 +38,7 @@ def status(environment: Environment, /, place: Place, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def drafters(environment: Environment, /, place: Place, as_json: bool) -> None:
-    """List the drafters: state, what each brings, acceptance.
+    """List the drafters with state, gain and acceptance rate.
 
     \b
     Example:  duoactor drafters

@@ -15,8 +15,7 @@ import click
 from actors.settings import PEER_VARIABLES
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import json_option
-from duoactor.cli.sections import Command
+from duoactor.cli.options import Command, json_option
 from protocols.address import default_address, parse
 from protocols.errors import ConfigError, DuoactorError
 from protocols.messages import StatusReport

@@ -5,20 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import click
 import msgspec
+from msgspec import Meta
 
-from actors.settings import AUTO_DRAFT, PEER_VARIABLES, DrafterSettings, VerifierSettings
+from actors.settings import PEER_VARIABLES, DrafterSettings, Settings, VerifierSettings
 from duoactor import config
-from duoactor.cli.sections import CONNECTION, SAMPLING, SPECULATION, SectionOption
 from duoactor.client.options import DESCRIPTIONS
 from duoactor.config import options
+from duoactor.launch.wanted import Wanted, read_wanted
 from protocols.messages import DEFAULTED, Method, Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# titles of help screens that several commands share
+CONNECTION = "Connection"
+SAMPLING = "Sampling"
+SPECULATION = "Speculation"
 LONGEST_METAVAR = 40  # characters: longer lists of choices are told in the text
 CONNECTING = ("connect", "bind", "key", "server_key", "allow")  # options that say how actors reach each other
 
@@ -30,6 +35,37 @@ SAMPLING_HELP: Mapping[str, str] = {
     "logprobs": "with --json: log-probabilities of each token and of the n most likely; -1: none",
     "logit_bias": "ID:X adds X (-100 to 100) to the logit of token ID; may be repeated",
 }
+
+
+class SectionOption(click.Option):
+    """An option that ``--help`` lists under ``section``; without one it is under "Options", which come first."""
+
+    def __init__(self, *arguments: Any, section: str = "", **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.section = section
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """The default help without the bounds of a number: an error names them."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
+
+
+class Command(click.Command):
+    """A command with a part of ``--help`` for each section of its options, in the order of their first options. How
+    to connect comes last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                sections.setdefault(getattr(parameter, "section", ""), []).append(record)
+        if CONNECTION in sections:
+            sections[CONNECTION] = sections.pop(CONNECTION)
+        for title, records in sections.items():
+            with formatter.section(title or "Options"):
+                formatter.write_dl(records)
 
 
 def _token_number(text: str) -> tuple[int, float]:
@@ -135,53 +171,22 @@ def _as_one(
     return decorate
 
 
-class Place(NamedTuple):
+class Place(Settings, frozen=True, kw_only=True):
     """A client's address and keys. Environment variables may hold them."""
 
-    connect: str
-    key: str
-    server_key: str
-
-
-def _peer_option(name: str, text: str) -> Callable[[F], F]:
-    flag, variable = "--" + name.replace("_", "-"), PEER_VARIABLES[name]
-    return click.option(
-        flag,
-        cls=SectionOption,
-        section=CONNECTION,
-        default="",
-        metavar="TEXT",
-        help=text,
-        envvar=variable,
-        show_envvar=True,
-    )
+    connect: Annotated[str, Meta(description="the verifier's address; empty: this user's default")] = ""
+    key: Annotated[str, Meta(description="your CURVE secret key file")] = ""
+    server_key: Annotated[str, Meta(description="the verifier's CURVE public key file")] = ""
 
 
 place_options = _as_one(
-    "place",
-    Place,
-    Place._fields,
-    _peer_option("connect", "the verifier's address  [this user's default]"),
-    _peer_option("key", "your CURVE secret key file"),
-    _peer_option("server_key", "the verifier's CURVE public key file"),
+    "place", lambda **said: settings_from(Place, {}, said), Place.__struct_fields__, struct_options(Place)
 )
 
 
-class Pair(NamedTuple):
-    """A target and its draft, where a command runs both by itself; ``drafters``: one, or none to retrieve drafts."""
-
-    verifier: VerifierSettings
-    drafters: tuple[DrafterSettings, ...]
-    named: bool = True  # by the command line
-
-
-def make_pair(target: str | None, draft: str | None, draft_device: str | None = None, **place: str | None) -> Pair:
-    said, named = {"target": target, **place}, bool(target or draft)
-    verifier = config.build(VerifierSettings, {name: value for name, value in said.items() if value is not None})
-    if draft in (None, "", AUTO_DRAFT):
-        draft, _ = config.choose_draft(verifier.target)
-    drafter = DrafterSettings(draft=draft, device=draft_device or "cpu") if draft else None
-    return Pair(verifier, (drafter,) if drafter is not None else (), named)
+def make_pair(**said: str | None) -> Wanted:
+    """A target and its draft, where a command runs both by itself; without a drafter drafts are retrieved."""
+    return read_wanted("", said)
 
 
 pair_options = _as_one(
@@ -194,41 +199,30 @@ pair_options = _as_one(
     struct_options(DrafterSettings, prefix="draft_", only=("device",)),
 )
 
-method_option = click.option(
-    "--method",
-    cls=SectionOption,
-    section=SPECULATION,
-    default=None,
-    metavar="METHOD",
-    type=click.Choice([str(method) for method in Method]),
-    callback=lambda context, parameter, value: value or "",
-    help=f"how to draft and verify: {', '.join(Method)}  [the verifier's default]",
-)
+
+class SpeculationOptions(Settings, frozen=True, kw_only=True):
+    """A request's way to draft."""
+
+    method: Annotated[Method, Meta(description="how to draft and verify")] = "the verifier's default"  # type: ignore[assignment]
+    num_speculative_tokens: Annotated[int, Meta(description="draft length gamma; 0 lets it adapt", ge=0)] = 0
+    sequences: Annotated[int, Meta(description="number of draft sequences; 0 lets it adapt", ge=0)] = 0
 
 
 SCORED = [name for name in Sampling.__struct_fields__ if name != "skip_special_tokens"]  # a flag could not say no
 REQUESTED = [name for name in SCORED if name != "logprobs"]  # `generate --json` alone has a place for them
 
 
-def _request(method: str, num_speculative_tokens: int, sequences: int, **values: object) -> dict[str, Any]:
-    how = {"method": method, "num_speculative_tokens": num_speculative_tokens, "sequences": sequences}
-    return {"seed": 0, **config.given(values, Sampling), **how}
-
-
-def _speculation_option(flag: str, text: str) -> Callable[[F], F]:
-    whole = click.IntRange(0)
-    return click.option(flag, cls=SectionOption, section=SPECULATION, default=0, metavar="N", type=whole, help=text)
+def _request(**values: object) -> dict[str, Any]:
+    return {"seed": 0, **config.given(values, Sampling), **config.given(values, SpeculationOptions)}
 
 
 def _request_options(sampling: Sequence[str]) -> Callable[[F], F]:
     return _as_one(
         "request",
         _request,
-        (*sampling, "method", "num_speculative_tokens", "sequences"),
+        (*sampling, *SpeculationOptions.__struct_fields__),
         struct_options(Sampling, section=SAMPLING, only=sampling),
-        method_option,
-        _speculation_option("--num-speculative-tokens", "draft length gamma; 0 lets it adapt  [0]"),
-        _speculation_option("--sequences", "number of draft sequences; 0 lets it adapt  [0]"),
+        struct_options(SpeculationOptions, section=SPECULATION),
     )
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 from msgspec import Meta
-from msgspec.structs import replace
 
 from actors.settings import RETRIEVAL, DrafterSettings, Settings
 from duoactor import config, render
 from duoactor.bench.datastore import datastore_for
 from duoactor.cli.environment import Environment, private_address
-from duoactor.cli.measuring import access_to
-from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
+from duoactor.cli.options import Logs, json_option, log_options, pair_options, settings_from, struct_options
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.wanted import Wanted
@@ -45,7 +45,7 @@ class ProveOptions(Settings, frozen=True, kw_only=True):
 @json_option
 @log_options
 @click.pass_obj
-def prove(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **flags: Any) -> int:
+def prove(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Compare every text with the same request decoded alone.
 
     Alone: plainly, with nothing else in the batch and nothing in the prefix cache. Then every method answers, in 1 to
@@ -66,7 +66,7 @@ def prove(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
         deployment = _deployment(environment, pair, logs, address, Path(directory) / "datastore")
         job = ProofJob(deployment, 60 * options.minutes, options.seed, options.check)
         try:
-            run_until_signal(job.run(access_to(environment, deployment, logs.verbose), spinner.show))
+            run_until_signal(job.run(partial(environment.running, log_lines=logs.verbose), spinner.show))
         except (KeyboardInterrupt, Terminated):
             if job.found is not None:
                 _show(job.found, as_json, spinner)
@@ -76,19 +76,18 @@ def prove(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
     return 0 if job.found.good else 1
 
 
-def _deployment(environment: Environment, pair: Pair, logs: Logs, address: str, datastore: Path) -> Deployment:
+def _deployment(environment: Environment, pair: Wanted, logs: Logs, address: str, datastore: Path) -> Deployment:
     """The pair with two drafters, so that streams can change between them; of retrieval where the draft is a head."""
     target = config.resolve_model(pair.verifier.target, "target", tokenizer=pair.verifier.tokenizer)
     needed = not pair.verifier.tokenizer  # a datastore is made by the tokenizer in the target's checkpoint
     stored = datastore_for("", needed, datastore, target, environment.command, DATASTORE_FILES)
-    verifier = replace(pair.verifier, target=target, bind=address, datastore=stored.directory)
-
+    wanted = pair.at(address, target=target, datastore=stored.directory)
     log_flags = logs.flags or ("--quiet",)
-    found = environment.deploy(Wanted(verifier, (*pair.drafters, *pair.drafters)), log_flags)
+    found = environment.deploy(replace(wanted, drafters=pair.drafters * 2), log_flags)
     if found.drafters:
         return found
     retrieval = DrafterSettings(draft=RETRIEVAL)
-    return environment.deploy(Wanted(verifier, (*pair.drafters, retrieval, retrieval)), log_flags)
+    return environment.deploy(replace(wanted, drafters=(*pair.drafters, retrieval, retrieval)), log_flags)
 
 
 def _show(found: ProofReport, as_json: bool, spinner: render.Spinner) -> None:

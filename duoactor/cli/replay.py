@@ -44,7 +44,7 @@ def _model(draft: str, target: str) -> Replayed:
 @click.option("--limit", default=0, type=click.IntRange(min=0), help="only the first N requests; 0: all  [0]")
 @json_option
 def replay(log: tuple[str, ...], draft: tuple[str, ...], target: str, limit: int, as_json: bool) -> None:
-    """Tell how often drafts would have been right on logged requests.
+    """Tell how often drafts would match logged requests.
 
     LOG is a file that `duoactor up --log-requests LOG` wrote. Figures are exact, at any temperature: the noise of each
     token is known from its seed. The target is run for a draft head alone. How fast a pair is tells `duoactor doctor`.

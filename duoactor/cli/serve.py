@@ -9,8 +9,7 @@ import msgspec
 
 from duoactor import config
 from duoactor.cli.actors import prepare, supervised_option
-from duoactor.cli.options import Logs, config_option, log_options, settings_from, struct_options
-from duoactor.cli.sections import Command
+from duoactor.cli.options import Command, Logs, config_option, log_options, settings_from, struct_options
 from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 from protocols.errors import ConfigError

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Place, place_options
-from duoactor.cli.sections import Command
+from duoactor.cli.options import Command, Place, place_options
 from duoactor.launch.signals import run_until_signal
 
 

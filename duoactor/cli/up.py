@@ -1,35 +1,37 @@
-"""``duoactor up``: a verifier, its drafters and a controller on this host, supervised."""
+"""``duoactor up``: a verifier, its drafters and a controller, on this host or a Ray cluster."""
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
+import signal
 import sys
+import threading
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-import msgspec
 from msgspec import Meta
 
 from actors.settings import DrafterSettings, Settings, VerifierSettings
-from duoactor import config
+from duoactor import config, render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Logs, config_option, json_option, log_options, settings_from, struct_options
-from duoactor.cli.sections import Command
+from duoactor.cli.options import Command, Logs, config_option, json_option, log_options, settings_from, struct_options
 from duoactor.cli.up_models import up_models
-from duoactor.cli.up_on_ray import up_on_ray
-from duoactor.launch.deployment import Deployment
+from duoactor.launch.deployment import Deployment, check_address
 from duoactor.launch.progress import LaunchReport
-from duoactor.launch.readiness import check_address
 from duoactor.launch.signals import Terminated, run_until_signal
-from duoactor.launch.summary import print_up
-from duoactor.launch.supervisor import Probe, Supervisor
-from duoactor.launch.wanted import NOT_THE_GATEWAYS, UP_DECIDES, ClashError, read_wanted
+from duoactor.launch.summary import print_summary, print_up
+from duoactor.launch.supervisor import Supervisor
+from duoactor.launch.wanted import NOT_THE_GATEWAYS, UP_DECIDES, ClashError, Wanted, read_wanted
 from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
+from protocols.errors import ConfigError
+
+if TYPE_CHECKING:
+    from duoactor.ray import Cluster
 
 
 class Launcher(StrEnum):
@@ -38,13 +40,15 @@ class Launcher(StrEnum):
 
 
 class UpOptions(Settings, frozen=True, kw_only=True):
-    """Parts to start beside verifier and drafters, and their hosts."""
+    """What else is started, and where."""
 
     http: Annotated[str, Meta(description="HOST:PORT to serve OpenAI's HTTP API at, too, such as 127.0.0.1:8000")] = ""
     learn: Annotated[
         bool, Meta(description="train the draft model on what is served, and use it where it is better")
     ] = False
-    launcher: Annotated[Launcher, Meta(description="where: on this host or on a Ray cluster")] = Launcher.LOCAL
+    launcher: Annotated[Launcher, Meta(description="where actors run: on this host or on a Ray cluster")] = (
+        Launcher.LOCAL
+    )
     verifiers: Annotated[int, Meta(description="number of verifiers, with --launcher ray", ge=1, le=64)] = 1
 
 
@@ -85,24 +89,22 @@ def up(environment: Environment, /, file: str, count: int | None, as_json: bool,
     except ClashError as error:
         raise click.UsageError(str(error)) from None
     if options.launcher is Launcher.RAY:
-        return up_on_ray(wanted, options.verifiers, as_json, logs.flags)
+        return _up_on_ray(wanted, options.verifiers, as_json, logs.flags)
     if options.verifiers != 1:
         raise click.UsageError("several verifiers need several hosts: give --launcher ray, too")
-    bound = msgspec.structs.replace(wanted.verifier, bind=wanted.verifier.bind or default_address())
-    deployment = environment.deploy(dataclasses.replace(wanted, verifier=bound), logs.flags)
+    deployment = environment.deploy(wanted.at(wanted.verifier.bind or default_address()), logs.flags)
     check_address(deployment)
     reporter = LaunchReport(quiet=logs.quiet)
     try:
-        return run_until_signal(_stay_up(deployment, environment.probe(deployment), reporter, as_json))
+        return run_until_signal(_stay_up(environment, deployment, reporter, as_json))
     except (KeyboardInterrupt, Terminated):
         if not reporter.is_done:
             raise
         return 0  # the usual way to end it
 
 
-async def _stay_up(deployment: Deployment, probe: Probe, reporter: LaunchReport, as_json: bool) -> int:
-    async with Supervisor(deployment.plans, probe, report=reporter, address=deployment.address) as supervisor:
-        reporter.done()
+async def _stay_up(environment: Environment, deployment: Deployment, reporter: LaunchReport, as_json: bool) -> int:
+    async with environment.supervised(deployment, reporter) as supervisor:
         _tell(deployment, supervisor, as_json)
         await supervisor.wait()
     return 0
@@ -116,3 +118,46 @@ def _tell(deployment: Deployment, supervisor: Supervisor, as_json: bool) -> None
         if error.errno != errno.ENOSPC:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is in the old one's buffer would fail again at the end
+
+
+# --- on a Ray cluster ------------------------------------------------------------------------------------------------
+
+
+def _up_on_ray(wanted: Wanted, verifiers: int, as_json: bool, log_flags: Sequence[str]) -> int:
+    """Start them, print where they are and stay until a signal, then end them."""
+    try:
+        from duoactor import ray
+    except ImportError as error:
+        raise ConfigError(str(error)) from None
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    cluster = ray.start(wanted, verifiers, report=_say, log_flags=log_flags)
+    try:
+        _tell_of_cluster(cluster, wanted, as_json)
+        threading.Event().wait()
+    except (KeyboardInterrupt, Terminated):
+        pass  # the usual way to end it
+    finally:
+        cluster.close()
+        ray.down()
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _tell_of_cluster(cluster: Cluster, wanted: Wanted, as_json: bool) -> None:
+    actors = cluster.actors()
+    if as_json:
+        keys = {"key": cluster.key, "server_key": cluster.server_key}
+        render.print_json({"address": cluster.address, **keys, "actors": actors})
+        return
+    rows = [(one["actor_id"], one["node"], render.model_name(one["model"])) for one in actors]
+    flags = ["--connect", cluster.address, "--key", cluster.key, "--server-key", cluster.server_key]
+    urls = [f"http://{wanted.gateway.http}/v1"] if wanted.gateway is not None else []
+    print_summary(cluster.address, rows, (), flags, urls)

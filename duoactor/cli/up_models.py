@@ -15,7 +15,6 @@ from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.options import Logs
 from duoactor.launch.progress import LaunchReport
 from duoactor.launch.signals import Terminated, run_until_signal
-from duoactor.launch.supervisor import Supervisor
 from duoactor.launch.wanted import ClashError, Wanted
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
@@ -63,12 +62,8 @@ async def _loaded(
 
     wanted = await asyncio.to_thread(make)
     with private_address() as address:
-        bound = dataclasses.replace(wanted, verifier=replace(wanted.verifier, bind=address), gateway=None)
-        deployment = environment.deploy(bound, logs.flags)
-        report = LaunchReport(quiet=logs.quiet)
-        probe = environment.probe(deployment)
-        async with Supervisor(deployment.plans, probe, report=report, address=deployment.address):
-            report.done()
+        deployment = environment.deploy(dataclasses.replace(wanted.at(address), gateway=None), logs.flags)
+        async with environment.supervised(deployment, LaunchReport(quiet=logs.quiet)):
             own = replace(settings, connect=(address,), served_model_name=(name,), api_key=(), api_key_file="")
             gateway, app = make_gateway(own)
             try:

@@ -42,7 +42,7 @@ def connected(environment: Environment, place: Place, *, quiet: bool = False) ->
     address = place.connect or default_address()
     with ExitStack() as stack:
         with say_if_slow(f"waiting for the verifier at {address}, which may be loading its model", quiet=quiet):
-            client = stack.enter_context(environment.connect(*place))
+            client = stack.enter_context(environment.connect(place.connect, place.key, place.server_key))
         yield client
 
 

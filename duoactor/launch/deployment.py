@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,3 +241,20 @@ def drafter_names(drafters: Sequence[DrafterSettings]) -> list[str]:
     if twice:
         raise ConfigError(f"two drafters have the actor_id {min(twice)}: give each its own")
     return names
+
+
+def check_address(deployment: Deployment) -> None:
+    """Bind the verifier's address for a moment. Raises ConfigError, in one sentence that says what is needed, for what
+    would otherwise end the verifier while other actors load: keys that are missing, an address in use."""
+    from actors.process import open_network
+
+    async def bind() -> None:
+        network = open_network(deployment.verifier)
+        try:
+            network.listen(deployment.verifier.bind)
+        finally:
+            network.close()
+        for peer in (*deployment.drafters, deployment.controller):
+            open_network(peer).close()
+
+    asyncio.run(bind())

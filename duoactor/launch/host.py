@@ -12,21 +12,55 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
 
 from actors.settings import KeySettings
+from duoactor.client.connection import FILE
 from duoactor.launch.child import GATEWAY, STOP_S, ActorPlan, Child, own_command
 from duoactor.launch.deployment import flags
 from duoactor.launch.issue_keys import VERIFIER, KeyFiles
 from duoactor.launch.members import Member
-from duoactor.launch.places import Find, Places
 from duoactor.launch.restart import ASKED, LONGEST_DELAY_S, REFUSED, describe_exit
 from protocols.address import Address
 from protocols.messages import Role
 from protocols.security import PUBLIC_SUFFIX, SECRET_SUFFIX, KeyRole
+
+Find = Callable[[str], Awaitable[str]]  # the verifier's address, once it is another than the one given
+
+
+class Places:
+    """Files with the verifiers' present addresses, for ``--connect file://PATH``, while it is entered.
+
+    Clients and gateways outlive the place of their verifier: they read its file again when that changes."""
+
+    def __init__(self, directory: str, finds: Sequence[Find]) -> None:
+        self._files = {Path(directory) / f"verifier-{number}": find for number, find in enumerate(finds, 1)}
+        self.addresses = tuple(f"{FILE}{file}" for file in self._files)
+        self._following: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Places:
+        self._following = [asyncio.create_task(_follow(file, find)) for file, find in self._files.items()]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
+
+
+async def _follow(file: Path, find: Find) -> None:
+    address = ""
+    while True:
+        address = await find(address)
+        fresh = file.with_suffix(".new")
+        fresh.write_text(address, encoding="utf-8")
+        os.replace(fresh, file)
 
 
 class Host:

@@ -14,32 +14,9 @@ ASKED = (0, 128 + signal.SIGTERM, -signal.SIGTERM)
 REFUSED = (1, 2)  # exit codes of an actor that said why it cannot run: an option, a model, a port in use
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Start the actor again at time ``at`` (s)."""
-
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """An end in good order (drained, or stopped): no restart."""
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Starting it again would not help."""
-
-    reason: str
-    deaths: int
-
-
-Action = Start | Leave | GiveUp
-
-
 @dataclass(slots=True)
 class Lifecycle:
-    """One actor's life. Feed it what happened and when (s, any monotonic clock); it says what to do."""
+    """One actor's life, told by what happened and when (s, any monotonic clock)."""
 
     deaths: int = 0  # since it was last healthy: they set the delay
     was_ready: bool = False  # so it can be: whatever kills it from now on may pass
@@ -50,17 +27,15 @@ class Lifecycle:
             self._ready_at = now
         self.was_ready = True
 
-    def exited(self, now: float, code: int) -> Action:
-        """``code`` as in subprocess: negative for a signal."""
-        if code in ASKED:
-            return Leave()
+    def died(self, now: float, code: int) -> float | None:
+        """When to start it again; None: that would not help. ``code`` as in subprocess: negative for a signal."""
         if self._ready_at is not None and now - self._ready_at >= HEALTHY_S:
             self.deaths = 0
         self.deaths += 1
         self._ready_at = None
         if not self.was_ready and (code in REFUSED or self.deaths >= DEATHS_BEFORE_READY):
-            return GiveUp(describe_exit(code), deaths=1 if code in REFUSED else self.deaths)
-        return Start(at=now + (DELAYS_S[self.deaths - 1] if self.deaths <= len(DELAYS_S) else LONGEST_DELAY_S))
+            return None
+        return now + (DELAYS_S[self.deaths - 1] if self.deaths <= len(DELAYS_S) else LONGEST_DELAY_S)
 
 
 def describe_exit(code: int) -> str:

@@ -57,21 +57,35 @@ def print_up(
         facts = {"address": deployment.address, "actors": listed, "target": target, "drafts": deployment.drafts}
         render.print_json(facts)
         return
-    flags = connection_flags(deployment)
-    gateways = [plan for plan, _ in actors if plan.role == GATEWAY]
-    print(f"duoactor is up at {deployment.address}\n")
-    for actor in listed:
-        shown = actor["endpoint"] if actor["role"] == GATEWAY else actor["model"]
-        print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {shown}".rstrip())
     said = [("models", TOYS)] if render.model_name(deployment.verifier.target).startswith("bundled ") else []
     said += [("drafts", deployment.drafts)] if deployment.drafts else []
     if status is not None:
         said += cores_and_rates(status.target)
-    print("\n" * bool(said), end="")
-    for label, text in said:
-        print(f"  {label:<12} {text}")
+    rows = [
+        (one["actor_id"], f"pid {one['pid']}", one["endpoint"] if one["role"] == GATEWAY else one["model"])
+        for one in listed
+    ]
+    urls = [http_url(plan) for plan, _ in actors if plan.role == GATEWAY]
+    print_summary(deployment.address, rows, said, connection_flags(deployment), urls)
+
+
+def print_summary(
+    address: str,
+    rows: Sequence[tuple[str, str, str]],
+    facts: Sequence[tuple[str, str]],
+    flags: Sequence[str],
+    urls: Sequence[str],
+) -> None:
+    """``rows``: name, place and model of each actor; ``flags``: of commands that reach the verifier; ``urls``: of
+    gateways."""
+    print(f"duoactor is up at {address}\n")
+    for name, place, model in rows:
+        print(f"  {name:<14} {place:<14} {model}".rstrip())
+    print("\n" * bool(facts), end="")
+    for label, text in facts:
+        print(f"  {label:<14} {text}")
     print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "def factorial(n):"')
-    for plan in gateways:
-        print(f"       curl {http_url(plan)}/models")
-        print(f"       {http_url(plan).removesuffix('v1')} in a browser")
+    for url in urls:
+        print(f"       curl {url}/models")
+        print(f"       {url.removesuffix('v1')} in a browser")
     print(f"See:   {shlex.join(['duoactor', 'status', *flags])}\nStop:  Ctrl-C", flush=True)

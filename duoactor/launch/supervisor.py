@@ -7,12 +7,14 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
+import msgspec
+
 from duoactor.launch.child import GATEWAY, STOP_S, ActorPlan, Child
-from duoactor.launch.health import healthy_pid
-from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, describe_exit
+from duoactor.launch.restart import ASKED, REFUSED, Lifecycle, describe_exit
 from protocols.address import parse
 from protocols.errors import DuoactorError
 from protocols.ipc import IpcClaim
@@ -20,6 +22,8 @@ from protocols.messages import Role, StatusReport
 
 POLL_S = 0.1  # while an actor is waited for at the start
 POLL_AGAIN_S = 1.0  # and while one is being restarted
+HEALTH_TIMEOUT_S = 1.0
+LONGEST_HEALTH = 1 << 16  # bytes of a gateway's answer
 
 
 class LaunchError(DuoactorError):
@@ -141,39 +145,30 @@ class Supervisor:
             if self._stopping:
                 self._tell("ended", actor)
                 return
-            match actor.life.exited(self._clock(), code):
-                case Leave():
-                    self._tell("left", actor)
-                    self._part_with(actor, None)
-                    return
-                case GiveUp(reason=reason, deaths=deaths):
-                    self._part_with(actor, _explain(actor.plan.name, child, reason, deaths))
-                    return
-                case Start(at=at):
-                    delay = at - self._clock()
-                    said = f" ({child.sentence})" if child.sentence else ""
-                    when = f" in {delay:.1f} s" if delay > 0 else ""
-                    self._tell("restart", actor, f"{describe_exit(code)}{said}; starting it again{when}")
-                    await asyncio.sleep(delay)
+            if code in ASKED:
+                self._tell("left", actor)
+                self._part_with(actor, None)
+                return
+            at = actor.life.died(self._clock(), code)
+            if at is None:
+                self._part_with(actor, _explain(actor, child, code))
+                return
+            delay = at - self._clock()
+            said = f" ({child.sentence})" if child.sentence else ""
+            when = f" in {delay:.1f} s" if delay > 0 else ""
+            self._tell("restart", actor, f"{describe_exit(code)}{said}; starting it again{when}")
+            await asyncio.sleep(delay)
 
     async def _live(self, actor: _Actor) -> tuple[Child, int]:
         self._tell("starting", actor)
-        actor.child = child = await self._start(actor)
+        line, progress = partial(self._tell, "line", actor), partial(self._tell, "progress", actor)
+        actor.child = child = await Child.start(actor.plan, line, progress)
         self._tell("started", actor)
         try:
             return child, await child.wait()
         finally:
             actor.is_ready = False
             actor.child = None
-
-    async def _start(self, actor: _Actor) -> Child:
-        def line(text: str) -> None:
-            self._tell("line", actor, text)
-
-        def progress(text: str) -> None:
-            self._tell("progress", actor, text)
-
-        return await Child.start(actor.plan, line, progress)
 
     async def _watch(self) -> None:
         while True:
@@ -253,12 +248,13 @@ class Supervisor:
             await asyncio.wait(running, timeout=STOP_S + max(actor.plan.finish_s for actor in actors))
 
 
-def _explain(name: str, child: Child, reason: str, deaths: int) -> LaunchError:
+def _explain(actor: _Actor, child: Child, code: int) -> LaunchError:
     if child.sentence:
-        return LaunchError(f"{name}: {child.sentence}")
+        return LaunchError(f"{actor.plan.name}: {child.sentence}")
+    deaths = 1 if code in REFUSED else actor.life.deaths
     times = f" {deaths} times before it was ready" if deaths > 1 else ""
     last = "\n".join(f"  {line}" for line in child.tail) or "  (it wrote nothing)"
-    return LaunchError(f"{name} {reason}{times}; its last lines:\n{last}")
+    return LaunchError(f"{actor.plan.name} {describe_exit(code)}{times}; its last lines:\n{last}")
 
 
 async def _is_ready(actor: _Actor, status: StatusReport) -> bool:
@@ -272,3 +268,26 @@ async def _is_ready(actor: _Actor, status: StatusReport) -> bool:
         case Role.LEARNER:
             return status.learner is not None and status.learner.pid == actor.pid
     return status.controller is not None and status.controller.pid == actor.pid
+
+
+class _Health(msgspec.Struct):
+    pid: int
+
+
+async def healthy_pid(host: str, port: int) -> int:
+    """The process id that a healthy gateway answers with; 0 if none answers, or one without a verifier."""
+    with contextlib.suppress(OSError, TimeoutError, msgspec.DecodeError):
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                answer = await reader.read(LONGEST_HEALTH)
+                while part := await reader.read(LONGEST_HEALTH):
+                    answer += part
+            finally:
+                writer.close()
+                await writer.wait_closed()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if head.split(b" ", 2)[1:2] == [b"200"]:
+            return msgspec.json.decode(body, type=_Health).pid
+    return 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from actors.settings import (
     AUTO_DRAFT,
@@ -36,6 +38,10 @@ class Wanted:
     gateway: GatewaySettings | None = None
     learner: LearnerSettings | None = None
     drafts: str = ""
+
+    def at(self, address: str, **verifier: str) -> Wanted:
+        """The same with the verifier at ``address``, and other settings of it."""
+        return replace(self, verifier=msgspec.structs.replace(self.verifier, bind=address, **verifier))
 
 
 def read_wanted(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from duoactor.bench.benchmark import Access
+from duoactor.bench.benchmark import Running
 from duoactor.client.async_client import AsyncClient
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Supervisor
@@ -36,9 +36,9 @@ class ProofJob:
     check: str = ""
     found: ProofReport | None = None  # also of a proof that was interrupted
 
-    async def run(self, access: Access, show: Callable[[str], None]) -> None:
+    async def run(self, running: Running, show: Callable[[str], None]) -> None:
         deployment = self.deployment
-        async with access.running(deployment) as (supervisor, client):
+        async with running(deployment) as (supervisor, client):
             status = await client.status()
             began = time.monotonic()
             questions = ProofQuestions(await prompts_of(client), self.seed, client.welcome.max_context)

@@ -11,6 +11,7 @@ duoactor.ray.down()
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 try:
@@ -28,7 +29,7 @@ from duoactor.launch.host import Host
 from duoactor.launch.issue_keys import VERIFIER, issue_keys
 from duoactor.launch.members import Member, plan_members
 from duoactor.launch.wanted import UP_DECIDES, Wanted, read_wanted
-from duoactor.ray.cluster import NAME, Cluster, Find, check_name, connect, connect_to_ray, hosts_of
+from duoactor.ray.cluster import NAME, Cluster, check_name, connect, connect_to_ray, find, hosts_of
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
 from protocols.messages import Role
@@ -151,4 +152,6 @@ def _place(members: Sequence[Member], name: str, log_flags: Sequence[str]) -> No
             verifiers.append(actor.remote(one, keys[VERIFIER], (), keys[KeyRole.OPERATOR], log_flags))
         else:
             role = KeyRole.OPERATOR if one.role == GATEWAY else str(one.role)
-            actor.remote(one, keys[role], [Find(verifiers[number]) for number in one.verifiers], None, log_flags)
+            actor.remote(
+                one, keys[role], [partial(find, verifiers[number]) for number in one.verifiers], None, log_flags
+            )

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ import ray
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.sync_client import Client
 from duoactor.launch.deployment import reachable_http
-from duoactor.launch.health import healthy_pid
+from duoactor.launch.host import Places
 from duoactor.launch.issue_keys import VERIFIER, KeyFiles
 from duoactor.launch.members import Member
-from duoactor.launch.places import Places
-from duoactor.launch.supervisor import POLL_AGAIN_S, LaunchError
+from duoactor.launch.supervisor import POLL_AGAIN_S, LaunchError, healthy_pid
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError, ConnectionLost
 from protocols.messages import StatusReport
@@ -78,7 +78,7 @@ class Cluster:
         keys.write(self._directory.name)
         self.key = str(Path(self._directory.name) / (KeyRole.OPERATOR + SECRET_SUFFIX))
         self.server_key = str(Path(self._directory.name) / (VERIFIER + PUBLIC_SUFFIX))
-        self._places = Places(self._directory.name, [Find(one) for one in self._verifiers])
+        self._places = Places(self._directory.name, [partial(find, one) for one in self._verifiers])
         self.addresses = self._places.addresses
         self._loop = asyncio.new_event_loop()
         self._closed = asyncio.Event()
@@ -162,16 +162,11 @@ class Cluster:
         return list(await asyncio.gather(*map(ask, self.addresses)))
 
 
-class Find:
-    """Asks a verifier's host where it is, for :class:`Places`."""
-
-    def __init__(self, host: Any) -> None:
-        self._host = host
-
-    async def __call__(self, but: str) -> str:
-        asking = self._host.address.remote(but)
-        try:
-            return str(await asking)
-        except asyncio.CancelledError:
-            ray.cancel(asking)
-            raise
+async def find(host: Any, but: str) -> str:
+    """Ask a verifier's host where it is, for :class:`Places`."""
+    asking = host.address.remote(but)
+    try:
+        return str(await asking)
+    except asyncio.CancelledError:
+        ray.cancel(asking)
+        raise

@@ -57,7 +57,12 @@ class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="auto: requests that name no temperature, top-p, top-k … get those of generation_config.json"),
     ] = Defaults.AUTO
     unload_after: Annotated[
-        float, Meta(description="with several [models]: seconds without a request; 0: never", ge=0, le=1e9)
+        float,
+        Meta(
+            description="with several [models]: unload one after so many seconds without a request; 0: never",
+            ge=0,
+            le=1e9,
+        ),
     ] = 600.0
     shutdown_timeout: Annotated[
         float, Meta(description="seconds that answers under way get to finish after SIGTERM", ge=0, le=86_400)

@@ -1,6 +1,6 @@
 import pytest
 
-from duoactor.bench.benchmark import Access, BenchJob, Benchmark
+from duoactor.bench.benchmark import BenchJob, Benchmark
 from duoactor.bench.methods import BY_NAME
 from duoactor.bench.suites import Prompt, by_turns
 from protocols.messages import Sampling
@@ -14,7 +14,7 @@ ROWS = [BY_NAME["vanilla"], BY_NAME["sps"], BY_NAME["tree"]]
 
 def bench(prompts=PROMPTS, rows=ROWS, repeats=1):
     job = BenchJob(prompts, rows, repeats, Sampling(max_tokens=8))
-    return Benchmark(None, job, Access(None, None), "duoactor bench")
+    return Benchmark(None, job, None, "duoactor bench")
 
 
 async def run(benchmark, answers):

@@ -78,7 +78,7 @@ def test_a_logit_bias_that_is_none_is_a_usage_error(client: FakeClient, capsys: 
 
 def test_without_flags_the_sampling_is_the_models(client: FakeClient):
     run(client, "generate", "x")
-    assert client.asked[0].keys() == {"prompt", "seed", "method", "num_speculative_tokens", "sequences"}
+    assert client.asked == [{"prompt": "x", "seed": 0}]
 
 
 def test_thoughts_are_dimmed_on_a_terminal_and_named_in_json(

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from duoactor.launch.health import healthy_pid
+from duoactor.launch.supervisor import healthy_pid
 from tests.serve.gateway import served
 
 
@@ -22,7 +22,7 @@ async def test_a_healthy_gateway_answers_with_its_process_id_and_one_without_a_v
 
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch):
-    monkeypatch.setattr("duoactor.launch.health.TIMEOUT_S", 60.0)
+    monkeypatch.setattr("duoactor.launch.supervisor.HEALTH_TIMEOUT_S", 60.0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from duoactor.client.connection import resolve
-from duoactor.launch.places import Places
+from duoactor.launch.host import Places
 
 
 class Verifier:
