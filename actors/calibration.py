@@ -14,7 +14,6 @@ from typing import Protocol
 
 from actors.estimate import Estimate
 
-RANKS = 8  # candidates of a position that are told apart
 BINS = 12  # of each rank
 LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
 MEMORY = 200  # observations that a bin remembers
@@ -63,13 +62,11 @@ class Calibration:
     """One map. Each drafter has one for greedy and one for sampled texts."""
 
     def __init__(self) -> None:
-        self.bins = [[Estimate(memory=MEMORY) for _ in range(BINS)] for _ in range(RANKS)]
+        self.bins = [[Estimate(memory=MEMORY) for _ in range(BINS)] for _ in range(BRANCHES)]
         self.agreement = Estimate(USUAL, weight=USUAL_STRENGTH, memory=USUAL_MEMORY)  # how often rank 0 is right
 
     def probability(self, rank: int, probability: float) -> float:
         """See :class:`Chances`."""
-        if rank >= RANKS:
-            return probability
         low, share = _place(probability)
         below, above = self.bins[rank][low : low + 2]
         weight, more = below.weight * (1 - share), above.weight * share

@@ -12,7 +12,6 @@ from statistics import fmean
 from actors.estimate import Estimate
 
 DRIFT = 0.03  # of a measured forward
-FACTOR_MEMORY = 10  # forwards: contention and clocks change within some 10 rounds, and a single one says little
 
 
 class Curve:
@@ -43,6 +42,9 @@ class Curve:
         return t0 + (t1 - t0) * (rows - r0) / (r1 - r0)
 
 
+UNKNOWN = Curve({1: 1000.0})  # before anything is measured
+
+
 class CostModel:
     """The calibrated curve times a slowly moving factor for context, contention and clocks. Times are microseconds."""
 
@@ -56,7 +58,7 @@ class CostModel:
         self.own = Curve(measured)
         self.lent = Curve(lent) if lent else self.own
         self.uses_lent = False  # whether those CPUs compute at present
-        self.factor = Estimate(1.0, weight=FACTOR_MEMORY, memory=FACTOR_MEMORY)
+        self.factor = Estimate(1.0, weight=10, memory=10)
 
     @property
     def lends(self) -> bool:

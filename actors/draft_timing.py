@@ -11,7 +11,7 @@ from protocols.messages import Sampling
 PROMPT = 64  # tokens of the text behind which steps, and a target's rounds, are measured
 ANY_VOCABULARY = 1 << 15  # for a draft without a vocabulary of its own, which copies ids
 WIDTHS = (1, 2, 4, 8)  # leaves
-REPEATS = 15
+REPEATS = 7  # of each width, or shape of a round
 PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for minutes
 
 
@@ -27,7 +27,11 @@ def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_coun
 
 def step_times(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
     """Microseconds of a step by its width, out of what :func:`measuring` has found."""
-    return {width: sorted(spent)[len(spent) // 4] * 1e6 for width, spent in seconds.items() if spent}
+    return {width: lower_quartile(spent) * 1e6 for width, spent in seconds.items() if spent}
+
+
+def lower_quartile(times: Sequence[float]) -> float:
+    return sorted(times)[len(times) // 4]
 
 
 def measuring(model: DraftModel, timer: Callable[[], float] = time.perf_counter) -> Iterator[dict[int, list[float]]]:

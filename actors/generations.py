@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,8 @@ class Generation:
     model: DraftModel
     source: Load = OWN
     mirrors: Mirrors = field(init=False)
-    calibrations: dict[bool, Calibration] = field(default_factory=dict)  # by whether the text is sampled
+    # by whether the text is sampled
+    calibrations: defaultdict[bool, Calibration] = field(default_factory=lambda: defaultdict(Calibration))
 
     def __post_init__(self) -> None:
         self.mirrors = Mirrors(self.model)

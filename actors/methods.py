@@ -10,9 +10,7 @@ from actors.models import DEFAULT_NODES
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
-REST_NODES = 63
 EVERY_SOURCE = ("text", "memory", "datastore", "drafter", "inline", "head")
-LOOKAHEAD_NODES = 55  # a window of 4 levels and 7 columns without the root, and 7 n-grams of 4 tokens
 
 # Which nodes of the tree are verified in a round: none, so that the root alone is; the likeliest path; those that are
 # worth their time; or all that the verifier's own proposer has proposed.
@@ -61,8 +59,9 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy(Method.PLD, ("pld",), "proposal"),
         Strategy(Method.PLD_EARLIEST, ("pld-earliest",), "proposal"),
         Strategy(Method.SAM, ("sam",), "proposal"),
-        Strategy(Method.REST, ("rest",), "proposal", nodes=REST_NODES),
-        Strategy(Method.LOOKAHEAD, ("lookahead",), "proposal", nodes=LOOKAHEAD_NODES),
+        Strategy(Method.REST, ("rest",), "proposal", nodes=63),
+        # a window of 4 levels and 7 columns without the root, and 7 n-grams of 4 tokens
+        Strategy(Method.LOOKAHEAD, ("lookahead",), "proposal", nodes=55),
     )
 }
 

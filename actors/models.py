@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RENDERING, NOTHING_READ = Rendering(), Reading()
-DEFAULT_NODES = 31  # of the largest window of a request that names no other number: 32 rows with the root
-LONGEST_DRAFT = 32  # tokens of a phase where no length is named: the rows of such a window
+DEFAULT_NODES = 31  # of the largest window, and of the longest draft, where no number is named: 32 rows with the root
 MAX_FAILURES = 3  # of a model in a row: then no request is the cause, and a process ends, to be started anew
 
 

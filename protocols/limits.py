@@ -20,6 +20,10 @@ MAX_BIASES = 1024  # tokens of a logit_bias
 MAX_LOGPROBS = 20  # likeliest tokens at one position
 MAX_DRAFT_LENGTH = 256  # draft tokens of one phase; windows are far smaller
 MAX_SEQUENCES = 64
+MAX_NODES = 512  # of a tree in one message
+MAX_FORWARDS = 256  # draft steps that one message tells of
+MAX_BUDGETS = 64  # in force at a time
+MAX_REQUESTS = 4096  # open at a verifier
 
 ActorId = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(max_length=MAX_REQUEST_ID)]
@@ -35,13 +39,13 @@ TokenId = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Position = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 ProcessId = Annotated[int, Meta(ge=0, le=MAX_INT)]
-ParentIndex = Annotated[int, Meta(ge=-1, le=511)]
+ParentIndex = Annotated[int, Meta(ge=-1, le=MAX_NODES - 1)]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 DraftLength = Annotated[int, Meta(ge=0, le=MAX_DRAFT_LENGTH)]
 Sequences = Annotated[int, Meta(ge=0, le=MAX_SEQUENCES)]
 Gamma = Annotated[int, Meta(ge=1, le=MAX_DRAFT_LENGTH)]
 Leaves = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)]
-Nodes = Annotated[int, Meta(ge=0, le=512)]
+Nodes = Annotated[int, Meta(ge=0, le=MAX_NODES)]
 Width = Annotated[int, Meta(ge=1, le=4096)]
 Interval = Annotated[int, Meta(ge=1, le=60_000)]
 
@@ -84,14 +88,14 @@ Counters = Annotated[dict[Label, Count], Meta(max_length=1024)]
 Layers = Annotated[tuple[Nodes, ...], Meta(max_length=16)]
 RowCounts = Annotated[tuple[Width, ...], Meta(max_length=64)]
 Agreements = Annotated[tuple[Probability, ...], Meta(max_length=8)]
-FragmentParents = Annotated[tuple[ParentIndex, ...], Meta(max_length=512)]
-FragmentTokens = Annotated[tuple[TokenId, ...], Meta(max_length=512)]
-FragmentLogprobs = Annotated[tuple[LogProbability, ...], Meta(max_length=512)]
+FragmentParents = Annotated[tuple[ParentIndex, ...], Meta(max_length=MAX_NODES)]
+FragmentTokens = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_NODES)]
+FragmentLogprobs = Annotated[tuple[LogProbability, ...], Meta(max_length=MAX_NODES)]
 StepTimes = Annotated[tuple[tuple[Width, StepMicroseconds], ...], Meta(max_length=64)]
-Forwards = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=256)]
-Ranks = Annotated[tuple[Nodes, ...], Meta(max_length=512)]
-NodePath = Annotated[tuple[Nodes, ...], Meta(max_length=512)]
-Arrivals = Annotated[tuple[Count, ...], Meta(max_length=512)]
+Forwards = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MAX_FORWARDS)]
+Ranks = Annotated[tuple[Nodes, ...], Meta(max_length=MAX_NODES)]
+NodePath = Annotated[tuple[Nodes, ...], Meta(max_length=MAX_NODES)]
+Arrivals = Annotated[tuple[Count, ...], Meta(max_length=MAX_NODES)]
 
 
 def within(value: float, limited: Any) -> float:

@@ -101,7 +101,7 @@ class FinishReason(StrEnum):
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-Origins = Annotated[tuple[Origin, ...], Meta(max_length=512)]
+Origins = Annotated[tuple[Origin, ...], Meta(max_length=MAX_NODES)]
 
 
 class Sampling(Struct, frozen=True):
@@ -354,7 +354,7 @@ class Plan(Struct, frozen=True):
 
 Turns = Annotated[tuple[ChatTurn, ...], Meta(max_length=1 << 14)]
 Logprobs = Annotated[tuple[TokenLogprobs, ...], Meta(max_length=1024)]
-RequestStatuses = Annotated[tuple[RequestStatus, ...], Meta(max_length=4096)]
+RequestStatuses = Annotated[tuple[RequestStatus, ...], Meta(max_length=MAX_REQUESTS)]
 DrafterStatuses = Annotated[tuple[DrafterStatus, ...], Meta(max_length=4096)]
 Totals = Annotated[tuple[DraftTotals, ...], Meta(max_length=4096)]
 
@@ -627,7 +627,7 @@ class Budget(Message, frozen=True):
     measured_tokens_per_second: Mean = 0.0  # of one stream, lately
 
 
-Budgets = Annotated[tuple[Budget, ...], Meta(max_length=64)]
+Budgets = Annotated[tuple[Budget, ...], Meta(max_length=MAX_BUDGETS)]
 
 
 # --- client -> verifier ----------------------------------------------------------------------------------------------

@@ -46,10 +46,6 @@ def test_the_memory_of_a_calibration_is_bounded():
     assert max(one.weight for row in calibration.bins for one in row) == MEMORY
 
 
-def test_a_rank_beyond_the_table_keeps_its_probability():
-    assert Calibration().probability(50, 0.01) == 0.01
-
-
 def test_a_text_that_agrees_less_bends_the_shared_map_for_itself_alone():
     shared = Calibration()
     teach(shared, lambda rank, p: 0.8 if rank == 0 else 0.0, 3000, seed=5)

@@ -10,79 +10,26 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from actors.cost import Curve
+from actors.backoff import Backoff
+from actors.calibration import USUAL
+from actors.chains import TREES, Costs
+from actors.cost import UNKNOWN, Curve
+from actors.draft_timing import WIDTHS
 from actors.estimate import Estimate
 from actors.methods import STRATEGIES, strategy_for
-from actors.models import LONGEST_DRAFT
-from protocols.limits import Mean, within
+from actors.models import DEFAULT_NODES
+from protocols.limits import MAX_BUDGETS, Mean, within
 from protocols.messages import Budget, DraftStats, Kind, Method, RoundStats
 
-MAX_LEAVES = 8  # of one draft step: docs/experiments/policy.md
-MAX_KINDS = 64  # of requests at a load, and drafters: the longest silent is forgotten
-WARM_UP = 6  # rounds before the first budget
-FIRST = 128  # rounds before the first trial: until then the acceptance rate is being learnt
-BLOCK = 16  # rounds of one side of a trial in turn
-MAX_BLOCKS = 24  # of a trial; what has not won by then differs by less than is worth knowing
+FIRST = 128  # rounds before the first trial, in which the acceptance rate is learnt
+BLOCK = 32  # rounds of one side of a trial in turn
+MAX_BLOCKS = 12  # of a trial; what has not won by then differs by less than is worth knowing
 WON, LOST = 2.0, 1.0  # standard errors by which a trial is decided: the start is good, a move must be sure
-PAUSE = 256  # rounds after trials in all directions were lost; twice as many each time
-MAX_PAUSE = 4096
-RATE_S = 1.0  # seconds over which rates are averaged
 STEP = math.sqrt(2)  # factor between neighbouring settings
-TREES = (Method.TREE, Method.AUTO)
 THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)
-UNKNOWN = Curve({1: 1000.0})
-
-
-class Costs(NamedTuple):
-    """Microseconds of one stream's share of a round, and the chance that a draft token is right."""
-
-    forward: Curve  # by rows
-    step: Curve  # by leaves
-    slowdown: float  # of forwards
-    beside: float  # forward and draft steps
-    message: float  # to the drafter and back
-    streams: int
-    chance: float
-
-    def verify(self, rows: int) -> float:
-        return self.slowdown * self.forward(self.streams * rows)
-
-    def draft(self, leaves: int) -> float:
-        return self.step(self.streams * leaves)
-
-    def expected(self, length: int) -> float:
-        """Accepted tokens of a chain."""
-        return sum(self.chance**depth for depth in range(1, length + 1))
-
-    def goodput(self, method: str, gamma: int) -> float:
-        """Tokens per microsecond of a chain, in turns with the target or beside it."""
-        drafting = gamma * self.draft(1)
-        if method == Method.SPS:
-            return (1 + self.expected(gamma)) / (drafting + self.message + self.verify(1 + gamma) + self.beside)
-        again = self.chance / (1 - self.chance**gamma + self.chance)  # share of rounds that verify a drafted chain
-        tokens = 1 + again * self.expected(gamma - 1)
-        alone, chain = (max(self.verify(rows), drafting) for rows in (1, gamma))
-        return tokens / ((1 - again) * alone + again * chain + self.beside)
-
-    def gamma(self, method: str) -> int:
-        """The best draft length; of a tree the greatest depth that is of use."""
-        if method in TREES:
-            return min(LONGEST_DRAFT, 2 * max(4, round(self.verify(1) / self.draft(1))))
-        return max(range(1, LONGEST_DRAFT + 1), key=lambda gamma: self.goodput(method, gamma))
-
-    def window(self, rate: float) -> int:
-        """The length of a chain of which each token gains more than its row's time costs."""
-        alive = 1.0
-        for length in range(1, LONGEST_DRAFT + 1):
-            alive *= self.chance
-            row_us = (self.verify(1 + length + 4) - self.verify(1 + length)) / 4  # forward times climb in steps
-            if alive < rate * row_us:
-                return max(1, length - 1)
-        return LONGEST_DRAFT
 
 
 class Measured:
@@ -90,29 +37,29 @@ class Measured:
 
     def __init__(self) -> None:
         self.rounds = 0
-        self.right, self.judged = 7.0, 10.0  # draft tokens, with a prior
-        self.rate = Estimate(memory=RATE_S)  # tokens per second, of seconds
-        self.wall, self.beside = 0.0, 300.0
-        self.streams, self.slowdown, self.message = 1.0, 1.0, 0.0
+        self.right = Estimate(USUAL, weight=BLOCK, memory=FIRST)  # of draft tokens
+        self.wall, self.tokens, self.beside, self.streams = (Estimate() for _ in range(4))
+        self.slowdown, self.message = 1.0, 0.0
 
     def observe(self, stats: RoundStats) -> None:
         self.rounds += 1
-        self.streams += (stats.streams - self.streams) / 4
         self.slowdown, self.message = stats.slowdown, stats.drafting.message_us
-        beside = min(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us), stats.forward_us)
-        self.beside += (beside - self.beside) / 16
-        self.wall += (stats.wall_us - self.wall) / min(16, self.rounds)
-        ranks = stats.drafting.ranks or (1,) * stats.accepted + (0,) * (stats.accepted < stats.window)
-        self.right += sum(rank == 1 for rank in ranks)
-        self.judged += len(ranks)
-        if self.judged > 256:
-            self.right, self.judged = self.right / 2, self.judged / 2
-        self.rate.add_ratio(stats.committed, stats.wall_us / 1e6)
+        self.streams.add(stats.streams)
+        self.wall.add(stats.wall_us)
+        self.tokens.add(stats.committed)
+        self.beside.add(min(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us), stats.forward_us))
+        for rank in stats.drafting.ranks or (1,) * stats.accepted + (0,) * (stats.accepted < stats.window):
+            self.right.add(float(rank == 1))
+
+    @property
+    def rate(self) -> float:
+        """Tokens per microsecond."""
+        return self.tokens.mean / self.wall.mean if self.wall.mean else 0.0
 
     def costs(self, forward: Curve, step: Curve) -> Costs:
-        chance = min(0.99, max(0.01, self.right / self.judged))
-        streams = max(1, round(self.streams))
-        return Costs(forward, step, self.slowdown, self.beside, self.message, streams, chance)
+        chance = min(0.99, max(0.01, self.right.mean))
+        streams = max(1, round(self.streams.mean))
+        return Costs(forward, step, self.slowdown, self.beside.mean, self.message, streams, chance)
 
 
 class Climb:
@@ -124,8 +71,10 @@ class Climb:
         self.factors = dict.fromkeys(self.names, 0.0)  # on the start, in powers of STEP
         self.turn = 0  # direction of the next trial: two for each dimension
         self.lost = 0  # trials in a row
-        self.pause, self.until = PAUSE, FIRST  # rounds
+        self.pause = Backoff(FIRST)  # rounds without trials, after those in all directions were lost
+        self.pause.pause(0)
         self.trial: tuple[str, int] | None = None
+        self.until = 0  # rounds, at which this block of the trial ends
         self.sides = _sides()
         self.blocks = 0  # of the trial so far
         self.usual_us = 1.0  # of a round, as the trial began
@@ -139,10 +88,10 @@ class Climb:
         self.measured.observe(stats)
         if self.trial is not None:
             self._try(stats)
-        elif self.rounds >= self.until:
+        elif not self.pause.resting(self.rounds):
             name, way = self.names[self.turn // 2], 1 - 2 * (self.turn % 2)
             self.trial, self.sides, self.tried, self.blocks = (name, way), _sides(), True, 0
-            self.usual_us = self.measured.wall
+            self.usual_us = self.measured.wall.mean
             self.until = self.rounds + BLOCK
 
     def _try(self, stats: RoundStats) -> None:
@@ -166,33 +115,32 @@ class Climb:
         (name, way), self.trial, self.tried = self.trial, None, False
         if won:
             self.factors[name] += way
-            self.lost, self.pause, self.until = 0, PAUSE, self.rounds
+            self.lost = 0
+            self.pause.succeed()
             return
         self.lost += 1
         self.turn = (self.turn + 1) % (2 * len(self.names))
-        self.until = self.rounds
         if self.lost % (2 * len(self.names)) == 0:
-            self.until += self.pause
-            self.pause = min(MAX_PAUSE, 2 * self.pause)
+            self.pause.rest(self.rounds)
 
     def budget(self, forward: Curve, step: Curve) -> Budget | None:
         """The budget for a load; None: too little is known."""
-        if self.rounds < WARM_UP:
+        if self.rounds < BLOCK:
             return None
-        costs, rate = self.measured.costs(forward, step), self.measured.rate.mean
+        costs, rate = self.measured.costs(forward, step), self.measured.rate
         parallel = strategy_for(self.method).waits == "survivor"
         start = costs.gamma(self.method)
         sequences = None
         if "sequences" in self.names:
-            sequences = self._moved("sequences", MAX_LEAVES if self.method in THETA else 4, MAX_LEAVES)
+            sequences = self._moved("sequences", max(WIDTHS) if self.method in THETA else 4, max(WIDTHS))
         return Budget(
             0,
             0,
-            gamma=self._moved("gamma", start, LONGEST_DRAFT),
+            gamma=self._moved("gamma", start, DEFAULT_NODES),
             sequences=sequences,
-            window=costs.window(rate / 1e6) if parallel else None,
+            window=costs.window(rate) if parallel else None,
             wait_us=0.0 if costs.streams > 1 and (parallel or self.method in TREES) else None,
-            measured_tokens_per_second=within(rate, Mean),
+            measured_tokens_per_second=within(1e6 * rate, Mean),
         )
 
     def _moved(self, name: str, start: int, most: int) -> int:
@@ -207,7 +155,8 @@ class Climb:
 
 def _sides() -> tuple[Estimate, Estimate]:
     """Tokens of a usual round's time: with the setting in force, and with the one that is tried."""
-    return Estimate(memory=math.inf), Estimate(memory=math.inf)
+    known, tried = (Estimate(memory=math.inf) for _ in range(2))
+    return known, tried
 
 
 def _scaled(start: int, factor: float, most: int) -> int:
@@ -237,7 +186,7 @@ class Control:
         streams = max(1, stats.streams).bit_length()
         climb = self.climbs.setdefault((kind, streams), Climb(kind.method))
         self.climbs.move_to_end((kind, streams))
-        if len(self.climbs) > MAX_KINDS:
+        if len(self.climbs) > MAX_BUDGETS:
             self.climbs.popitem(last=False)
         climb.observe(stats)
         self.fresh[kind] = streams
@@ -246,7 +195,7 @@ class Control:
         if stats.step_us:
             self.steps[stats.actor_id] = Curve(dict(stats.step_us))
             self.steps.move_to_end(stats.actor_id)
-            if len(self.steps) > MAX_KINDS:
+            if len(self.steps) > MAX_BUDGETS:
                 self.steps.popitem(last=False)
 
     def decide(self) -> list[Budget]:

@@ -13,9 +13,7 @@ from protocols import wire
 from protocols.messages import Budget, DraftStats, Drain, Hello, Kind, RoundStats, ToController, Welcome
 from protocols.transport import Network
 
-PERIOD_S = 0.1  # of decisions while rounds happen
-ENOUGH_ROUNDS = 12  # for an earlier one
-MIN_S = 0.02  # between two
+PERIOD_S = 0.05  # of decisions
 REPEAT_S = 0.5  # a budget that says nothing new but its rates
 
 
@@ -23,8 +21,6 @@ class Controller:
     def __init__(self, network: Network, address: str, hello: Hello) -> None:
         self.line = Line(network, address, hello, wire.Decoder(ToController))
         self.control = Control()
-        self.rounds = 0  # since the last decision
-        self.enough = asyncio.Event()
         self.said: dict[Kind, tuple[Budget, float]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -40,9 +36,6 @@ class Controller:
             match message := await telemetry.receive():
                 case RoundStats():
                     self.control.observe_round(message)
-                    self.rounds += 1
-                    if self.rounds >= ENOUGH_ROUNDS:
-                        self.enough.set()
                 case DraftStats():
                     self.control.observe_draft(message)
                 case _:
@@ -51,15 +44,9 @@ class Controller:
     async def _decide(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(MIN_S)
-            timer = loop.call_later(PERIOD_S - MIN_S, self.enough.set)
-            await self.enough.wait()
-            timer.cancel()
-            self.enough.clear()
-            if self.rounds:
-                self.rounds = 0
-                for budget in self.control.decide():
-                    self._say(budget, loop.time())
+            await asyncio.sleep(PERIOD_S)
+            for budget in self.control.decide():
+                self._say(budget, loop.time())
 
     def _say(self, budget: Budget, now: float) -> None:
         """A changed budget leaves at once; an unchanged one, often enough to keep it and its rates alive."""

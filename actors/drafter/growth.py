@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 
 from actors.calibration import LEAST, Chances, candidates
-from actors.models import LONGEST_DRAFT, Expansion
+from actors.models import DEFAULT_NODES, Expansion
 from actors.tree.tree import Node, TokenTree
+from protocols.limits import MAX_NODES
 from protocols.messages import Method, Plan
 
 
@@ -140,7 +141,6 @@ class TreeGrowth(Growth):
     # comes, and its memory traffic slows a verifier on the next core. In replays 0.05 to 0.2 are alike; 0.02 loses 2-3%
     # on CPUs.
     FLOOR = math.log(0.08)
-    MAX_NODES = 160  # many times what one verification can use; it bounds a plan without a depth
 
     def __init__(self, stop_tokens: frozenset[int], chances: Chances) -> None:
         self.stop_tokens = stop_tokens
@@ -154,7 +154,7 @@ class TreeGrowth(Growth):
     def wanted(self, width: int) -> list[Node]:
         if not self.tree.root.expanded:
             return [self.tree.root]
-        if self.tree.size >= self.MAX_NODES:
+        if self.tree.size >= MAX_NODES // 2:  # a message holds them all, and those of the step under way
             return []
         deepest = self.tree.root.position + self.depth if self.depth is not None else float("inf")
         floor = self.FLOOR + self.tree.root.total
@@ -173,7 +173,7 @@ class TreeGrowth(Growth):
 
 def _gamma(plan: Plan) -> int:
     """Draft tokens of a phase, which must end where the plan leaves that open, too."""
-    return plan.gamma if plan.gamma is not None else LONGEST_DRAFT
+    return plan.gamma if plan.gamma is not None else DEFAULT_NODES
 
 
 def growth_for(method: str, stop_tokens: frozenset[int], chances: Chances) -> Growth:

@@ -7,16 +7,15 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import cast
 
-from actors.calibration import Calibration
 from actors.drafter.lease import Lease, Limits
 from actors.generations import Generations
 from actors.models import MAX_FAILURES, DraftModel, StateReader
 from actors.peer import Line
 from protocols.errors import CannotDraft, PoolFull
+from protocols.limits import MAX_REQUESTS
 from protocols.messages import Close, Decline, Open
 
 log = logging.getLogger("duoactor.drafter")
-MAX_DECLINED = 1000  # epochs remembered
 
 
 class Held:
@@ -53,7 +52,7 @@ class Held:
             return None
         if weights.model.taps:
             cast(StateReader, weights.model).listen(handle)
-        calibration = weights.calibrations.setdefault(message.sampling.temperature > 0, Calibration())
+        calibration = weights.calibrations[message.sampling.temperature > 0]
         info, welcome = weights.model.info, self.line.welcome
         vocab_size = welcome.vocab_size if welcome is not None else 0
         limits = Limits(weights.model.scratch_slots, info.max_context, vocab_size, info.eos_token_ids)
@@ -103,5 +102,5 @@ class Held:
     def _decline(self, rid: str, epoch: int, lasting: bool) -> None:
         self.declined[epoch] = None
         self.line.send(Decline(rid, epoch, lasting))
-        while len(self.declined) > MAX_DECLINED:
+        while len(self.declined) > MAX_REQUESTS:
             self.declined.popitem(last=False)

@@ -10,11 +10,8 @@ from actors.calibration import Calibration, TextCalibration
 from actors.drafter.growth import growth_for
 from actors.models import Expansion, Leaf
 from actors.tree.tree import NO_SLOT, Node, TokenTree
-from protocols.limits import MAX_INT
+from protocols.limits import MAX_FORWARDS, MAX_INT, MAX_NODES
 from protocols.messages import Grow, Method, Open, Resync, Verdict
-
-MAX_FORWARDS = 64  # told in one Grow
-MAX_RANKS = 64  # of a message, too; after a rest there are more, and the newest are enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +238,7 @@ class Lease:
             complete=self.idle,
             sent_us=now_us,
             forwards=tuple((round(now_us - began), round(length)) for began, length in self.unsent.forwards),
-            ranks=tuple(self.unsent.ranks[-MAX_RANKS:]),
+            ranks=tuple(self.unsent.ranks[-MAX_NODES:]),
         )
         self.unsent.sent(now_us, grow.complete)
         return grow

@@ -37,8 +37,7 @@ from protocols.messages import (
 
 log = logging.getLogger("duoactor.drafter")
 WIDTH = max(WIDTHS)  # most leaves of one request in one forward: more have not been measured
-REPORT_S = 0.25  # between two DraftStats
-MAX_SILENCE_S = 0.25  # a longer forward is announced: half of the interval between two heartbeats
+REPORT_S = 0.25  # between two DraftStats, and before a longer forward, which is announced: half a heartbeat's interval
 BUSY_SLACK = 2.0  # announced over expected length
 # A Close can be lost. After ASK_AFTER reports without a message about a lease the verifier is asked for it, with a
 # Resync; after GIVE_UP_AFTER the lease ends. A verifier that rests the drafter is silent as well, but it answers.
@@ -190,7 +189,7 @@ class Drafter:
 
     def _announce(self, expected_s: float) -> None:
         """Announce a forward that is longer than heartbeats allow, or the verifier would take this drafter for dead."""
-        if expected_s > MAX_SILENCE_S:
+        if expected_s > REPORT_S:
             self.line.busy(BUSY_SLACK * expected_s)
 
     def _prefill(self, lease: Lease) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 # How long a chunk may take: nothing else happens meanwhile. 50 ms are a few rounds of a target without drafts, and a
 # tenth of the interval between two heartbeats.
 CHUNK_S = 0.05
-MAX_CHUNK = 256  # tokens: larger forwards are no cheaper per token
-# The model's weights are read once for a chunk, so that chunks of less than 16 tokens cost more per token. A model that
-# is too slow for 16 tokens in CHUNK_S still computes 16 at once, as long as heartbeats (every 500 ms) are in time.
-SMALL_CHUNK = 16
-SMALL_CHUNK_S = 0.25
+# Tokens. The model's weights are read once for a chunk: less than 16 cost more per token, more than 256 no less.
+SMALLEST, LARGEST = 16, 256
 
 
 class Prefill:
@@ -23,8 +20,7 @@ class Prefill:
     @property
     def chunk(self) -> int:
         """Tokens of the next chunk."""
-        small = min(SMALL_CHUNK, SMALL_CHUNK_S / self._token_s)
-        return max(1, int(min(MAX_CHUNK, max(small, CHUNK_S / self._token_s))))
+        return int(min(LARGEST, max(SMALLEST, CHUNK_S / self._token_s)))
 
     @property
     def expected_s(self) -> float:

@@ -14,11 +14,11 @@ from actors.models import Expansion, Leaf, ModelInfo, common_prefix
 from actors.own_text import PromptLookup, SuffixAutomaton
 from actors.proposals import ROOT, Proposal, Proposer, ProposerSession
 from protocols.errors import ConfigError
+from protocols.limits import MAX_INT
 from protocols.messages import Sampling
 
 AHEAD = 64  # tokens along one path: a drafter also drafts below earlier drafts
 NOWHERE = -2  # in place of an index into a proposal: it does not have that node
-UNBOUNDED = 1 << 30  # tokens of context
 
 
 def build_proposer_draft(name: str) -> ProposerDraft:
@@ -27,7 +27,7 @@ def build_proposer_draft(name: str) -> ProposerDraft:
     if kind == "rest" and directory:
         store = Datastore.open(directory)
         model_id = f"rest:{Path(directory).name}"
-        info = ModelInfo(model_id, store.meta.vocab_size, UNBOUNDED, frozenset(), store.meta.tokenizer_digest)
+        info = ModelInfo(model_id, store.meta.vocab_size, MAX_INT, frozenset(), store.meta.tokenizer_digest)
         return ProposerDraft(Retrieval(store, tokens=24), info)
     if name == "pld":
         return ProposerDraft(PromptLookup(tokens=AHEAD), of_any_tokenizer(name))
@@ -38,7 +38,7 @@ def build_proposer_draft(name: str) -> ProposerDraft:
 
 def of_any_tokenizer(name: str) -> ModelInfo:
     """The facts of a drafter without a vocabulary of its own, which fits any target."""
-    return ModelInfo(name, 0, UNBOUNDED, frozenset(), "")
+    return ModelInfo(name, 0, MAX_INT, frozenset(), "")
 
 
 @dataclass(slots=True)

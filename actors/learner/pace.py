@@ -8,20 +8,18 @@ rounds (other processes, longer texts) does so in both.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable, Sequence
-from statistics import fmean
+from collections.abc import Sequence
 
-from actors.cost import CostModel
+from actors.backoff import Backoff
+from actors.cost import UNKNOWN, Curve
+from actors.estimate import Estimate
+from actors.learner.trial import FEWEST
 from protocols.messages import RoundStats
 
 SLOWER = 1.02  # rounds of this ratio to those of its pauses make it pause
-COMPARED = 256  # rounds of either kind: the ratio of their means is within 1% then, as ...
-SCATTER = 0.1  # ... relative scatter of rounds
-FEWEST = 16  # rounds while it works that may show that it disturbs: by 6% then
+COMPARED = 256  # rounds of its pauses: the error of their mean is 0.6%
 SILENT_S = 1.0  # without a round for this long no request is served
 WORK_S, REST_S = 30.0, 5.0  # at most in a row, so that the pause to compare with is of the same minute
-LONGEST_REST_S = 600.0
 
 
 class Pace:
@@ -29,60 +27,49 @@ class Pace:
     disturbed, the next rest is twice as long."""
 
     def __init__(self) -> None:
-        self._expected = CostModel({1: 1.0})  # microseconds of a forward by its rows, as the verifier measured them
-        self._working: deque[float] = deque(maxlen=COMPARED)
-        self._resting: deque[float] = deque(maxlen=COMPARED)
+        self._expected = UNKNOWN  # microseconds of a forward by its rows, as the verifier measured them
+        self._working, self._resting = (Estimate(memory=COMPARED) for _ in range(2))  # rounds over those
         self._alone = True  # when it was last asked
         self._at_work = False  # while a request is served
-        self._since = 0.0  # of this turn
-        self._last_round = float("-inf")
-        self._rest_s = REST_S
+        self._until = 0.0  # of its work
+        self._last_round = -math.inf
+        self._pause = Backoff(REST_S)
 
     def calibrated(self, forward_us: Sequence[tuple[int, float]]) -> None:
         if forward_us:
-            self._expected = CostModel(dict(forward_us))
+            self._expected = Curve(dict(forward_us))
 
     def round(self, stats: RoundStats, now: float) -> None:
         """A round ended. Its time without waits, over the expected time of its rows."""
         self._last_round = now
         if not self._alone and stats.wall_us > stats.wait_us:  # else work begun alone may still run
             ratio = (stats.wall_us - stats.wait_us) / (stats.rounds * self._expected(stats.rows))
-            (self._working if self._at_work else self._resting).append(ratio)
+            (self._working if self._at_work else self._resting).add_time(ratio)
 
     @property
     def disturbs(self) -> bool:
-        """Whether rounds while it works are slower, as far as chance allows to tell. With few of them, twice the error
-        of their mean is allowed for: a target of a second a round is not slowed for minutes to find out."""
-        if len(self._working) < FEWEST or len(self._resting) < COMPARED:
+        """Whether rounds while it works are slower, by more than twice the error of the difference."""
+        working, resting = self._working, self._resting
+        if working.weight < FEWEST or resting.weight < COMPARED:
             return False
-        doubt = 2 * SCATTER * (1 / math.sqrt(len(self._working)) - 1 / math.sqrt(COMPARED))
-        return _mean(self._working) > (SLOWER + doubt) * _mean(self._resting)
+        return working.mean > SLOWER * resting.mean + 2 * math.hypot(working.error, resting.error)
 
     def may_work(self, now: float) -> bool:
         """Asked before every piece of work, a second long at most, and again and again while it is to rest."""
         alone, self._alone = self._alone, now - self._last_round > SILENT_S
         if self._alone:
             return True
-        turn_s = now - self._since
         if alone:
-            self._turn(False, now)
+            self._at_work = False
+            self._pause.pause(now)
         elif self._at_work and self.disturbs:
-            self._working.clear()
-            self._rest_s = min(LONGEST_REST_S, 2 * self._rest_s)
-            self._turn(False, now)
-        elif self._at_work and turn_s >= WORK_S:
-            self._rest_s = max(REST_S, self._rest_s / 2)
-            self._turn(False, now)
-        elif not self._at_work and turn_s >= self._rest_s and len(self._resting) == COMPARED:
-            self._turn(True, now)
+            self._at_work = False
+            self._working.discount(0.0)
+            self._pause.rest(now)
+        elif self._at_work and now >= self._until:
+            self._at_work = False
+            self._pause.succeed()
+            self._pause.pause(now)
+        elif not self._at_work and not self._pause.resting(now) and self._resting.weight >= COMPARED:
+            self._at_work, self._until = True, now + WORK_S
         return self._at_work
-
-    def _turn(self, at_work: bool, now: float) -> None:
-        self._at_work, self._since = at_work, now
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    """Without a tenth on either side: rounds during which something else happened."""
-    ordered = sorted(ratios)
-    trimmed = len(ordered) // 10
-    return fmean(ordered[trimmed : len(ordered) - trimmed])

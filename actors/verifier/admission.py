@@ -27,12 +27,11 @@ from actors.verifier.text import remembering
 from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
 from protocols.errors import RequestError
-from protocols.limits import clipped
+from protocols.limits import MAX_REQUESTS, clipped
 from protocols.messages import Cancel, Failed, FailureCode, Generate, RequestStatus
 from protocols.validation import validate
 
 log = logging.getLogger("duoactor.verifier")
-MAX_REQUESTS = 4096  # as many as a StatusReport holds
 FULL = "as many requests wait as this verifier lets wait; try again later"
 LEAVING = "the verifier is shutting down; the stream can resume"
 PACE = 16  # latest ends of requests from which it is predicted when there will be room

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from actors.methods import Strategy
 from actors.verifier.loans import NOTHING
+from protocols.limits import MAX_BUDGETS
 from protocols.messages import Budget, Generate, Kind, Plan
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from actors.verifier.streams import Stream
 
 EVERY = Kind()
-MAX_SAID = 64  # as many as a StatusReport holds
 UNSET = Budget(0, 0)
 
 
@@ -31,10 +31,10 @@ class Budgets:
         self._said: dict[Kind, tuple[Budget, float]] = {}  # with the seconds at which they end
 
     def file(self, budget: Budget, now: float) -> None:
-        """Take the controller's budget. ``now`` in seconds, as everywhere here. Beyond ``MAX_SAID`` the oldest are
+        """Take the controller's budget. ``now`` in seconds, as everywhere here. Beyond ``MAX_BUDGETS`` the oldest are
         forgotten."""
         self._said = {kind: known for kind, known in self._said.items() if now < known[1]}
-        while len(self._said) >= MAX_SAID:
+        while len(self._said) >= MAX_BUDGETS:
             del self._said[next(iter(self._said))]
         self._said[budget.kind] = (budget, now + budget.ttl_ms / 1000)
 
@@ -89,6 +89,5 @@ def plan_for(context: Context, stream: Stream, drafter: DrafterPeer, drafts: boo
     budget = budget_of(context, stream, drafter)
     gamma = first.gamma or budget.gamma
     if gamma is None and stream.strategy.window == "chain":
-        parallel = stream.strategy.waits != "phase"
-        gamma = context.price.gamma(drafter.pace.step_us, drafter.pace.message.mean, parallel)
+        gamma = context.price.chain(drafter.pace.steps, drafter.pace.message.mean).gamma(stream.method)
     return Plan(stream.method, gamma, first.sequences, budget.sequences)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from actors.cost import CostModel
+from actors.cost import UNKNOWN, Curve
 from actors.models import KeptStates
+from actors.verifier.loans import MAX_NAMED
 from actors.verifier.totals import Totals
 from actors.verifier.trials import Trials
 from actors.verifier.waits import DrafterPace
 from protocols.messages import DrafterStatus, Grow, Hello, Promote
 
-MAX_NAMED = 20  # drafters in a sentence
-DEFAULT_STEP_US = 2000.0  # of a drafter that did not say: a 0.1B model's on one core
 DRIFT = 1e-4  # by which two quartz clocks may part: some 100 parts per million
 
 
@@ -162,7 +161,7 @@ class Drafters:
 
     def add(self, peer: bytes, hello: Hello, now: float, key: bytes = b"") -> DrafterPeer:
         """``key``: that it came with, if it is to be known by that and not by the name that it gives itself."""
-        pace = DrafterPace(CostModel({1: hello.step_us or DEFAULT_STEP_US}))
+        pace = DrafterPace(Curve({1: hello.step_us}) if hello.step_us else UNKNOWN)
         drafter = self.by_peer[peer] = DrafterPeer(peer, hello, pace, now, key or hello.actor_id)
         return drafter
 

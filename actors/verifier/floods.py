@@ -7,20 +7,17 @@ from collections.abc import Callable
 from actors.verifier.state import State
 from protocols.messages import Role
 
-# A peer's share of the verifier's time, and what a drafter has more for each lease. Heartbeats take 0.01%. With the
-# bundled pair, whose rounds are the shortest, an honest drafter of eight streams takes 0.6 to 0.9% for each of them,
-# at some 75 µs a message.
+# A peer's share of the verifier's time, and what a drafter has more for each lease, or all newcomers together.
+# Heartbeats take 0.01%. With the bundled pair, whose rounds are the shortest, an honest drafter of eight streams takes
+# 0.6 to 0.9% for each of them, at some 75 µs a message.
 SHARE = 0.002
 LEASE_SHARE = 0.03
 BURST_S = 0.01  # what a peer may owe beyond its share before it is dropped: some 130 messages
-READ_S = 5e-6  # what taking a message from its socket costs
 # A message's largest charge: beyond it the machine was busy.
 MAX_CHARGE_S = 0.002
 # Peers that were welcomed less than NEW_S ago share one budget: a dropped peer could always connect anew.
 NEW_S = 1.0
-NEWCOMERS_SHARE = 0.05
 NEWCOMERS_BURST_S = 0.25  # 64 clients that say Hello and ask at once, each message charged MAX_CHARGE_S
-NEWCOMERS_MAX_DEBT_S = 0.3  # so that the next newcomer is read a second after a flood has ended
 
 
 class Floods:
@@ -40,9 +37,10 @@ class Floods:
 
     def charge(self, peer: bytes, spent_s: float, now: float) -> None:
         """A message of the peer was read and handled in ``spent_s``."""
-        cost = READ_S + min(MAX_CHARGE_S, spent_s)
+        cost = min(MAX_CHARGE_S, spent_s)
         if self._is_new(peer, now):
-            self._newcomers = (min(NEWCOMERS_MAX_DEBT_S, self._owed_by_newcomers(now) + cost), now)
+            most = NEWCOMERS_BURST_S + NEW_S * LEASE_SHARE  # the next one is read so soon after a flood has ended
+            self._newcomers = (min(most, self._owed_by_newcomers(now) + cost), now)
         if self._role(peer) is not Role.CLIENT:
             self._debts[peer] = (self._debt(peer, now) + cost, now)
 
@@ -70,7 +68,7 @@ class Floods:
 
     def _owed_by_newcomers(self, now: float) -> float:
         owed, since = self._newcomers
-        return max(0.0, owed - (now - since) * NEWCOMERS_SHARE)
+        return max(0.0, owed - (now - since) * LEASE_SHARE)
 
     def _debt(self, peer: bytes, now: float) -> float:
         owed, since = self._debts.get(peer, (0.0, now))

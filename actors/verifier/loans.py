@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from protocols.limits import MAX_FORWARDS, MAX_NODES
 from protocols.messages import Drafting, Method, Plan
 
-MAX_NAMED = 64  # drafters in a stream's statistics: the latest that had it
-MAX_FORWARDS = 256  # of one round
-MAX_RANKS = 64
+MAX_NAMED = 20  # drafters in a sentence, or in a stream's statistics: the latest that had it
 NOTHING = Plan(Method.VANILLA)  # the plan of a drafter that rests
 
 
@@ -58,7 +57,7 @@ class Loan:
     def report(self, forwards: Sequence[tuple[int, int]], ranks: Sequence[int] = ()) -> None:
         """Draft forwards, on the verifier's clock, and the ranks of what the target chose."""
         self.forwards = [*self.forwards, *forwards][-MAX_FORWARDS:]
-        self.ranks = [*self.ranks, *ranks][-MAX_RANKS:]
+        self.ranks = [*self.ranks, *ranks][-MAX_NODES:]
 
     def take_report(self, message_us: float) -> Drafting:
         """The reports since the last call."""

@@ -10,15 +10,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 
-from actors.cost import CostModel
+from actors.calibration import USUAL
+from actors.chains import Costs
+from actors.cost import CostModel, Curve
 from actors.estimate import Estimate
-from actors.models import LONGEST_DRAFT
 from actors.tree.window import Cost
 from actors.verifier.rounds import Round
 
-MEMORY = 48  # rounds
-RATE_MEMORY = 16  # rounds: a price follows its text
-USUAL_AGREEMENT = 0.65  # of a chosen draft with the target, before anything is measured
 GOOD_AGREEMENT = 0.8  # of a good draft: where even it does not pay, none is tried
 
 
@@ -27,12 +25,12 @@ class Price:
         """``target``: the calibration of its forwards."""
         self.target = target
         # by the binary digits of the number of streams; of a forward, uncorrected, beyond that of one with as many rows
-        self._shared = defaultdict[int, Estimate](lambda: Estimate(memory=MEMORY))
-        self._rates = defaultdict[int, Estimate](lambda: Estimate(memory=RATE_MEMORY))
+        self._shared = defaultdict[int, Estimate](Estimate)
+        self._rates = defaultdict[int, Estimate](Estimate)
         longest = target.own.rows[-1]
         slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
-        self._prompt_row = Estimate(slope, weight=1, memory=MEMORY)
-        self._beside = Estimate(memory=MEMORY)  # of a round without drafts, for each stream
+        self._prompt_row = Estimate(slope, weight=1)
+        self._beside = Estimate()  # of a round without drafts, for each stream
 
     def forward(self, streams: int, drafts: int = 0, prompt_rows: int = 0) -> float:
         """Time of a forward with a row for each of ``streams``, ``drafts`` further ones in all, and rows of a
@@ -93,19 +91,10 @@ class Price:
         known = self._rates.get(streams.bit_length())
         return known.mean * streams if known is not None and known.known else streams / self.plain(streams)
 
-    def gamma(self, step_us: float, wait_us: float, parallel: bool) -> int:
-        """The draft length of a chain before anything is known of a text: the best for the usual agreement, and no more
-        than the hardware-aware budget, which takes as long as its own verification (arXiv 2503.00784)."""
-        best, most, expected = 1, 0.0, 1.0
-        for gamma in range(1, LONGEST_DRAFT + 1):
-            expected += USUAL_AGREEMENT**gamma
-            verify_us, draft_us = self.target(1 + gamma), gamma * step_us
-            time_us = max(verify_us, draft_us + wait_us) if parallel else verify_us + draft_us + wait_us
-            if expected / time_us > most:
-                best, most = gamma, expected / time_us
-            if draft_us >= verify_us:
-                break
-        return best
+    def chain(self, steps: Curve, message_us: float) -> Costs:
+        """The costs of a stream's chains from a drafter, with the agreement that drafts mostly have."""
+        cost = self.target
+        return Costs(cost.own, steps, cost.factor.mean, self.beside(1), message_us, 1, USUAL)
 
     def observe(self, done: Round) -> None:
         each_us = done.forward_us / done.steps

@@ -14,10 +14,10 @@ import threading
 from pathlib import Path
 
 from actors.records import LoggedRequest, encoded
+from protocols.limits import MAX_REQUESTS
 
 log = logging.getLogger("duoactor.verifier")
 MAX_BYTES = 64 << 20  # then the file becomes FILE.1 and a new one begins: some 20,000 requests of 600 tokens in each
-MAX_PENDING = 1000  # requests that wait for the disk
 CLOSE_S = 2.0  # that closing waits for the disk
 
 
@@ -28,7 +28,7 @@ class RequestLog:
         self.path = Path(file)
         self.lost = 0  # requests that are not in the file
         self._max_bytes = max_bytes
-        self._pending: queue.Queue[LoggedRequest | None] = queue.Queue(MAX_PENDING)
+        self._pending: queue.Queue[LoggedRequest | None] = queue.Queue(MAX_REQUESTS)
         self._file = -1
         self._size = 0
         self._warned = False

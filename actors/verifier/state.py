@@ -14,9 +14,9 @@ from actors.verifier.totals import Totals
 from protocols.messages import ActorStatus, Generate, Hello, Promote
 from protocols.security import ANYBODY, Holder, KeyRole
 
-# Peers say something every HEARTBEAT_MS; a peer silent for TTL_MS, five heartbeats, is taken for dead.
+# Peers say something every HEARTBEAT_MS; a peer silent for TTL_MS is taken for dead.
 HEARTBEAT_MS = 500
-TTL_MS = 2500
+TTL_MS = 5 * HEARTBEAT_MS
 Owner: TypeAlias = tuple[bytes, str]  # the key of the connection, and the salt that a gateway makes of an API key
 
 

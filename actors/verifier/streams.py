@@ -19,13 +19,13 @@ from actors.verifier.output import Output
 from actors.verifier.rounds import Committed, Group, RoundSums
 from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar
+from actors.verifier.sources.memory import LONGEST
 from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace, Sampling
 
 SUSPECTED = 2  # crashes in a row with a request: one is mostly not its fault, and must not keep all others waiting
 SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a request is no longer suspected of the crash
-KEPT_CONTEXT = 32  # tokens of context that the memory compares
 
 
 class Stage(StrEnum):
@@ -249,7 +249,7 @@ class Stream:
     @property
     def news(self) -> list[int]:
         """The part of its text that is new to the memory: without most of what an earlier prompt had begun with."""
-        start = max(0, self.delivery.cached_tokens - KEPT_CONTEXT)
+        start = max(0, self.delivery.cached_tokens - LONGEST)
         return self.text.committed[start:] if self.times.first_at else []
 
     def logged(self, model_id: str) -> LoggedRequest:

@@ -20,7 +20,6 @@ from protocols.validation import characters
 log = logging.getLogger("duoactor.verifier")
 MAX_WAITING = 64  # questions
 MAX_TEXT = 4 * 1024 * 1024  # characters: the text of a million tokens, which takes a second
-MAX_TOKENS = 1024 * 1024
 
 
 class Tokenization:
@@ -72,8 +71,6 @@ class Tokenization:
     def _ids(self, question: Tokenize | Detokenize) -> list[int]:
         match question:
             case Detokenize(token_ids=ids):
-                if len(ids) > MAX_TOKENS:
-                    raise RequestError(FailureCode.BAD_REQUEST, f"at most {MAX_TOKENS} tokens at once, not {len(ids)}")
                 if any(not 0 <= token < self._vocab_size for token in ids):
                     detail = f"tokens must be ids of this vocabulary (0 to {self._vocab_size - 1})"
                     raise RequestError(FailureCode.BAD_REQUEST, detail)

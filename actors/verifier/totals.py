@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from actors.estimate import Estimate
 from protocols.messages import Chunk, DraftTotals, RoundStats
 
-MAX_KNOWN = 256  # pairs of method and drafter; forgotten ones count for no drafter
+MAX_KNOWN = 256  # pairs of method and drafter, or of source and kind of streams; forgotten ones count for no drafter
 LATELY_S = 10.0  # seconds of decoding
 
 
@@ -21,7 +21,7 @@ class _Drafts:
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     rate: Estimate = field(default_factory=lambda: Estimate(memory=LATELY_S))  # tokens per second of one stream
-    speedup: Estimate = field(default_factory=lambda: Estimate(memory=LATELY_S))  # over plain decoding
+    plain_us: float = 0.0  # of a round without drafts, lately
 
     def add(self, stats: RoundStats, plain_us: float) -> None:
         self.rounds += stats.window > 0
@@ -32,7 +32,7 @@ class _Drafts:
         for position in range(stats.accepted):
             positions[position] += 1
         self.rate.add_ratio(stats.committed, stats.wall_us / 1e6)
-        self.speedup.add(stats.committed * plain_us / max(1e-9, stats.wall_us), stats.wall_us / 1e6)
+        self.plain_us = plain_us
 
     def absorb(self, other: _Drafts) -> None:
         """Add what another drafter has done."""
@@ -88,7 +88,7 @@ class Totals:
                 drafts.tokens,
                 drafts.accepted,
                 tuple(drafts.accepted_per_position),
-                drafts.speedup.mean,
+                drafts.rate.mean * drafts.plain_us / 1e6,
             )
             for (method, drafter), drafts in self.drafts.items()
         )

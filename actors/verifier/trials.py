@@ -11,14 +11,15 @@ from collections import Counter, OrderedDict
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from actors.backoff import Backoff
 from actors.estimate import STALL, Estimate
 from actors.verifier.rounds import Group, Part, Round
+from actors.verifier.totals import MAX_KNOWN
 
 PRIOR, PRIOR_WEIGHT = 1.2, 8.0  # of a source of which nothing is known, in rounds
 GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
 BORROWED = 16.0  # rounds that a stream's kind counts for: the variance of rounds over that between texts
 SURE = 3.0  # standard errors by which a kind must be below
-MAX_KNOWN = 1024  # pairs of source and kind
 
 
 class Stakes(NamedTuple):
@@ -27,39 +28,11 @@ class Stakes(NamedTuple):
     pays: float  # least gain over decoding without it
     look: float  # rounds' worth of decoding without it, before a verdict
     first: int  # rounds of the first rest
-    longest: int
 
 
-DRAFTS = Stakes(1.02, 8.0, 64, 4096)  # below, work gains nothing
+DRAFTS = Stakes(1.02, 8.0, 64)  # below, work gains nothing
 # Asking costs a fraction of a millisecond; a text may begin to repeat itself at any place.
-LOOKUPS = dict.fromkeys(("text", "memory", "datastore"), Stakes(1.0, 1.0, 1, 32))
-
-
-class Backoff:
-    """Pauses that double with every failure. The unit is the caller's: rounds, or seconds."""
-
-    def __init__(self, first: float, longest: float) -> None:
-        self.first, self.longest = first, longest
-        self.next = first  # length of the next rest
-        self.until = 0.0
-
-    def left(self, now: float) -> float:
-        return max(0.0, self.until - now)
-
-    def resting(self, now: float) -> bool:
-        return now < self.until
-
-    def rest(self, now: float) -> None:
-        """Rest, and the next time for twice as long."""
-        self.until = now + self.next
-        self.next = min(self.longest, 2 * self.next)
-
-    def succeed(self) -> None:
-        self.next = self.first
-
-    def clear(self) -> None:
-        self.succeed()
-        self.until = 0.0
+LOOKUPS = dict.fromkeys(("text", "memory", "datastore"), Stakes(1.0, 1.0, 1))
 
 
 class Trial:
@@ -68,7 +41,7 @@ class Trial:
     def __init__(self, stakes: Stakes, gain: Estimate) -> None:
         """``gain``: tokens over those without the source, as far as known."""
         self.stakes, self.gain = stakes, gain
-        self.backoff = Backoff(stakes.first, stakes.longest)
+        self.backoff = Backoff(stakes.first)
         self.rounds = 0  # that it was judged by
         self._fresh = 0.0  # rounds' worth since the last rest
 

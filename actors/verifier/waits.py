@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.calibration import USUAL
-from actors.cost import CostModel
+from actors.cost import Curve
 from actors.estimate import Estimate
 from actors.methods import WaitRule
 from actors.tree.tree import OWN, Node, TokenTree
@@ -29,7 +29,7 @@ class DrafterPace:
     """The pace of one drafter: its draft steps, and what a wait takes besides them (messages there and back, waking a
     process, mirroring the verdict)."""
 
-    steps: CostModel
+    steps: Curve
     message: Estimate = field(default_factory=lambda: Estimate(DEFAULT_US, weight=10, memory=10))
 
     @property
@@ -39,7 +39,7 @@ class DrafterPace:
 
     def measured(self, steps: Sequence[tuple[int, float]]) -> None:
         """The drafter reports its steps as measured anew: (leaves, microseconds)."""
-        self.steps = CostModel(dict(steps))
+        self.steps = Curve(dict(steps))
 
     def time_to(self, drafts: int) -> float:
         """Time from a verdict's sending to ``drafts`` new tokens in a row."""

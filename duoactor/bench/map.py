@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from actors.controller.climb import Costs
+from actors.chains import Costs
 from actors.cost import Curve
-from actors.models import LONGEST_DRAFT
+from actors.models import DEFAULT_NODES
 
 RATIOS = (3, 10, 30, 100)  # forward of one row over a draft step
 AGREEMENTS = (0.3, 0.5, 0.7, 0.8, 0.9)
@@ -96,7 +96,7 @@ def speedup(place: DraftPlace, costs: Costs) -> float:
     plain = 1 / _round(costs, 0)
     inline = place.away_ms is None
     make = _inline if inline else _apart
-    return max(1.0, *(make(costs, gamma, place.message_us) / plain for gamma in range(1, LONGEST_DRAFT + 1)))
+    return max(1.0, *(make(costs, gamma, place.message_us) / plain for gamma in range(1, DEFAULT_NODES + 1)))
 
 
 def _round(costs: Costs, gamma: int) -> float:

@@ -56,7 +56,7 @@ def test_a_drafter_beside_the_target_pays_where_its_steps_are_slow_and_inline_on
 
 def test_inline_drafts_that_cost_nothing_and_are_always_right_make_a_window_of_tokens_a_forward():
     flat = costs_of(((1, 10_000.0), (64, 10_000.0)), 0.001, 0.0, 0.999999)
-    assert speedup(INLINE, flat) == pytest.approx(33, rel=0.01)
+    assert speedup(INLINE, flat) == pytest.approx(32, rel=0.01)
 
 
 def test_one_sentence_says_what_would_pay():

@@ -5,7 +5,8 @@ import random
 
 import msgspec
 
-from actors.controller.climb import MAX_KINDS, Control
+from actors.controller.climb import Control
+from protocols.limits import MAX_BUDGETS
 from protocols.messages import Drafting, DraftStats, Kind, Plan, RoundStats, Sampling
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -54,7 +55,7 @@ def test_a_client_that_asks_for_ever_other_lengths_costs_no_memory():
     for gamma in range(1, 500):
         for stats in rounds("sps", skill=0.5, count=1, gamma=gamma):
             control.observe_round(stats)
-    assert len(control.climbs) == MAX_KINDS
+    assert len(control.climbs) == MAX_BUDGETS
     control.decide()
 
 
@@ -84,7 +85,7 @@ def test_a_budget_reaches_the_requests_that_it_is_for_and_no_others():
 
 def test_drafters_that_come_and_go_leave_nothing():
     control = Control()
-    for number in range(3 * MAX_KINDS):
+    for number in range(3 * MAX_BUDGETS):
         control.observe_draft(DraftStats("stays", ((1, 100.0),), 0.5))
         control.observe_draft(DraftStats(f"drafter-{number}", ((1, 200.0),), 0.5))
-    assert len(control.steps) == MAX_KINDS and "stays" in control.steps
+    assert len(control.steps) == MAX_BUDGETS and "stays" in control.steps

@@ -6,6 +6,7 @@ from actors.calibration import BRANCHES, Calibration
 from actors.drafter.growth import ChainGrowth, ThetaGrowth, TreeGrowth
 from actors.models import Expansion
 from actors.tree.tree import Node, TokenTree
+from protocols.limits import MAX_NODES
 from protocols.messages import Plan
 
 NEVER_STOP = frozenset({99})
@@ -143,7 +144,7 @@ def test_the_tree_grows_its_likeliest_leaves_first_and_stops_at_unlikely_paths()
     expanded = [n for n in tree.nodes() if n.expanded]
     assert expanded
     assert all(n.total > math.log(0.02) for n in expanded)
-    assert tree.size <= TreeGrowth.MAX_NODES + 4 * BRANCHES
+    assert tree.size <= MAX_NODES // 2 + 4 * BRANCHES
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 4])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.drafter.prefill import CHUNK_S, MAX_CHUNK, SMALL_CHUNK, SMALL_CHUNK_S, Prefill
+from actors.drafter.prefill import CHUNK_S, LARGEST, SMALLEST, Prefill
 from actors.verifier.state import TTL_MS
 from protocols.handshake import MAX_BUSY_MS
 from tests.world.simulation import Fixed, Simulation, World
@@ -123,18 +123,11 @@ def settled(step_s: float, token_s: float) -> Prefill:
     return prefill
 
 
-@pytest.mark.parametrize(
-    ("token_s", "chunk"), [(1e-6, MAX_CHUNK), (0.001, 50), (0.01, SMALL_CHUNK), (0.1, 2), (0.2, 1), (5.0, 1)]
-)
+@pytest.mark.parametrize(("token_s", "chunk"), [(1e-6, LARGEST), (0.001, 50), (0.01, SMALLEST), (5.0, SMALLEST)])
 def test_a_chunk_is_as_large_as_time_allows(token_s, chunk):
     prefill = settled(token_s, token_s)
     assert prefill.chunk == chunk
-    assert prefill.expected_s <= max(CHUNK_S, SMALL_CHUNK_S, token_s)
-
-
-def test_the_first_chunk_of_a_slow_model_is_short_already():
-    prefill = Prefill(0.1)
-    assert prefill.chunk * 0.1 <= SMALL_CHUNK_S
+    assert prefill.expected_s <= max(CHUNK_S, SMALLEST * token_s)
 
 
 def test_the_end_of_a_text_says_nothing_about_chunks():

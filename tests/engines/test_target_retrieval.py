@@ -10,7 +10,7 @@ from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.targets.selfcheck import LARGE, ROWS
 from actors.engines.targets.target import LARGEST, Target
 from actors.verifier.sources.lookup import Library
-from actors.verifier.timing import measure_target
+from actors.verifier.timing import measure
 from protocols.messages import Sampling
 from tests.engines.tiny import VOCAB, info, make
 from tests.world.pairs import every_pair
@@ -79,5 +79,5 @@ def test_only_requests_with_large_windows_take_room_for_them():
 
 
 def test_a_pool_too_small_for_the_largest_windows_is_measured_without_them():
-    assert max(measure_target(target_of(slots=4096))) == 64
-    assert max(measure_target(target_of(slots=480))) == 32
+    assert max(measure(target_of(slots=4096)).alone_us) == 64
+    assert max(measure(target_of(slots=480)).alone_us) == 32

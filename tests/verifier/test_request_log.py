@@ -105,7 +105,7 @@ def test_a_disk_that_was_full_for_a_while_leaves_whole_lines_only(tmp_path, monk
 
 
 def test_requests_that_come_faster_than_the_disk_takes_them_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(request_log, "MAX_PENDING", 3)
+    monkeypatch.setattr(request_log, "MAX_REQUESTS", 3)
     monkeypatch.setattr(request_log.threading.Thread, "start", lambda self: None)
     log = RequestLog(str(tmp_path / "log"))
     for n in range(10):

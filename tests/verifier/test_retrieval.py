@@ -2,11 +2,12 @@ import math
 
 import pytest
 
+from actors.calibration import MIN_CHANCE
 from actors.proposals import Proposal
 from actors.tree.tree import OWN
 from actors.verifier.rounds import NO_WINDOW, Committed
 from actors.verifier.sources.lookahead import Lookahead
-from actors.verifier.sources.lookup import FLOOR, Library, Lookup, Whole, fitting
+from actors.verifier.sources.lookup import Library, Lookup, Whole, fitting
 from actors.verifier.sources.source import TEXT, Allowance
 from protocols.errors import RequestError
 from protocols.messages import Method
@@ -61,7 +62,7 @@ def test_paths_below_the_floor_and_what_hangs_on_them_stay_out():
     source.grow([stream], Allowance(2, 0.3, float))
     assert stream.tree.size == 1
     source.grow([stream], ALONE)
-    assert stream.tree.size == int(math.log(FLOOR) / math.log(0.5))
+    assert stream.tree.size == int(math.log(MIN_CHANCE) / math.log(0.5))
 
 
 def test_a_retrieved_token_that_the_drafter_shares_counts_as_the_drafters():

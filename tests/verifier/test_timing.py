@@ -7,7 +7,7 @@ import pytest
 
 from actors.cost import CostModel
 from actors.models import ModelInfo, Outcome
-from actors.verifier.timing import COARSE, FINE, LENT_ROWS, measure_branch, measure_lent, measure_target
+from actors.verifier.timing import FINE, NEEDED, Timing, measure
 
 
 def tiles(rows: int) -> float:
@@ -22,6 +22,7 @@ class Tiled:
     rounds: list[int] = field(default_factory=list)
     max_window: int = 63
     branches: bool = True
+    has_spare_cpus: bool = False
     branch_ms: float = 0.0
     info: ModelInfo = field(default_factory=lambda: ModelInfo("tiled", 100, 4096, frozenset(), ""))
 
@@ -43,7 +44,10 @@ class Tiled:
         pass
 
     def measured(self) -> dict[int, float]:
-        return measure_target(self, timer=lambda: self.now)
+        return self.timing().alone_us
+
+    def timing(self) -> Timing:
+        return measure(self, timer=lambda: self.now)
 
 
 def test_the_step_of_a_tiled_kernel_is_seen_where_it_is():
@@ -53,12 +57,13 @@ def test_the_step_of_a_tiled_kernel_is_seen_where_it_is():
 
 def test_a_slow_target_is_measured_at_few_row_counts_and_once():
     model = Tiled(scale=100.0)
-    assert set(model.measured()) == set(COARSE)
-    assert sorted(model.rounds) == sorted(COARSE)
+    needed = [shape.rows for shape in NEEDED]
+    assert set(model.measured()) == set(needed)
+    assert sorted(model.rounds) == sorted(needed)
 
 
 def test_a_fast_target_is_measured_at_all_of_them():
-    assert set(Tiled().measured()) == {*COARSE, *FINE}
+    assert set(Tiled().measured()) == {shape.rows for shape in (*NEEDED, *FINE)}
 
 
 def test_what_others_take_from_the_processors_at_the_start_does_not_last():
@@ -68,7 +73,7 @@ def test_what_others_take_from_the_processors_at_the_start_does_not_last():
         def verify(self, windows):
             before = self.now
             outcomes = super().verify(windows)
-            if len(self.rounds) // 17 % 2:
+            if len(self.rounds) // 18 % 2:
                 self.now += 2 * (self.now - before)
             return outcomes
 
@@ -78,19 +83,19 @@ def test_what_others_take_from_the_processors_at_the_start_does_not_last():
 
 def test_a_branch_is_priced_by_what_it_adds_to_a_round():
     for model, price in ((Tiled(), 0.0), (Tiled(branch_ms=14.0), 14.0 / 7 / 10.0), (Tiled(branches=False), 0.0)):
-        assert measure_branch(model, timer=lambda model=model: model.now) == pytest.approx(price)
+        assert model.timing().branch == pytest.approx(price)
 
 
 class Lending(Tiled):
     """Reading the weights takes as long with the drafters' CPUs, computing with them half of the time."""
 
-    has_spare_cpus = True
     used = False
-    turns = 0
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(scale, has_spare_cpus=True)
 
     def use_spare_cpus(self, used: bool) -> None:
         self.used = used
-        self.turns += 1
 
     def verify(self, windows):
         rows = 1 + len(windows[0].tokens)
@@ -101,21 +106,19 @@ class Lending(Tiled):
 
 def test_what_drafters_cpus_bring_is_known_by_rows():
     model = Lending(scale=0.1)
-    own = model.measured()
-    cost = CostModel(own, lent=measure_lent(model, own, timer=lambda: model.now))
+    found = model.timing()
+    cost = CostModel(found.alone_us, lent=found.lent_us)
     assert cost.lends and cost.lent(1) / cost.own(1) > 0.9, "with the noise of the first, it shares the mean of some"
     assert [cost.lent(rows) / cost.own(rows) for rows in (8, 16, 32)] == pytest.approx([0.5] * 3)
     assert not model.used, "they are the drafters' again"
 
 
-def test_of_a_slow_target_one_row_is_measured_with_them_twice():
-    model = Lending(scale=300.0)
-    own = {rows: model.scale * max(10.0, 5.0 * rows) * 1000 for rows in COARSE}
-    measure_lent(model, own, timer=lambda: model.now)
-    assert len(model.rounds) == 4 and set(model.rounds) == {1} < set(LENT_ROWS)
+def test_of_a_slow_target_one_row_is_measured_with_them_once():
+    model = Lending(scale=500.0)
+    found = model.timing()
+    assert model.rounds[len(NEEDED) :] == [1, 1, 1], "without them, a round that wakes their threads, and with them"
+    assert found.lent_us is None, "one row reads the weights, which takes as long"
 
 
 def test_without_cpus_to_lend_nothing_is_measured():
-    model = Lending()
-    model.has_spare_cpus = False
-    assert measure_lent(model, model.measured()) is None and not model.turns
+    assert Tiled().timing().lent_us is None

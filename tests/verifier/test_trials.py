@@ -4,8 +4,10 @@ import random
 
 import pytest
 
+from actors.backoff import LONGEST, Backoff
 from actors.verifier.rounds import Group, Part, Round, Share
-from actors.verifier.trials import DRAFTS, Backoff, Trials
+from actors.verifier.totals import MAX_KNOWN
+from actors.verifier.trials import DRAFTS, Trials
 
 GROUP = Group("auto", False, 1)
 PLAIN_US = 1000.0
@@ -113,16 +115,16 @@ def test_what_is_known_of_sources_is_bounded():
     trials = Trials()
     for number in range(3000):
         trials.of_group(f"drafter {number}", GROUP)
-    assert len(trials._groups) <= 1024
+    assert len(trials._groups) <= MAX_KNOWN
 
 
 def test_rests_double_while_what_follows_them_fails():
-    backoff, now, rests = Backoff(1, 8), 0.0, []
-    for _ in range(5):
+    backoff, now, rests = Backoff(1), 0.0, []
+    for _ in range(8):
         backoff.rest(now)
         rests.append(backoff.left(now))
         now = backoff.until
-    assert rests == [1, 2, 4, 8, 8] and not backoff.resting(now)
+    assert rests == [1, 2, 4, 8, 16, LONGEST, LONGEST, LONGEST] and not backoff.resting(now)
     backoff.succeed()
     backoff.rest(now)
     assert backoff.left(now) == 1

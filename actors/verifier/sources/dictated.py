@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from actors.models import ROOT, Codec
+from actors.models import DEFAULT_NODES, ROOT, Codec
 from actors.tree.tree import FORCED, TokenTree
-from actors.verifier.sources.grammar import MAX_FORCED, Grammar
+from actors.verifier.sources.grammar import Grammar
 from actors.verifier.sources.source import GRAMMAR
 from protocols.messages import Dictation
 
@@ -64,14 +64,14 @@ class Dictated:
         return 1.0 if self._grammar is None else self._grammar.row_us()
 
     def most_nodes(self) -> int:
-        return MAX_FORCED if self._grammar is None else self._grammar.most_nodes()
+        return DEFAULT_NODES if self._grammar is None else self._grammar.most_nodes()
 
     def fit(self, tree: TokenTree) -> None:
         """Put the tokens that are due into the tree, as branches of probability one."""
         if self._grammar is not None:
             self._grammar.fit(tree)
         node, path = tree.root, list[int]()
-        while len(path) < MAX_FORCED and (due := self._due(path)) is not None:
+        while len(path) < DEFAULT_NODES and (due := self._due(path)) is not None:
             for child in list(node.children.values()):
                 if child.token != due:
                     tree.drop(child)

@@ -19,11 +19,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from actors.estimate import Estimate
-from actors.models import ROOT, Codec, ModelInfo, Vocabulary
+from actors.models import DEFAULT_NODES, ROOT, Codec, ModelInfo, Vocabulary
 from actors.tree.tree import FORCED, Node, TokenTree
 from actors.tree.window import best_nodes
 from actors.verifier.rounds import Committed
-from actors.verifier.sources.integers import exact_grammar, exact_schema
+from actors.verifier.sources.integers import MAX_RULES, exact_grammar, exact_schema
 from actors.verifier.sources.source import GRAMMAR, Allowance, Source
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, StructuredOutputs
@@ -38,18 +38,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_FITTED = 64  # likeliest drafts that are checked before a window is chosen: twice the largest usual window
-MAX_FORCED = 64  # forced tokens that join the tree at once: a grammar may force a string of 20,000 characters
-ROUND_US = 50_000.0  # that a window's masks may take while other streams wait. One takes 0.01 to 0.2 ms, seldom 20
 # What one grammar may take, in llguidance's units. With its default limits a regex such as a{1000000} computes for two
 # seconds and holds 250,000 lexer states of 2 kB. With these it is refused after 0.3 s, and a schema of 2,000 properties
 # with patterns still compiles.
 FUEL = 400_000  # expressions of the lexer
 STEP_FUEL = 100_000  # of one mask: some 10 ms
 LEXER_STATES = 20_000
-MAX_RULES = 1000  # of a Lark grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
 STACK_BYTES = 1 << 29  # address space: a chain of 20,000 rules, more than fit into a request, takes 100 MB
 RULE = re.compile(r"^[ \t]*[?!]?\w[^:\n]*:", re.MULTILINE)
-LONGEST_REASON = 300  # characters
 # JSON as Python's json and most chat models write it. llguidance's default allows any white space between two tokens:
 # weak models then write white space without end, and hardly any token is forced. A schema with "x-guidance":
 # {"whitespace_flexible": true} overrides this.
@@ -193,8 +189,8 @@ class Grammar:
         return self._mask_us.mean
 
     def most_nodes(self) -> int:
-        """Largest window with masks that take ``ROUND_US`` at most."""
-        return 0 if self._without_drafts else int(ROUND_US / max(1.0, self._mask_us.mean))
+        """Largest window."""
+        return 0 if self._without_drafts else DEFAULT_NODES
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 
@@ -243,7 +239,7 @@ class Grammar:
                 tree.add(node, end, chance, FORCED, GRAMMAR).fits = True
             return set()
         planted: set[Node] = set()
-        for token in self._matcher.compute_ff_tokens()[:MAX_FORCED]:
+        for token in self._matcher.compute_ff_tokens()[:DEFAULT_NODES]:
             self._keep_only(tree, node, {token})
             node.fits = True
             node = tree.add(node, token, 0.0, FORCED, GRAMMAR)
@@ -331,13 +327,11 @@ def _translated(wanted: StructuredOutputs) -> str:
         return LLMatcher.grammar_from_lark(lark)
     except (ValueError, RecursionError, GbnfToLarkError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise RequestError(
-            FailureCode.BAD_REQUEST, f"structured_outputs cannot be used: {first[:LONGEST_REASON]}"
-        ) from None
+        raise RequestError(FailureCode.BAD_REQUEST, f"structured_outputs cannot be used: {first}") from None
 
 
 def _reason(matcher: LLMatcher) -> str:
     """The line of llguidance's message that says what is wrong."""
     lines = [line.strip() for line in matcher.get_error().replace("<non-verbose/>", "").splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0] if lines else "nothing follows it")
-    return said.removeprefix("error: ")[:LONGEST_REASON]
+    return said.removeprefix("error: ")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from actors.calibration import Calibration, TextCalibration
+from actors.calibration import USUAL_MEMORY, TextCalibration
 from actors.cost import CostModel
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
@@ -24,16 +24,16 @@ from actors.models import MAX_FAILURES, DraftModel
 from actors.tree.tree import Node
 from actors.tree.window import best_cut
 from actors.verifier.rounds import Committed
-from actors.verifier.sources.inline_tree import MAX_LEAVES, InlineTree
+from actors.verifier.sources.inline_tree import InlineTree
 from actors.verifier.sources.source import INLINE, SLICE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import CannotDraft, PoolFull
+from protocols.limits import MAX_SEQUENCES
 from protocols.messages import InlineStatus, Load
 
 log = logging.getLogger("duoactor.verifier")
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
-AGREED = 2000.0  # tokens that the agreement by depth remembers
 
 
 class InlineDraft(Source):
@@ -66,7 +66,7 @@ class InlineDraft(Source):
         self.steps = CostModel(step_us)
         self._usual_read_us = self.steps(UNREAD) / UNREAD
         self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # of a token of a text
-        self.depths = Estimate(memory=AGREED), Estimate(memory=AGREED)  # its agreement at the first two tokens
+        self.depths = tuple(Estimate(memory=USUAL_MEMORY) for _ in range(2))  # its agreement at the first two tokens
 
     @property
     def model(self) -> DraftModel:
@@ -190,7 +190,7 @@ class InlineDraft(Source):
             return None
         stop = (frozenset() if sampling.ignore_eos else self._eos) | set(sampling.stop_token_ids)
         end = min(text.prompt_len + sampling.max_tokens, self.model.info.max_context)
-        chances = TextCalibration(weights.calibrations.setdefault(text.sampled, Calibration()))
+        chances = TextCalibration(weights.calibrations[text.sampled])
         tree = self.tree_of(stream, weights.model, handle, stop, end, chances)
         tree.depths = self.depths
         self._opened(tree, stream)
@@ -207,7 +207,7 @@ class InlineDraft(Source):
         held = sorted((chance for tree in trees for chance in tree.chances), reverse=True)
         found = [(promise, tree, node) for tree in trees for promise, node in tree.promises()]
         found.sort(key=lambda one: one[0], reverse=True)
-        del found[MAX_LEAVES:]
+        del found[MAX_SEQUENCES:]
         chances = sorted((*held, *(promise for promise, _, _ in found)), reverse=True)
         count, value = best_cut(chances, rows, rate)
         batch = [(tree, node) for promise, tree, node in found if promise >= chances[count - 1]] if count else []

@@ -14,12 +14,12 @@ from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.tree import NO_SLOT, OWN, Node
 from actors.verifier.sources.source import INLINE
 from protocols.errors import CannotDraft, PoolFull
+from protocols.limits import MAX_SEQUENCES
 
 if TYPE_CHECKING:
     from actors.verifier.streams import Stream
 
 log = logging.getLogger("duoactor.verifier")
-MAX_LEAVES = 64  # of one step
 
 
 class InlineTree:
@@ -75,7 +75,7 @@ class InlineTree:
         """Leaves to expand, each with the accepted tokens that it should bring, where those are worth a row: no more
         than one step has nodes, and there are scratch slots for. The root is the only leaf until it is expanded."""
         found = [(promise, node) for node, promise in self._leaves.items() if promise > self._least]
-        room = min(self.model.scratch_slots - len(self._slots), MAX_LEAVES)
+        room = min(self.model.scratch_slots - len(self._slots), MAX_SEQUENCES)
         return found if len(found) <= room else sorted(found, key=lambda one: one[0], reverse=True)[:room]
 
     def _promise(self, node: Node) -> float:

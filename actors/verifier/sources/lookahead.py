@@ -37,9 +37,6 @@ from dataclasses import dataclass
 from actors.proposals import NOTHING, ROOT, Proposal, TrieBuilder
 from protocols.errors import ConfigError
 
-_GUESS_SCORE = 0.4  # pool n-grams: priors only, all rows of a proposal are to be verified
-_WINDOW_SCORE = 0.05
-
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
@@ -116,7 +113,8 @@ class LookaheadSession:
             self._newest = None
 
     def propose(self, budget: int) -> Proposal:
-        """The rows of the combined step. The window is all or nothing: below its size only guesses are proposed."""
+        """The rows of the combined step, all of which are to be verified: scores say nothing. The window is all or
+        nothing: below its size only guesses are proposed."""
         trie = TrieBuilder()
         self._newest = self._add_window(trie) if budget >= self._window_size() else None
         for guess in self.pool.guesses(self.root):
@@ -125,7 +123,7 @@ class LookaheadSession:
                 known = trie.find(parent, token)
                 if known is None and len(trie) >= budget:
                     break
-                parent = trie.add(parent, token, _GUESS_SCORE)
+                parent = trie.add(parent, token, 1.0)
         return trie.build() if len(trie) else NOTHING
 
     def _window_size(self) -> int:
@@ -135,10 +133,10 @@ class LookaheadSession:
         row = ROOT
         above = [ROOT]
         for token in self._levels[0][1:]:
-            row = trie.add(row, token, _WINDOW_SCORE)
+            row = trie.add(row, token, 1.0)
             above.append(row)
         for level in self._levels[1:]:
-            above = [trie.add(parent, token, _WINDOW_SCORE) for parent, token in zip(above, level, strict=True)]
+            above = [trie.add(parent, token, 1.0) for parent, token in zip(above, level, strict=True)]
         return above
 
     def ingest(self, sampled: Sequence[int], committed: Sequence[int]) -> None:

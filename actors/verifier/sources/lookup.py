@@ -8,11 +8,12 @@ copied instead of guessed. With PLD, SAM, REST and Lookahead the proposal is the
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
-from actors.calibration import SUREST, Calibration, TextBias, log_odds
+from actors.calibration import MIN_CHANCE, SUREST, Calibration, TextBias, log_odds
 from actors.datastore import Datastore, Retrieval
 from actors.models import DEFAULT_NODES
 from actors.own_text import PromptLookup, SuffixAutomaton
@@ -25,9 +26,6 @@ from actors.verifier.sources.source import DATASTORE, MEMORY, SLICE, TEXT, WHOLE
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
-
-FLOOR = 0.03  # a path less likely than this is not worth a row in any window
-NODES = 16  # of a proposal; the memory's may have more, because long answers recur as a whole
 
 
 @dataclass(slots=True)
@@ -96,13 +94,13 @@ class Lookup(_Proposing):
 
     def __init__(self, name: str, bit: int, proposer: Callable[[Stream], Proposer]) -> None:
         super().__init__(name, bit, proposer)
-        self._trust = {False: Calibration(), True: Calibration()}  # of scores, by whether the text is sampled
+        self._trust = defaultdict[bool, Calibration](Calibration)  # of scores, by whether the text is sampled
 
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         for stream in streams:
             reading = self._reading(stream)
             proposal = reading.asked(stream.text.committed, DEFAULT_NODES)
-            bound = math.log(max(FLOOR, allowance.least))
+            bound = math.log(max(MIN_CHANCE, allowance.least))
             if proposal.tokens and bound < reading.bound:
                 self._plant(stream, reading, proposal, bound)
 
@@ -183,10 +181,10 @@ class Library:
             Whole("pld-earliest", lambda stream: _of_length(PromptLookup(earliest=True), stream)),
             Whole("sam", lambda stream: _of_length(SuffixAutomaton(), stream)),
             Whole("lookahead", lambda stream: fitting(Lookahead(), stream.wait.max_window)),
-            Lookup("text", TEXT, lambda stream: SuffixAutomaton(tokens=NODES)),
+            Lookup("text", TEXT, lambda stream: SuffixAutomaton()),
         ]
         if datastore is not None:
-            whole, beside = Retrieval(datastore), Retrieval(datastore, tokens=8, nodes=NODES, matches=64)
+            whole, beside = Retrieval(datastore), Retrieval(datastore, tokens=8, nodes=16, matches=64)
             self.sources.append(Whole("rest", lambda stream: whole))
             self.sources.append(Lookup("datastore", DATASTORE, lambda stream: beside))
         if memory is not None:

@@ -18,9 +18,8 @@ from actors.verifier.rounds import Chosen, Committed
 from actors.verifier.sources.source import DRAFTER, SLICE, Allowance, Source
 from actors.verifier.streams import Stage, Stream
 from actors.verifier.waits import Going
+from protocols.limits import MAX_NODES
 from protocols.messages import Decline, DraftStats, Grow, HiddenStates, Resync, Verdict
-
-MAX_NODES = 512  # of one fragment; a tree takes no more fragments once it has twice as many
 
 
 class Remote(Source):
@@ -148,7 +147,7 @@ class Remote(Source):
         loan.report(drafter.dated(message, arrived_us), message.ranks)
         if not 1 <= message.base_len <= len(text):
             return "base_len"
-        if stream.tree.size > 2 * MAX_NODES:
+        if stream.tree.size > 2 * MAX_NODES:  # of a tree that nobody prunes
             return "budget"
         fragment = Fragment(message.parents, message.tokens, message.logprobs)
         if check_fragment(fragment, self.context.info.vocab_size, MAX_NODES) is not None:

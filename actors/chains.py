@@ -1,0 +1,59 @@
+"""What a chain of drafts costs and brings, in closed form: the start of the draft length, before it is measured."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from actors.cost import Curve
+from actors.models import DEFAULT_NODES
+from protocols.messages import Method
+
+TREES = (Method.TREE, Method.AUTO)
+
+
+class Costs(NamedTuple):
+    """Microseconds of one stream's share of a round, and the chance that a draft token is right."""
+
+    forward: Curve  # by rows
+    step: Curve  # by leaves
+    slowdown: float  # of forwards
+    beside: float  # forward and draft steps
+    message: float  # to the drafter and back
+    streams: int
+    chance: float
+
+    def verify(self, rows: int) -> float:
+        return self.slowdown * self.forward(self.streams * rows)
+
+    def draft(self, leaves: int) -> float:
+        return self.step(self.streams * leaves)
+
+    def expected(self, length: int) -> float:
+        """Accepted tokens of a chain."""
+        return sum(self.chance**depth for depth in range(1, length + 1))
+
+    def goodput(self, method: str, gamma: int) -> float:
+        """Tokens per microsecond of a chain, in turns with the target or beside it."""
+        drafting = gamma * self.draft(1)
+        if method == Method.SPS:
+            return (1 + self.expected(gamma)) / (drafting + self.message + self.verify(1 + gamma) + self.beside)
+        again = self.chance / (1 - self.chance**gamma + self.chance)  # share of rounds that verify a drafted chain
+        tokens = 1 + again * self.expected(gamma - 1)
+        alone, chain = (max(self.verify(rows), drafting) for rows in (1, gamma))
+        return tokens / ((1 - again) * alone + again * chain + self.beside)
+
+    def gamma(self, method: str) -> int:
+        """The best draft length; of a tree the greatest depth that is of use."""
+        if method in TREES:
+            return min(DEFAULT_NODES, 2 * max(4, round(self.verify(1) / self.draft(1))))
+        return max(range(1, DEFAULT_NODES + 1), key=lambda gamma: self.goodput(method, gamma))
+
+    def window(self, rate: float) -> int:
+        """The length of a chain of which each token gains more than its row's time costs."""
+        alive = 1.0
+        for length in range(1, DEFAULT_NODES + 1):
+            alive *= self.chance
+            row_us = (self.verify(1 + length + 4) - self.verify(1 + length)) / 4  # forward times climb in steps
+            if alive < rate * row_us:
+                return max(1, length - 1)
+        return DEFAULT_NODES
