@@ -61,57 +61,15 @@ log = logging.getLogger("duoactor.client")
 BACKOFF_S = 0.5  # before the first repetition of a request that found no room, where the verifier did not say; doubles
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Call:
-    """``submitted``: its verifier was asked; ``answered``: it has begun to answer."""
+    """An open call: a stream, or a question, which may be repeated: a second swap or drain finds nothing to move."""
 
-    at: str | None = None  # the address of the verifier; None: none yet
-    submitted: bool = False
-    answered: bool = False
-
-    def sent(self, incarnation: str) -> None:
-        """To the verifier with an ``incarnation``."""
-        self.submitted, self.answered = True, False
-
-    def welcomed(self, address: str, incarnation: str) -> None:
-        """The verifier at ``address`` is another, or has forgotten us."""
-        if self.at == address:
-            self.submitted = False
-
-    def lost(self, in_order: bool, elsewhere: bool) -> None:
-        """Its verifier has gone. ``elsewhere``: another goes on with the call."""
-        self.submitted, self.at = False, None
-
-    def given_back(self) -> None:
-        """The verifier does not work on it, and says so."""
-        self.submitted, self.at = False, None
-
-
-@dataclass(slots=True)
-class Asking(Call):
-    """A question. Each may be repeated: a second swap or drain finds nothing to move."""
-
-    question: Question
-
-    def answered_by(self, answer: Answer) -> bool:
-        """Whether it is an answer to this question at all."""
-        whole = not isinstance(answer, Tokenized) or len(answer.pieces) == len(answer.token_ids)
-        return whole and isinstance(answer, ANSWERS[type(self.question)])
-
-    def waits(self, now: float) -> bool:
-        """Whether its verifier is to be asked now."""
-        return not self.submitted
-
-    def message(self, now: float) -> Question:
-        return self.question
-
-
-@dataclass(slots=True)
-class StreamState(Call):
-    """One stream at the client."""
-
-    request: Generate
+    request: Generate | Question
     since: float = 0.0  # seconds
+    at: str | None = None  # the address of the verifier; None: none yet
+    submitted: bool = False  # that verifier was asked
+    answered: bool = False  # it has begun to answer
     asked: str = ""  # incarnation of the verifier that was asked last, unless that one gave the request back
     refused_by: set[str] = field(default_factory=set)  # addresses that had no room
     retries: int = 0
@@ -121,6 +79,15 @@ class StreamState(Call):
     attempt: int = 0  # see section 6.6 of SPEC.md: a request may be what ends the verifier
     begun: bool = False  # whether the verifier works on it, or may
     had: int = 0  # tokens when it was last asked for
+
+    @property
+    def streams(self) -> bool:
+        return isinstance(self.request, Generate)
+
+    def answered_by(self, answer: Answer) -> bool:
+        """Whether it is an answer to this question at all."""
+        whole = not isinstance(answer, Tokenized) or len(answer.pieces) == len(answer.token_ids)
+        return whole and not isinstance(self.request, Generate) and isinstance(answer, ANSWERS[type(self.request)])
 
     def accept(self, chunk: Chunk) -> Chunk | None:
         """The new part of a chunk, or None if there is none. If tokens before it are missing, they are asked for."""
@@ -150,35 +117,39 @@ class StreamState(Call):
 
     @property
     def deadline(self) -> float:
-        return self.since + self.request.deadline_ms / 1000 if self.request.deadline_ms else math.inf
+        within_ms = self.request.deadline_ms if isinstance(self.request, Generate) else 0.0
+        return self.since + within_ms / 1000 if within_ms else math.inf
 
-    def waits(self, now: float) -> bool:
-        return not self.submitted and self.retry_at <= now
-
-    def message(self, now: float) -> Generate:
-        """The request for what is still to come."""
+    def message(self, now: float) -> Generate | Question:
+        """The question, or the request for what is still to come."""
+        if not isinstance(self.request, Generate):
+            return self.request
         left_ms = max(1.0, 1000 * (self.deadline - now)) if self.request.deadline_ms else 0.0
         return replace(self.request, generated=tuple(self.token_ids), attempt=self.attempt, deadline_ms=left_ms)
 
     def sent(self, incarnation: str) -> None:
-        Call.sent(self, incarnation)
+        """To the verifier with an ``incarnation``."""
+        self.submitted, self.answered = True, False
         self.had, self.begun, self.asked = len(self.token_ids), not self.attempt, incarnation
 
     def welcomed(self, address: str, incarnation: str) -> None:
+        """The verifier at ``address`` is another, or has forgotten us."""
         if self.at in (None, address) and self.asked not in ("", incarnation):
             self._outlived()
-        Call.welcomed(self, address, incarnation)
+        if self.at == address:
+            self.submitted = False
 
     def lost(self, in_order: bool, elsewhere: bool) -> None:
-        Call.lost(self, in_order, elsewhere)
-        if in_order:
-            self.asked = ""  # so no request is the cause
-        elif elsewhere:
+        """Its verifier has gone; ``in_order``: so no request is the cause. ``elsewhere``: another goes on with it."""
+        self.submitted, self.at = False, None
+        if elsewhere and not in_order:
             self._outlived()
+        if elsewhere or in_order:
             self.asked = ""
 
     def given_back(self) -> None:
-        Call.given_back(self)
+        """The verifier does not work on it, and says so."""
+        self.submitted, self.at = False, None
         self.begun, self.asked = False, ""
 
     def _outlived(self) -> None:
@@ -211,17 +182,17 @@ class Session:
         """``outlive_drain``: whether streams wait for the successor of a verifier that shuts down in order.
         ``max_retries``: of a request for which there is no room anywhere; ``spread``: numbers from 0 to 1 by which
         clients that were refused together do not come again together."""
-        self.calls: dict[str, Asking | StreamState] = {}
+        self.calls: dict[str, Call] = {}
         self.verifiers = Verifiers(addresses)
         self._outlive_drain, self._max_retries = outlive_drain, max_retries
         self._clock, self._spread = clock, spread
 
     def start(self, request: Generate) -> None:
-        self.calls[request.rid] = StreamState(request, self._clock())
+        self.calls[request.rid] = Call(request, self._clock())
 
     def ask(self, question: Question, at: str | None = None) -> None:
         """``at``: the verifier that is asked; None: any."""
-        self.calls[question.rid] = Asking(question, at=at)
+        self.calls[question.rid] = Call(question, at=at)
 
     def place(self, rid: str) -> str | None:
         """The address of the verifier that serves a call, if one does."""
@@ -231,22 +202,22 @@ class Session:
     def drop(self, rid: str) -> Cancel | None:
         """Forget a call; the message that tells the verifier, if it works on it."""
         call = self.calls.pop(rid, None)
-        return Cancel(rid) if isinstance(call, StreamState) and call.submitted else None
+        return Cancel(rid) if call is not None and call.streams and call.submitted else None
 
     def due(self, address: str = ONLY) -> Iterator[tuple[str, Message]]:
         """Every call that this verifier is to be asked and has not been, with the message that asks it."""
         now = self._clock()
         for rid, call in self.calls.items():
-            if call.waits(now):
+            if not call.submitted and call.retry_at <= now:
                 if call.at is None:
                     call.at = self._choose(call)
                 if call.at == address:
                     yield rid, call.message(now)
 
-    def _choose(self, call: Asking | StreamState) -> str | None:
-        if isinstance(call, Asking):
+    def _choose(self, call: Call) -> str | None:
+        if not isinstance(call.request, Generate):
             return next(iter(self.verifiers.usable()), None)
-        streams = Counter(one.at for one in self.calls.values() if isinstance(one, StreamState) and one.at)
+        streams = Counter(one.at for one in self.calls.values() if one.streams and one.at)
         return self.verifiers.choose(call.request, streams, call.refused_by)
 
     def sent(self, rid: str) -> None:
@@ -256,11 +227,7 @@ class Session:
     def expire(self) -> Result:
         """Streams without a verifier end at their deadline here; the others' verifiers see to it."""
         now = self._clock()
-        late = [
-            rid
-            for rid, call in self.calls.items()
-            if isinstance(call, StreamState) and not call.submitted and call.deadline < now
-        ]
+        late = [rid for rid, call in self.calls.items() if not call.submitted and call.deadline < now]
         detail = "no verifier had room for the request before its deadline; allow more time"
         error = RequestError(FailureCode.DEADLINE_EXCEEDED, detail)
         return Result(tuple(news for rid in late for news in self.reject(rid, error).news))
@@ -282,7 +249,7 @@ class Session:
                 return self._failed(message, address)
             case Done() | StatusReport() | Tokenized():
                 asking = self.calls.get(message.rid)
-                if isinstance(asking, Asking) and asking.answered_by(message):
+                if asking is not None and asking.answered_by(message):
                     del self.calls[message.rid]
                     return Result(((message.rid, message),))
         return Result()
@@ -313,12 +280,12 @@ class Session:
 
     def _ended_by_drain(self, rid: str) -> ConnectionLost:
         call = self.calls[rid]
-        received = f"; {len(call.token_ids)} tokens were received" if isinstance(call, StreamState) else ""
+        received = f"; {len(call.token_ids)} tokens were received" if call.streams else ""
         return ConnectionLost(f"the verifier was shut down{received}")
 
     def _chunk(self, chunk: Chunk, address: str) -> Result:
         state = self.calls.get(chunk.rid)
-        if not isinstance(state, StreamState) or state.at not in (None, address):
+        if state is None or not state.streams or state.at not in (None, address):
             # It was cancelled, or went elsewhere: the Cancel was lost, or this chunk was on its way already.
             return Result(send=Cancel(chunk.rid) if chunk.finish_reason is None else None)
         news = state.accept(chunk)
@@ -337,15 +304,11 @@ class Session:
             if self._outlive_drain or self.verifiers.usable():
                 call.given_back()
                 return Result()
-        elif (
-            failed.code is FailureCode.OVERLOADED
-            and isinstance(call, StreamState)
-            and self._again(call, failed, address)
-        ):
+        elif failed.code is FailureCode.OVERLOADED and call.streams and self._again(call, failed, address):
             return Result()
         return self.reject(failed.rid, error)
 
-    def _again(self, call: StreamState, failed: Failed, address: str) -> bool:
+    def _again(self, call: Call, failed: Failed, address: str) -> bool:
         """Whether a request that found no room is tried again: at once elsewhere, else later if the deadline allows."""
         call.refused_by.add(address)
         if not self.verifiers.usable(but=call.refused_by):

@@ -10,7 +10,7 @@ import pytest
 
 from actors.verifier.leases import Leases
 from actors.verifier.streams import Stream
-from duoactor.client.session import Result, Session, StreamState
+from duoactor.client.session import Call, Result, Session
 from protocols.handshake import Why
 from tests.simulation.plans import FIRST, Plan, Rates, plan_of, with_second
 from tests.simulation.shrinking import read, shrink, written
@@ -121,7 +121,7 @@ def test_what_is_kept_of_every_request_is_found():
 
 
 def test_tokens_that_come_twice_are_found():
-    with patch.object(StreamState, "accept", lambda stream, chunk: stream.token_ids.extend(chunk.token_ids) or chunk):
+    with patch.object(Call, "accept", lambda stream, chunk: stream.token_ids.extend(chunk.token_ids) or chunk):
         found = [problems(plan_of(seed)) for seed in range(12)]
     assert any("a chunk begins at" in found for found in found)
 
