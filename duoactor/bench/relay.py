@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
 
 SEGMENT = 1448  # bytes, as on Ethernet
 LEAST_RTO_S = 0.2  # Linux's shortest wait for an acknowledgement, beyond the round trip
@@ -31,9 +30,7 @@ class Relay:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._server.close()
         for pipe in self._pipes:
             pipe.cancel()

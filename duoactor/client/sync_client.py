@@ -54,7 +54,7 @@ class Client:
     def __init__(self, address: str | Sequence[str] = "", **options: Unpack[ClientOptions]) -> None:
         """``address``: as for ``AsyncClient``."""
         self._client = AsyncClient(address, **options)
-        self._runner = _Runner()
+        self._runner = Runner()
         self._finalizer = weakref.finalize(self, _close, self._runner, self._client)
 
     @property
@@ -157,13 +157,14 @@ class Stream(Iterator[Chunk]):
         return self._stream.complete(chunks)
 
 
-class _Runner:
+class Runner:
     """An event loop on a thread of its own, which is started at the first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._ending: concurrent.futures.Future[Callable[[], Coroutine[Any, Any, None]]] = concurrent.futures.Future()
         self._closed = False
         self._pid = os.getpid()
 
@@ -189,10 +190,20 @@ class _Runner:
             if self._closed:
                 raise closed()
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="duoactor-client", daemon=True)
+                started: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+                serving = self._serve(started)
+                self._thread = threading.Thread(
+                    target=asyncio.run, args=(serving,), name="duoactor-client", daemon=True
+                )
                 self._thread.start()
+                self._loop = started.result()
             return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _serve(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
+        """Serve until :meth:`close` says what comes last; ``asyncio.run`` then cancels whatever else still runs."""
+        started.set_result(asyncio.get_running_loop())
+        last = await asyncio.wrap_future(self._ending)
+        await last()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run ``last``, cancel whatever else still runs, and end the thread."""
@@ -200,29 +211,12 @@ class _Runner:
             return  # the thread, and perhaps whoever held the lock, stayed in the parent
         with self._lock:
             was_closed, self._closed = self._closed, True
-        if was_closed or self._loop is None or self._thread is None:
+        if was_closed or self._thread is None:
             return
-        loop = self._loop
-        ending = asyncio.run_coroutine_threadsafe(_end(last()), loop)
-        ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+        self._ending.set_result(last)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-async def _end(last: Coroutine[Any, Any, None]) -> None:
-    await last
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
-def _close(runner: _Runner, client: AsyncClient) -> None:
+def _close(runner: Runner, client: AsyncClient) -> None:
     runner.close(client.aclose)

@@ -14,7 +14,6 @@ import tempfile
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -46,9 +45,10 @@ class Places:
         self._following = [asyncio.create_task(_follow(file, find)) for file, find in self._files.items()]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
         for task in self._following:
             task.cancel()
         await asyncio.gather(*self._following, return_exceptions=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 import ray
 
 from duoactor.client.async_client import AsyncClient
-from duoactor.client.sync_client import Client
+from duoactor.client.sync_client import Client, Runner
 from duoactor.launch.deployment import reachable_http
 from duoactor.launch.host import Places
 from duoactor.launch.issue_keys import VERIFIER, KeyFiles
@@ -80,14 +79,8 @@ class Cluster:
         self.server_key = str(Path(self._directory.name) / (VERIFIER + PUBLIC_SUFFIX))
         self._places = Places(self._directory.name, [partial(find, one) for one in self._verifiers])
         self.addresses = self._places.addresses
-        self._loop = asyncio.new_event_loop()
-        self._closed = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._follow(),), daemon=True)
-        self._thread.start()
-
-    async def _follow(self) -> None:
-        async with self._places:
-            await self._closed.wait()
+        self._runner = Runner()
+        self._runner.run(self._places.__aenter__())
 
     @property
     def address(self) -> str:
@@ -104,11 +97,8 @@ class Cluster:
 
     def close(self) -> None:
         """Remove the files; a second call does nothing."""
-        if not self._closed.is_set():
-            self._loop.call_soon_threadsafe(self._closed.set)
-            self._thread.join()
-            self._loop.close()
-            self._directory.cleanup()
+        self._runner.close(self._places.aclose)
+        self._directory.cleanup()
 
     def __enter__(self) -> Cluster:
         return self
