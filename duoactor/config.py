@@ -134,13 +134,10 @@ class File:
         return named[0]
 
 
-def read(path: str) -> File:
-    """The file that ``--config`` names, or an empty one where it names none."""
-    return read_file(path) if path else File()
-
-
-def read_file(path: str | Path) -> File:
-    """Read a ``duo.toml``. ConfigError: one sentence that names the file, the section and the key."""
+def read(path: str | Path) -> File:
+    """A ``duo.toml``; an empty path is an empty file. ConfigError: one sentence that names file, section and key."""
+    if not path:
+        return File()
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -88,6 +88,12 @@ class Spinner:
         self._begin, self._end = (DIM, RESET) if wants_colour("auto", stream) else ("", "")
         self._shown = ""
 
+    def __enter__(self) -> Spinner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.show("")
+
     def show(self, text: str) -> None:
         if self._stream is None or text == self._shown:
             return

@@ -106,7 +106,7 @@ def test_the_pods_run_commands_that_there_are_with_files_that_are_mounted():
     place = ROOT / "examples" / "kubernetes"
     made = yaml.safe_load((place / "kustomization.yaml").read_text())
     keys = {one["name"]: {Path(file).name for file in one["files"]} for one in made["secretGenerator"]}
-    config.read_file(place / "duo.toml")
+    config.read(place / "duo.toml")
     containers = 0
     for manifest in yaml.safe_load_all("---\n".join((place / name).read_text() for name in made["resources"])):
         if manifest["kind"] != "Deployment":
@@ -175,7 +175,7 @@ def test_every_duo_toml_that_is_shown_is_valid(tmp_path: Path):
     for number, block in enumerate(block for block in EVERY if block.language == "toml"):
         file = tmp_path / f"{number}.toml"
         file.write_text(block.code)
-        config.read_file(file)
+        config.read(file)
 
 
 def test_the_docs_build_as_a_site_without_a_warning(tmp_path: Path):

@@ -133,8 +133,8 @@ def learner(
 ) -> int:
     """Run the learner, which trains the draft on what is served. It is optional.
 
-    It receives finished texts, trains a copy of the draft while that slows no stream, and has the drafters load it when
-    replay of texts kept apart says that it agrees with the target more often. Drafters must reach its directory.
+    It receives finished texts and trains a copy of the draft while that slows no stream. Drafters load the copy once it
+    agrees with the target more often, on texts kept apart. They must reach its directory.
 
     \b
     Example:  duoactor learner --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub

@@ -35,18 +35,14 @@ def build(out: str, files: tuple[str, ...], target: str, as_json: bool) -> None:
               duoactor verifier --datastore store --method rest
     """
     model = config.resolve_model(target, "target")
-    spinner = render.Spinner(sys.stderr)
-    spinner.show("loading the tokenizer …")
-
-    def progress(done: int, count: int) -> None:
-        spinner.show(f"{done} of {count} files read" + (", sorting …" if done == count else ""))
-
-    try:
+    with render.Spinner(sys.stderr) as spinner:
+        spinner.show("loading the tokenizer …")
         from actors.engines.text.tokenize_corpus import build_for_model
 
+        def progress(done: int, count: int) -> None:
+            spinner.show(f"{done} of {count} files read" + (", sorting …" if done == count else ""))
+
         meta = build_for_model(out, files, model, progress)
-    finally:
-        spinner.show("")
     if as_json:
         render.print_json({"directory": out, "documents": meta.documents, "tokens": meta.tokens})
     else:

@@ -86,8 +86,8 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
 def demo(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Stream a few prompts, timed against the target alone.
 
-    Without --target it is SmolLM2-135M-Instruct, where the hub has it in its cache or can be reached (270 MB), else the
-    bundled pair of toy models. Drafts for SmolLM2 are copied from earlier text.
+    Without --target it is SmolLM2-135M-Instruct (270 MB), with drafts copied from earlier text. Where neither the hub's
+    cache nor the hub has it, it is the bundled pair of toy models.
 
     On a terminal, drafted tokens are green and the target's own magenta. The exit code is 1 if a text differs from the
     target's own, which never should happen. --json prints what `duoactor bench --json` does.

@@ -79,17 +79,14 @@ def distill(prompts: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     if (told := busy(len(plan.cpus))) is not None:
         choose = ", or choose the --shape yourself" if own_shape and plan.kind == "draft" else ""
         click.echo(f"duoactor: {told}{choose}", err=True)
-    spinner = render.Spinner(sys.stderr)
-    spinner.show(f"loading {render.model_name(plan.target)} …")
     try:
-        result = train(plan, lambda at: _show(spinner, at))
+        with render.Spinner(sys.stderr) as spinner:
+            spinner.show(f"loading {render.model_name(plan.target)} …")
+            result = train(plan, lambda at: _show(spinner, at))
     except KeyboardInterrupt:
-        spinner.show("")
         if Path(plan.out).exists():
             click.echo("duoactor: interrupted; the same command with --resume goes on", err=True)
         raise
-    finally:
-        spinner.show("")
     _tell(plan, result, as_json)
 
 

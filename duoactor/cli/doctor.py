@@ -61,12 +61,8 @@ def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json:
 def _measure(environment: Environment, report: diagnosis.DoctorReport, pair: Wanted) -> None:
     target = config.resolve_model(pair.verifier.target, "target", tokenizer=pair.verifier.tokenizer)
     job = BenchJob(diagnosis.sample_prompts(), choose(diagnosis.METHODS), 1, Sampling(max_tokens=diagnosis.TOKENS))
-    spinner = render.Spinner(sys.stderr)
-    with private_address() as address:
+    with private_address() as address, render.Spinner(sys.stderr) as spinner:
         deployment = environment.deploy(pair.at(address, target=target))
         bench = Benchmark(deployment, job, environment.running, "duoactor doctor")
-        try:
-            run_until_signal(diagnosis.measure(bench, report, lambda text, *_: spinner.show(text and f"{text} …")))
-        finally:
-            spinner.show("")
+        run_until_signal(diagnosis.measure(bench, report, lambda text, *_: spinner.show(text and f"{text} …")))
         diagnosis.fill(report, bench.results(complete=True))

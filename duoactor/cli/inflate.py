@@ -35,15 +35,13 @@ def inflate(source: str, destination: str, as_json: bool, **size: Any) -> None:
     """
     from actors.engines.weights.inflate import inflate as write
 
-    shown = render.Spinner(sys.stderr)
+    with render.Spinner(sys.stderr) as spinner:
 
-    def progress(done: int, size: int) -> None:
-        shown.show(f"writing {destination}: {done / 1e9:.1f} of {size / 1e9:.1f} GB ({done / max(1, size):.0%})")
+        def progress(done: int, size: int) -> None:
+            share = f"{done / 1e9:.1f} of {size / 1e9:.1f} GB ({done / max(1, size):.0%})"
+            spinner.show(f"writing {destination}: {share}")
 
-    try:
         shape = write(config.resolve_model(source, "target", "SRC"), destination, **size, progress=progress)
-    finally:
-        shown.show("")
     if as_json:
         render.print_json({"directory": destination, **render.plain(shape), "parameters": shape.parameters})
     else:

@@ -19,9 +19,9 @@ from duoactor.bench.datastore import datastore_for
 from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.options import Logs, json_option, log_options, pair_options, settings_from, struct_options
 from duoactor.launch.deployment import Deployment
-from duoactor.launch.signals import Terminated, run_until_signal
+from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
-from duoactor.prove.report import ProofReport, lines
+from duoactor.prove.report import lines
 from duoactor.prove.run import ProofJob
 from protocols.errors import ConfigError
 
@@ -61,19 +61,16 @@ def prove(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, 
     options = settings_from(ProveOptions, {}, flags)
     if options.check and not CHAIN.fullmatch(options.check):
         raise ConfigError(f"--check {options.check} is no chain: give it as `duoactor prove` printed it, N:HASH")
-    spinner = render.Spinner(sys.stderr)
     with private_address() as address, tempfile.TemporaryDirectory() as directory:
         deployment = _deployment(environment, pair, logs, address, Path(directory) / "datastore")
         job = ProofJob(deployment, 60 * options.minutes, options.seed, options.check)
         try:
-            run_until_signal(job.run(partial(environment.running, log_lines=logs.verbose), spinner.show))
-        except (KeyboardInterrupt, Terminated):
+            with render.Spinner(sys.stderr) as spinner:
+                run_until_signal(job.run(partial(environment.running, log_lines=logs.verbose), spinner.show))
+        finally:  # also of a proof that was interrupted
             if job.found is not None:
-                _show(job.found, as_json, spinner)
-            raise
-    assert job.found is not None
-    _show(job.found, as_json, spinner)
-    return 0 if job.found.good else 1
+                render.print_json(job.found) if as_json else click.echo("\n".join(lines(job.found)))
+    return 0 if job.found is not None and job.found.good else 1
 
 
 def _deployment(environment: Environment, pair: Wanted, logs: Logs, address: str, datastore: Path) -> Deployment:
@@ -88,11 +85,3 @@ def _deployment(environment: Environment, pair: Wanted, logs: Logs, address: str
         return found
     retrieval = DrafterSettings(draft=RETRIEVAL)
     return environment.deploy(replace(wanted, drafters=(*pair.drafters, retrieval, retrieval)), log_flags)
-
-
-def _show(found: ProofReport, as_json: bool, spinner: render.Spinner) -> None:
-    spinner.show("")
-    if as_json:
-        render.print_json(found)
-    else:
-        click.echo("\n".join(lines(found)))

@@ -65,8 +65,7 @@ def replay(log: tuple[str, ...], draft: tuple[str, ...], target: str, limit: int
     if not logged:
         raise ConfigError(f"{', '.join(log)} holds no request yet: a request is logged when it has ended")
     report = ReplayReport(log=log, requests=len(logged))
-    spinner = render.Spinner(sys.stderr)
-    try:
+    with render.Spinner(sys.stderr) as spinner:
         for name in draft or (BUNDLED,):
             if retrieves(name):
                 raise ConfigError(f"{name} has no model to replay: give --draft a draft model")
@@ -75,8 +74,6 @@ def replay(log: tuple[str, ...], draft: tuple[str, ...], target: str, limit: int
             model = _model(path, target)
             spinner.show(f"{shown} reads {len(logged)} texts …")
             report.agreements += agreements(shown, logged, [ranks.tolist() for ranks in replay_draft(model, logged)])
-    finally:
-        spinner.show("")
     if as_json:
         render.print_json(report)
     else:

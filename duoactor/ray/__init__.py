@@ -48,8 +48,8 @@ def up(
     report: Callable[[str], None] = print,
     **options: Any,
 ) -> Cluster:
-    """Start a set of actors on the Ray cluster that this process is connected to, else on that of this host or
-    ``RAY_ADDRESS``, and return once they are ready. They outlive this process: :func:`down` ends them.
+    """Start a set of actors on a Ray cluster, and return once they are ready. They outlive this process: :func:`down`
+    ends them. The cluster is the one that this process is connected to, else that of this host or ``RAY_ADDRESS``.
 
     ``config``: a ``duo.toml``; ``options``: its keys, the drafters' beginning with ``draft_``. ``http``: where a
     gateway on this node listens. ``name``: of the set, their Ray namespace; ``report`` is told what is waited for.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -65,7 +65,7 @@ def make_app(
 ) -> Starlette:
     """The ASGI app. ``keys``: a request must carry one; ``origins``: web pages from there may call; ``share_caches``:
     what one key asked speeds up another."""
-    routes = Routes(gateway)
+    routes, route = Routes(gateway), partial(Route, methods=["POST"])
     middleware = [Middleware(Farewell, gateway)]
     if keys:
         middleware.append(Middleware(KeyGuard, keys=keys, share_caches=share_caches))
@@ -74,13 +74,16 @@ def make_app(
         middleware.insert(0, cors)
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", routes.chat, methods=["POST"]),
-            Route("/v1/completions", routes.completions, methods=["POST"]),
-            Route("/v1/responses", routes.responses, methods=["POST"]),
-            Route("/v1/messages", routes.messages, methods=["POST"]),
-            Route("/v1/messages/count_tokens", routes.count_tokens, methods=["POST"]),
-            Route("/tokenize", routes.tokenize, methods=["POST"]),
-            Route("/detokenize", routes.detokenize, methods=["POST"]),
+            route("/v1/chat/completions", partial(routes.answer, chat.parse, chat.ChatAnswer, "chat")),
+            route(
+                "/v1/completions",
+                partial(routes.answer, completions.parse, completions.CompletionAnswer, "text_completion"),
+            ),
+            route("/v1/responses", routes.responses),
+            route("/v1/messages", partial(routes.answer, messages.parse, messages.MessagesAnswer, "chat")),
+            route("/v1/messages/count_tokens", routes.count_tokens),
+            route("/tokenize", partial(routes.computed, tokens.tokenize)),
+            route("/detokenize", partial(routes.computed, tokens.detokenize)),
             Route("/tokenizer_info", routes.tokenizer_info),
             Route("/v1/models", routes.models),
             Route("/v1/models/", routes.models),
@@ -110,26 +113,17 @@ class Routes:
 
     # --- text --------------------------------------------------------------------------------------------------------
 
-    async def chat(self, request: Request) -> Response:
-        return await self._answer(request, chat.parse, chat.ChatAnswer)
-
-    async def completions(self, request: Request) -> Response:
-        return await self._answer(request, completions.parse, completions.CompletionAnswer, "text_completion")
-
     async def responses(self, request: Request) -> Response:
         """Answers are kept for requests that go on with them."""
         keeping = Keeping(self._kept, request.scope.get("state", {}).get("key_digest", ""))
-        return await self._answer(request, keeping.parse, keeping.answer)
+        return await self.answer(keeping.parse, keeping.answer, "chat", request)
 
-    async def messages(self, request: Request) -> Response:
-        return await self._answer(request, messages.parse, messages.MessagesAnswer)
-
-    async def _answer(
+    async def answer(
         self,
-        request: Request,
         parse: Callable[[bytes], tuple[P, Question]],
         make: Callable[[P, str, Callable[[], Parser]], Answer],
-        operation: str = "chat",
+        operation: str,
+        request: Request,
     ) -> Response:
         """``operation``: as the semantic conventions for generative AI call it."""
         wanted, question = parse(await read_body(request))
@@ -161,11 +155,8 @@ class Routes:
         counted = await self.gateway.tokenize(text, tools, rendering=shown)
         return json({"input_tokens": len(counted.token_ids)})
 
-    async def tokenize(self, request: Request) -> Response:
-        return json(await tokens.tokenize(self.gateway, await read_body(request)))
-
-    async def detokenize(self, request: Request) -> Response:
-        return json(await tokens.detokenize(self.gateway, await read_body(request)))
+    async def computed(self, compute: Callable[[Gateway, bytes], Awaitable[object]], request: Request) -> Response:
+        return json(await compute(self.gateway, await read_body(request)))
 
     async def tokenizer_info(self, request: Request) -> Response:
         config = await self.gateway.asked(AsyncClient.tokenizer_config)
@@ -277,7 +268,7 @@ def _not_routed(request: Request, error: Exception) -> Response:
 
 
 class Farewell:
-    """Names each answer by a request id, the client's own if it gives one, and answers 503 to requests that are cut off
+    """Names each answer by a request id, the client's own if it gives one. Answers 503 to requests that are cut off
     because the gateway leaves."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:

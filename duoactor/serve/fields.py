@@ -1,7 +1,7 @@
 """Which fields of a body are known: one rule for all depths.
 
-A field that only hints is ignored and counted. One that would change the text and cannot be honoured is refused, and so
-is a misspelt one, and any that is unknown where the form of the answer is said. Other unknown fields, such as newer
+A field that only hints is ignored and counted. One that would change the text and cannot be honoured is refused. So
+is a misspelt one, and any unknown field of a description of the answer's form. Other unknown fields, such as newer
 SDKs send, are ignored and named in a header. ``null`` is nothing.
 """
 

@@ -16,14 +16,14 @@ def test_the_file_as_written_changes_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     assert main(["config", "init"]) == 0
     assert capsys.readouterr().out == "wrote duo.toml; use it with `duoactor up --config duo.toml`\n"
-    read = config.read_file("duo.toml")
+    read = config.read("duo.toml")
     assert (read.verifier, read.drafters, read.controller) == ({}, ({},), {})
 
 
 def test_it_holds_every_option_with_its_default(tmp_path: Path):
     file = tmp_path / "duo.toml"
     file.write_text(re.sub(r"^# (\w+ = )", r"\1", template(), flags=re.MULTILINE))
-    read = config.read_file(file)
+    read = config.read(file)
     tables = {"verifier": read.verifier, "drafter": read.drafter(), "controller": read.controller}
     for name, table in tables.items():
         struct = config.SECTIONS[name]

@@ -41,14 +41,14 @@ def test_every_option_has_a_description():
 
 
 def test_a_flag_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path):
-    file = config.read_file(write(tmp_path, '[verifier]\nthreads = 3\ndevice = "cuda"\n'))
+    file = config.read(write(tmp_path, '[verifier]\nthreads = 3\ndevice = "cuda"\n'))
     settings = config.build(VerifierSettings, file.verifier, {"threads": 5})
     assert (settings.threads, settings.device, settings.dtype) == (5, "cuda", "auto")
 
 
 def test_several_drafters_are_chosen_by_their_actor_id(tmp_path: Path):
     text = '[[drafter]]\nactor_id = "a"\nthreads = 1\n[[drafter]]\nactor_id = "b"\nthreads = 2\n'
-    file = config.read_file(write(tmp_path, text))
+    file = config.read(write(tmp_path, text))
     assert file.drafter("b") == {"actor_id": "b", "threads": 2}
     with pytest.raises(ConfigError, match="choose one with --actor-id: a, b"):
         file.drafter()
@@ -56,18 +56,18 @@ def test_several_drafters_are_chosen_by_their_actor_id(tmp_path: Path):
 
 def test_several_models_have_a_table_each_and_what_is_wrong_in_one_is_named(tmp_path: Path):
     text = '[verifier]\nthreads = 2\n[models.a]\ntarget = "x"\ndraft = "y"\n[models.b]\ntarget = "z"\n'
-    models = config.read_file(write(tmp_path, text)).models
+    models = config.read(write(tmp_path, text)).models
     assert models == {"a": {"target": "x", "draft": "y"}, "b": {"target": "z"}}
     for wrong, said in (
         ("[models.a]\ntargt = 1\n", r"\[models.a\] has no key targt; did you mean target"),
         ("models = 1\n", "models.NAME"),
     ):
         with pytest.raises(ConfigError, match=said):
-            config.read_file(write(tmp_path, wrong))
+            config.read(write(tmp_path, wrong))
 
 
 def test_one_drafter_needs_no_name(tmp_path: Path):
-    assert config.read_file(write(tmp_path, "[drafter]\nthreads = 2\n")).drafter() == {"threads": 2}
+    assert config.read(write(tmp_path, "[drafter]\nthreads = 2\n")).drafter() == {"threads": 2}
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_one_drafter_needs_no_name(tmp_path: Path):
 )
 def test_a_mistake_in_the_file_is_named_in_one_sentence(tmp_path: Path, text: str, sentence: str):
     with pytest.raises(ConfigError, match=sentence) as caught:
-        config.read_file(write(tmp_path, text))
+        config.read(write(tmp_path, text))
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_one_sentence():
     with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read \(No such file or directory\)"):
-        config.read_file("nowhere.toml")
+        config.read("nowhere.toml")
 
 
 def test_the_bundled_pair_is_found():

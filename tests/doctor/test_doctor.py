@@ -89,7 +89,7 @@ def test_sample_prompts_come_by_turns_of_the_tasks():
 def test_the_file_that_fix_writes_can_be_deployed(tmp_path, auto, draft):
     file = tmp_path / "duo.toml"
     config.write_new(str(file), doctor.toml(measured(auto), VerifierSettings(), (DrafterSettings(),)))
-    found = config.read_file(file)
+    found = config.read(file)
     [table] = found.drafters
     assert (found.verifier["target"], table["draft"]) == ("bundled", draft)
     verifier = config.build(VerifierSettings, found.verifier, {"bind": f"ipc://{tmp_path}/v"})
