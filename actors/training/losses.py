@@ -105,10 +105,7 @@ def blend(kl: Tensor, tv: Tensor, acceptance: float, left_out: float = 0.0) -> T
     return share * kl.mean() + (1 - share) * tv.mean()
 
 
-def choice(logits: Tensor, tokens: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-    """The loss of a batch of which the target's tokens (n,) are known, and the noise (n, columns) that they were chosen
-    with: the cross-entropy of softmax(logits / temperature + noise). It asks that the token be the draft's choice, with
-    that noise, and no more. (Without the noise the bundled draft learned as much, within the error:
-    docs/experiments/draft-training.md.)"""
-    scaled = logits / torch.where(temperature == 0, 1.0, temperature)[:, None]
-    return functional.cross_entropy(scaled + noise, tokens)
+def cross_entropy(logits: Tensor, tokens: Tensor, temperature: Tensor) -> Tensor:
+    """The loss of a batch of which the target's tokens (n,) are known, and no more: the noise behind them teaches
+    nothing (docs/experiments/draft-training.md)."""
+    return functional.cross_entropy(logits / torch.where(temperature == 0, 1.0, temperature)[:, None], tokens)

@@ -15,14 +15,13 @@ from actors.engines.build import build_draft
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.replay import replay_draft
 from actors.engines.heads.kinds import configuration, kind_of
-from actors.engines.sampling.noise import gumbel
-from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
+from actors.engines.weights.draft_vocabulary import head_size
 from actors.engines.weights.loading import load_model, load_tokenizer
 from actors.records import LoggedRequest
 from actors.training.answers import Job, TargetAnswer, TrainingPrompt
 from actors.training.batches import LOGITS, TrainingBatch, batch_of, groups
 from actors.training.draft_training import DraftTraining, halfway
-from actors.training.losses import choice
+from actors.training.losses import cross_entropy
 from protocols.errors import ModelError
 
 TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
@@ -51,9 +50,7 @@ class OnlineTrainer:
     def begin(self, directory: str) -> None:
         model = load_model(directory or self._draft, CPU, torch.float32).requires_grad_(True)
         self._learner = DraftTraining(model, CPU)
-        covered = draft_vocabulary(model)
         self._columns = head_size(model.config)
-        self._tokens = self._columns if covered is None else torch.from_numpy(covered.ids)
         self._incumbent = {name: weight.clone() for name, weight in model.state_dict().items()}
 
     def learn(self, texts: Sequence[LoggedRequest]) -> int:
@@ -72,27 +69,18 @@ class OnlineTrainer:
                 break
         if not answers:
             return sum(len(text.text) for text in texts)
-        members = self._random.choice(groups(answers, self._columns, TOKENS))
-        batch = batch_of(members, CPU)
-        noise = torch.cat([self._noise(one) for one in members])[: len(batch.answers)]
-        self._learner.step_on(batch, lambda logits: self._loss(logits, batch, noise), RATE)
+        batch = batch_of(self._random.choice(groups(answers, self._columns, TOKENS)), CPU)
+        self._learner.step_on(batch, lambda logits: self._loss(logits, batch), RATE)
         return len(batch.answers)
 
-    def _loss(self, logits: torch.Tensor, batch: TrainingBatch, noise: torch.Tensor) -> torch.Tensor:
+    def _loss(self, logits: torch.Tensor, batch: TrainingBatch) -> torch.Tensor:
         """Tokens that the head does not cover cannot be learned, and are left out."""
         tokens = self._learner.columns[batch.answers]
         covered = tokens >= 0
         if not covered.any():
             return logits.new_zeros(())
-        share = covered.float().mean()
-        return share * choice(logits[covered], tokens[covered], noise[covered], batch.temperature[covered])
-
-    def _noise(self, answer: TargetAnswer) -> torch.Tensor:
-        """(places, columns of the head): the noise of the target's choices."""
-        first, places = len(answer.job.prompt.tokens), len(answer.tokens)
-        if answer.job.temperature == 0:
-            return torch.zeros(places, self._columns)
-        return gumbel(answer.job.seed, list(range(first, first + places)), self._tokens)
+        found = cross_entropy(logits[covered], tokens[covered], batch.temperature[covered])
+        return covered.float().mean() * found
 
     def save(self, directory: Path) -> None:
         candidate = copy.deepcopy(self._learner.averaged)

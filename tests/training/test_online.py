@@ -10,7 +10,6 @@ from actors.engines.weights.draft_vocabulary import with_part_head
 from actors.engines.weights.loading import load_model
 from actors.records import LoggedRequest
 from actors.training import draft_training, online
-from actors.training.losses import choice
 from actors.training.online import OnlineTrainer
 from duoactor import config
 from protocols.messages import Sampling
@@ -86,10 +85,3 @@ def test_tokens_that_the_head_lacks_are_left_out(draft):
         before = [p.clone() for p in trainer._learner.model.parameters()]
         trainer.learn([LoggedRequest(prompt=(5, 6), text=(lacking[0],) * 3)])
         assert all(torch.equal(a, b) for a, b in zip(before, trainer._learner.model.parameters(), strict=True))
-
-
-def test_the_choice_is_right_where_the_noise_makes_it_so():
-    logits = torch.tensor([[2.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
-    noise = torch.tensor([[0.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
-    tokens, warm = torch.tensor([1, 0]), torch.ones(2)
-    assert choice(logits, tokens, noise, warm) < choice(logits, tokens, torch.zeros(2, 3), warm)
