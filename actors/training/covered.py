@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.training.answers import TargetAnswer
+from actors.training.shards import whole_file
 
 MOST = 32_768  # FR-Spec (arXiv 2502.14856) and EAGLE-3 keep as many of 128,000
 LEAST = 8_192  # however small the draft is, because fewer do not make most of a text
@@ -47,10 +48,8 @@ def most_frequent(answers: Sequence[TargetAnswer], size: int, vocabulary: int) -
 def kept_most_frequent(file: Path, answers: Sequence[TargetAnswer], size: int, vocabulary: int) -> NDArray[np.int64]:
     """:func:`most_frequent`, saved in ``file``; if that exists, because a training is resumed, it is read instead."""
     if not file.is_file():
-        half = file.with_suffix(".part")
-        with half.open("wb") as opened:
+        with whole_file(file) as opened:
             np.save(opened, most_frequent(answers, size, vocabulary))
-        half.replace(file)
     ids: NDArray[np.int64] = np.load(file)
     return ids
 

@@ -25,8 +25,9 @@ from actors.training.batches import TOKENS, TrainingBatch, batch_of
 from actors.training.covered import head_tokens, kept_most_frequent
 from actors.training.plan import AnswerRanks, Progress, Report, TrainingPlan
 from actors.training.shapes import choose_shape, stopwatch
+from actors.training.shards import whole_file
 from actors.training.start import DraftShape, draft_config, first_draft, is_cut
-from actors.training.workspace import Workspace, write_whole
+from actors.training.workspace import Workspace
 from protocols.errors import ConfigError
 from protocols.messages import Sampling
 
@@ -75,7 +76,8 @@ class DraftModels:
                 self.step_us,
                 lambda text: self._report(Progress("shape", text)),
             )
-            write_whole(file, str(chosen).encode())
+            with whole_file(file) as opened:
+                opened.write(str(chosen).encode())
         return DraftShape.parse(file.read_text())
 
     def start(self, shape: DraftShape) -> str:

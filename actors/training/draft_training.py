@@ -16,6 +16,7 @@ from actors.engines.weights.dtypes import cpu_has_bfloat16
 from actors.training.batches import TrainingBatch
 from actors.training.losses import LEFT_OUT, blend, divergences
 from actors.training.muon import Muon
+from actors.training.shards import whole_file
 from protocols.errors import ConfigError
 
 MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less
@@ -104,9 +105,8 @@ class DraftTraining:
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "figures": (self.steps, self.seconds, self.acceptance),
         }
-        half = path.with_suffix(".part")
-        torch.save(state, half)
-        half.replace(path)
+        with whole_file(path) as file:
+            torch.save(state, file)
 
     def load(self, path: Path) -> None:
         """Raises ConfigError for a checkpoint of other weights."""

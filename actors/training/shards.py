@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +54,9 @@ class Shards:
         mine, prompts = self._pending, [answer.job.prompt for answer in self._pending]
         states = [answer.states for answer in mine if answer.states is not None]
         if len(states) == len(mine):
-            _write(_states_of(path), np.concatenate(states))
-        parts = {
+            with whole_file(_states_of(path)) as file:
+                np.save(file, np.concatenate(states))
+        parts: dict[str, NDArray[Any]] = {
             "prompts": np.concatenate([np.array(prompt.tokens, np.int32) for prompt in prompts]),
             "tasks": np.array([prompt.task for prompt in prompts]),
             "jobs": np.array([[len(a.job.prompt.tokens), a.job.temperature, a.job.seed] for a in mine]),
@@ -64,7 +66,8 @@ class Shards:
             "logprobs": np.concatenate([a.logprobs for a in mine]),
             "seconds": np.array(self.seconds),
         }
-        _write(path, parts)
+        with whole_file(path) as file:
+            np.savez(file, **parts)  # type: ignore[arg-type]
         self._files.append(path)
         self.answers[-len(mine) :] = _read(path)[0]
         mine.clear()
@@ -74,11 +77,12 @@ def _states_of(path: Path) -> Path:
     return path.with_name(path.name.replace("answers", "states")).with_suffix(".npy")
 
 
-def _write(path: Path, content: NDArray[np.float16] | Mapping[str, NDArray[Any]]) -> None:
-    """An interruption leaves nothing, or all."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """To be written: an interruption leaves nothing, or all."""
     half = path.with_suffix(".part")
     with half.open("wb") as file:
-        np.savez(file, **content) if isinstance(content, Mapping) else np.save(file, content)  # type: ignore[arg-type]
+        yield file
     half.replace(path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from actors.training.plan import TrainingPlan
-from actors.training.shards import Shards
+from actors.training.shards import Shards, whole_file
 from protocols.errors import ConfigError
 
 
@@ -59,15 +59,9 @@ class Workspace:
 
     def begin(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self._plan, msgspec.json.encode(self._asked))
+        with whole_file(self._plan) as file:
+            file.write(msgspec.json.encode(self._asked))
 
     def shards(self) -> tuple[Shards, Shards]:
         """The answers to the prompts kept apart, and those to learn from."""
         return Shards(self._folder / "apart"), Shards(self._folder / "answers")
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file of which an interruption leaves nothing, or all."""
-    half = path.with_suffix(".part")
-    half.write_bytes(content)
-    half.replace(path)
