@@ -19,7 +19,7 @@ from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, pick
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.engines.targets.states import States, Taps
-from actors.models import DEFAULT_NODES, Constraint, KeptStates, ModelInfo, Outcome, Window
+from actors.models import DEFAULT_NODES, Constraint, KeptStates, Outcome, Window
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
 from protocols.messages import Sampling, TokenLogprobs
@@ -42,30 +42,25 @@ class Target:
         self.engine = engine
         known = agreement if rows_agree is None else Agreement(tuple(rows_agree), branches=True)
         found = known or self_check(engine)
-        self._rows_agree = found.rows
+        self.info, self.rows_agree, self.branches = engine.info, found.rows, found.branches
         self._recurrence = engine.recurrence
-        self._branches = found.branches
         # row counts that rounds are padded to; none where all that were checked agree
-        self._buckets = () if set(ROWS) <= set(self._rows_agree) else self._rows_agree
+        self._buckets = () if set(ROWS) <= set(self.rows_agree) else self.rows_agree
         # a single request's round never has more rows than were checked
-        self._max_window = max(1, min(max_window, LARGEST, max(self._rows_agree, default=max_window + 1) - 1))
+        self.max_window = max(1, min(max_window, LARGEST, max(self.rows_agree, default=max_window + 1) - 1))
         # Where bits do not depend on the number of rows, a prompt may be computed in pieces of any length, and decoded
         # tokens have the K/V that a prefill would give them. On a GPU other kernels compute prompts than rounds.
         on_gpu = engine.device.type != "cpu"
         alone = self._recurrence is not None and not self._recurrence.pieces_agree
-        self._whole_chunks = bool(self._buckets) or alone or on_gpu
-        self.chunk = CHUNK if self._whole_chunks else max(self._rows_agree)
-        self._shares_answers = not self._whole_chunks and found.branches
+        self.mixes_prompts = not (self._buckets or alone or on_gpu)
+        self.chunk = max(self.rows_agree) if self.mixes_prompts else CHUNK
+        self._shares_answers = self.mixes_prompts and found.branches
         fine = SHARED if self._recurrence is None else self._recurrence.fine
-        self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else fine)
+        self._kv = KVCache(engine.pool, fine if self.mixes_prompts else self.chunk)
         self._snapshots = Snapshots()
         self._requests: dict[int, TargetRequest] = {}
         self.taps = Taps(engine)  # states of committed tokens, for draft heads
         self._next_handle = 0
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.engine.info
 
     @property
     def full_requests(self) -> int:
@@ -84,22 +79,6 @@ class Target:
     @property
     def kv_cached(self) -> int:
         return self._kv.cached
-
-    @property
-    def max_window(self) -> int:
-        return self._max_window
-
-    @property
-    def rows_agree(self) -> tuple[int, ...]:
-        return self._rows_agree
-
-    @property
-    def branches(self) -> bool:
-        return self._branches
-
-    @property
-    def mixes_prompts(self) -> bool:
-        return not self._whole_chunks
 
     @property
     def has_spare_cpus(self) -> bool:
@@ -136,7 +115,7 @@ class Target:
         ("context_length") if the whole text can never fit."""
         assert len(prompt) > 0
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
-        most_nodes = min(most_nodes, self._max_window)
+        most_nodes = min(most_nodes, self.max_window)
         salt = (cache_salt, text if self.engine.text_matters else 0)
         if self._recurrence is not None:
             if len(self._requests) >= self._recurrence.limit:
@@ -196,9 +175,9 @@ class Target:
             r.done = self._reused(r)
         resumed = r.done >= len(r.prompt)
         if resumed:  # in forwards of the shape in which these tokens were decoded the first time
-            rows = min(limit or self._max_window, self._max_window)
+            rows = min(limit or self.max_window, self.max_window)
         else:
-            rows = self.chunk if self._whole_chunks else min(limit or self.chunk, self.chunk)
+            rows = min(limit or self.chunk, self.chunk) if self.mixes_prompts else self.chunk
             if r.state is not None:
                 rows = min(rows, self._border(r) - r.done)
         return r.lay_out_piece(rows, batch), resumed
