@@ -8,7 +8,17 @@ import torch
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels, fits
 from actors.engines.decoder.families import Undescribed, describe
-from actors.engines.decoder.spec import SILU, DecoderSpec, Experts
+from actors.engines.decoder.spec import (
+    SILU,
+    Attention,
+    DecoderSpec,
+    Experts,
+    HeadNorms,
+    Layer,
+    Mlp,
+    Norm,
+    Norms,
+)
 
 CPU = torch.device("cpu")
 COMPILED = (torch.float32, torch.bfloat16)  # types of keys and values
@@ -40,33 +50,23 @@ def compiled_spec(config: Any, device: torch.device = CPU, dtype: torch.dtype = 
 
 def is_plain(spec: DecoderSpec) -> bool:
     """Whether it is of Llama's kind, which torch and Triton compute on a GPU."""
-    turning = spec.attention.rotation
-    whole = turning is not None and 2 * len(turning.frequencies) == spec.attention.width
-    if not whole or spec.norm.centred or spec.norm.offset or spec.logit_cap:
-        return False
-    if (spec.embedding_scale, spec.residual_scale, spec.logit_scale) != (1.0, 1.0, 1.0):
-        return False
-    if len({(one.heads, one.kv_heads, one.width) for one in spec.attentions}) > 1 or spec.inputs is not None:
-        return False
-    for layer in spec.layers:
-        attention, mlp, norms = layer.attention, layer.mlp, layer.norms
-        if attention is None or attention.gated:
-            return False
-        if isinstance(mlp, Experts) or mlp.inner != spec.dense[0].inner:
-            return False
-        if layer.parallel or None in (norms.attention, norms.mlp) or norms.behind_attention or norms.behind_mlp:
-            return False
-        if attention.latent or attention.window or attention.cap or attention.sinks:
-            return False
-        if attention.shares is not None or attention.value_norm or layer.scale:
-            return False
-        if attention.unit_norm or attention.whole_norm or (turning is not None and turning.stretch):
-            return False
-        if attention.rotation != turning or attention.scale != attention.width**-0.5:
-            return False
-        if mlp.activation != SILU or not mlp.gated:
-            return False
-    return True
+    first, mlp = spec.attention, spec.layers[0].mlp
+    turning = first.rotation
+    whole = turning is not None and 2 * len(turning.frequencies) == first.width and turning.stretch is None
+    sizes, names = (spec.hidden, spec.vocabulary), (spec.embedding, spec.final_norm, spec.head)
+    alike = all(layer == _plainly(layer, first, mlp.inner) for layer in spec.layers)
+    return whole and alike and spec == DecoderSpec(*sizes, spec.layers, Norm(spec.norm.eps), *names)
+
+
+def _plainly(layer: Layer, like: Attention, inner: int) -> Layer | None:
+    """A layer of Llama's kind with the weights of another; None: it has not those."""
+    own, mlp, norms = layer.attention, layer.mlp, layer.norms
+    if own is None or isinstance(mlp, Experts) or None in (norms.attention, norms.mlp):
+        return None
+    head_norms = None if own.norms is None else HeadNorms(own.norms.query, own.norms.key)
+    scale, named = like.width**-0.5, own.norms is None or own.norms.query is not None
+    made = Attention(like.heads, like.kv_heads, like.width, scale, own.qkv, own.out, like.rotation, norms=head_norms)
+    return Layer(made, Mlp(inner, SILU, mlp.up, mlp.down), Norms(norms.attention, norms.mlp)) if named else None
 
 
 def _compiles(spec: DecoderSpec) -> bool:

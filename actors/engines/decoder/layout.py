@@ -281,10 +281,10 @@ class Taken:
         return whole, outputs, LatentWeights(Matrix(queries), take(latent.query_norm).float(), norm)
 
     def _experts(self, mlp: described.Experts) -> ExpertWeights:
-        names = (mlp.router,) if mlp.shared_gate is None else (mlp.router, mlp.shared_gate)
+        take, names = self._source.take, (mlp.router,) if mlp.shared_gate is None else (mlp.router, mlp.shared_gate)
         ups = self._each(mlp.up, mlp.transposed, mlp.woven)
         downs = self._each(mlp.down, mlp.transposed, False)
-        correction = None if mlp.correction is None else self._source.take(mlp.correction).float().reshape(-1)
+        correction = None if mlp.routing.correction is None else take(mlp.routing.correction).float().reshape(-1)
         scales, norms = self._floats(mlp.scales), []
         if (own := mlp.norms) is not None:
             found = (self.norm(name) for name in (own.router, own.inputs, own.behind, own.behind_shared))
@@ -348,20 +348,19 @@ class Taken:
 
     def _head_norms(self, attention: Attention) -> Tensor | None:
         """One row a head, in the order of its turned dimensions."""
-        if attention.unit_norm:
-            return torch.ones(attention.heads + attention.kv_heads, attention.width)
-        if attention.query_norm is None:
+        norms, parts = attention.norms, list[Tensor]()
+        if norms is None:
             return None
         width, order = attention.width, _order(attention)
-        parts = []
-        for name, heads in ((attention.query_norm, attention.heads), (attention.key_norm, attention.kv_heads)):
+        kv_heads = attention.kv_heads if attention.shares is None else 0
+        for name, heads in ((norms.query, attention.heads), (norms.key, kv_heads)):
             if name is None:
-                continue
-            weight = self._source.take(name).float() + self._spec.norm.offset
-            rows = weight.reshape(-1, width).expand(heads, -1) if weight.numel() == width else weight.view(heads, width)
-            parts.append(rows[:, order.to(rows.device)])
-        if attention.value_norm:
-            parts.append(torch.ones(attention.kv_heads, width))
+                parts.append(torch.ones(heads, width))
+            elif heads:
+                weight = self._source.take(name).float() + self._spec.norm.offset
+                parts.append(weight.reshape(-1, width).expand(heads, -1)[:, order.to(weight.device)])
+        if norms.value and kv_heads:
+            parts.append(torch.ones(kv_heads, width))
         return torch.cat(parts)
 
 

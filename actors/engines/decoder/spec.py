@@ -8,7 +8,8 @@ one, has the same name with ``bias`` in place of ``weight``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = "silu", "gelu_tanh", "gelu", "relu", "relu_squared"
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gate and up: gpt-oss's
@@ -63,10 +64,18 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """Of every head of queries and keys, in the order of the checkpoint's dimensions; None: without weights."""
+
+    query: str | None = None
+    key: str | None = None
+    whole: bool = False  # of all heads together
+    value: bool = False  # of every head of values too, without weights
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
-    """``qkv``: one matrix, or those of queries, keys and values; with ``latent`` none. ``query_norm`` and ``key_norm``:
-    of every head, or with ``whole_norm`` of all heads together; ``key_norm`` in the order of the checkpoint's
-    dimensions."""
+    """``qkv``: one matrix, or those of queries, keys and values; with ``latent`` none."""
 
     heads: int
     kv_heads: int
@@ -78,13 +87,9 @@ class Attention:
     window: int = 0  # a token sees this many tokens, itself included; 0: all
     chunked: bool = False  # ... or those since the last multiple of it
     cap: float = 0.0  # scores become ``cap * tanh(score / cap)``; 0: they stay
-    query_norm: str | None = None
-    key_norm: str | None = None
-    whole_norm: bool = False
-    unit_norm: bool = False  # of every head of queries and keys, without weights
+    norms: HeadNorms | None = None
     sinks: str | None = None  # (heads,): a score that takes a share and has no value
     latent: Latent | None = None
-    value_norm: bool = False  # of every head, without weights
     shares: int | None = None  # the layer whose keys and values it reads; it has none then, and ``qkv`` is queries
     gated: bool = False  # a gate behind each head's queries; its sigmoid multiplies the output
 
@@ -114,13 +119,17 @@ class Recurrent:
     step: str | None = None  # (heads,): added to what its softplus is taken of
     skip: str | None = None  # (heads,): the share of a value in its output
     norm: str | None = None  # of outputs: before the gate (delta rule) or behind it (scan)
-    normed: int = 0  # numbers that it norms together
     woven: bool = False  # ``inputs`` are two matrices with rows grouped by keys' heads (Qwen3-Next)
     tiled: bool = False  # heads that share keys lie ``groups`` apart (GGUF), not side by side
 
     @property
     def inner(self) -> int:
         return self.heads * self.values
+
+    @property
+    def normed(self) -> int:
+        """Numbers that its norm takes together."""
+        return self.inner // self.groups if self.kind == SCAN else self.values
 
     @property
     def channels(self) -> int:
@@ -150,6 +159,19 @@ class ExpertNorms:
 
 
 @dataclass(frozen=True, slots=True)
+class Routing:
+    """How a router's scores choose experts, and what share each has."""
+
+    sigmoid: bool = False  # of scores, instead of a softmax over all experts
+    correction: str | None = None  # (count,): added to scores for the choice alone
+    groups: int = 1  # of experts, of which the best ``used_groups`` are left to choose from
+    used_groups: int = 1
+    best: int = 1  # number of scores; their sum ranks a group
+    divided: bool = True  # shares are scores divided by their sum
+    scale: float = 1.0  # of shares
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Gated MLPs, of which a router chooses ``used`` for each row by its scores, and a shared one beside them. The bias
     of ``up`` and of ``down`` has the same name with ``_bias`` behind it."""
@@ -164,13 +186,7 @@ class Experts:
     transposed: bool = False  # both matrices
     woven: bool = False  # a gate's row lies beside its row of up
     inside: bool = False  # shares multiply inputs, not outputs
-    sigmoid: bool = False  # of scores, instead of a softmax over all experts
-    correction: str | None = None  # (count,): added to scores for the choice alone
-    groups: int = 1  # of experts, of which the best ``used_groups`` are left to choose from
-    used_groups: int = 1
-    best: int = 1  # number of scores; their sum ranks a group
-    divided: bool = True  # shares are scores divided by their sum
-    scale: float = 1.0  # of shares
+    routing: Routing = Routing()
     shared: Mlp | None = None
     shared_gate: str | None = None  # (1, hidden): through a sigmoid the share of ``shared``
     norms: ExpertNorms | None = None
@@ -261,26 +277,7 @@ class DecoderSpec:
     @property
     def names(self) -> Iterator[str]:
         """Of the weights that every checkpoint has: all but biases, and the head, which may be the embedding."""
-        yield from (self.embedding, self.final_norm)
-        if self.inputs is not None:
-            yield from (self.inputs.table, self.inputs.matrix, self.inputs.norm)
-        for layer in self.layers:
-            mixer, mlp = layer.mixer, layer.mlp
-            shared = (*mlp.shared.up, mlp.shared.down) if isinstance(mlp, Experts) and mlp.shared else ()
-            yield from (mlp.router, mlp.up, mlp.down, *shared) if isinstance(mlp, Experts) else (*mlp.up, mlp.down)
-            if isinstance(mlp, Experts) and (own_norms := mlp.norms) is not None:
-                yield from (own_norms.router, own_norms.inputs, own_norms.behind, own_norms.behind_shared)
-            own: tuple[str | None, ...]
-            if isinstance(mixer, Recurrent):
-                own = (*mixer.inputs, mixer.convolution, mixer.decay, mixer.step, mixer.skip, mixer.norm)
-            else:
-                own = (*mixer.qkv, mixer.query_norm, mixer.key_norm)
-                if (latent := mixer.latent) is not None:
-                    own += (latent.query, latent.down, latent.norm, latent.up, latent.query_down, latent.query_norm)
-            norms = (layer.norms.attention, layer.norms.mlp, layer.norms.behind_attention, layer.norms.behind_mlp)
-            beside = layer.beside
-            last = () if beside is None else (beside.gate, beside.out, beside.norm)
-            yield from (name for name in (mixer.out, *own, *norms, *last, layer.scale) if name is not None)
+        return (name for name in _names(self) if name != self.head)
 
     @property
     def dense(self) -> tuple[Mlp, ...]:
@@ -296,3 +293,16 @@ class DecoderSpec:
     @property
     def experts(self) -> tuple[Experts, ...]:
         return tuple(layer.mlp for layer in self.layers if isinstance(layer.mlp, Experts))
+
+
+def _names(part: Any) -> Iterator[str]:
+    """All strings with a dot: those that name no weight are words alone."""
+    match part:
+        case str():
+            yield from [part] if "." in part else []
+        case tuple():
+            for one in part:
+                yield from _names(one)
+        case _ if is_dataclass(part):
+            for field in fields(part):
+                yield from _names(getattr(part, field.name))

@@ -12,21 +12,11 @@ from torch.nn import functional
 
 from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, mlp, rotation
 from actors.engines.decoder.layout import Affine, LayerWeights, Taken
-from actors.engines.decoder.spec import (
-    GELU,
-    GELU_TANH,
-    RELU,
-    SILU,
-    Attention,
-    DecoderSpec,
-    Experts,
-    Layer,
-    Norm,
-)
+from actors.engines.decoder.spec import GELU, GELU_TANH, RELU, SILU, Attention, DecoderSpec, Experts, Layer
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import Look, rms
-from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.layers import Matrix
+from actors.engines.weights.source import WeightSource
 from protocols.errors import ModelError
 
 Config = Mapping[str, Any]
@@ -48,11 +38,11 @@ def plain_layers(config: Config, weights: Weights, trunk: Trunk) -> list[HeadLay
     turning = rotation(own)
 
     def layer(index: int) -> Layer:
-        normed = head_norms(index) if f"model.layers.{index}.self_attn.q_norm.weight" in weights else {}
-        mixer = attention(own, index, turning, window=0, **normed)
-        return Layer(mixer, mlp(own, index, own.hidden_act), before(index))
+        normed = f"model.layers.{index}.self_attn.q_norm.weight" in weights
+        mixer = attention(own, index, turning, window=0, norms=head_norms(index) if normed else None)
+        return Layer(mixer, mlp(own, index), before(index))
 
-    return layers_of(decoder(own, layer, Norm(own.rms_norm_eps)), weights, trunk)
+    return layers_of(decoder(own, layer), weights, trunk)
 
 
 def layers_of(spec: DecoderSpec, weights: Weights, trunk: Trunk) -> list[HeadLayer]:
@@ -61,8 +51,8 @@ def layers_of(spec: DecoderSpec, weights: Weights, trunk: Trunk) -> list[HeadLay
     return [HeadLayer(taken.layer(layer), spec, trunk) for layer in spec.layers]
 
 
-class _Source:
-    """A head's tensors as a :class:`actors.engines.weights.source.WeightSource`."""
+class _Source(WeightSource):
+    """A head's tensors, as they are."""
 
     device = torch.device("cpu")
 
@@ -75,12 +65,6 @@ class _Source:
 
     def take(self, name: str) -> Tensor:
         return self._weights[name]
-
-    def blocks(self, name: str) -> Blocks | None:
-        return None
-
-    def expert_blocks(self, name: str) -> list[Blocks] | None:
-        return None
 
 
 class _Parts:
@@ -142,16 +126,17 @@ class _Parts:
 
 def _chosen(spec: Experts, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
     """Of each row its experts and their shares, as :mod:`actors.engines.decoder.cpu.experts` chooses."""
-    scores = logits.sigmoid() if spec.sigmoid else logits.softmax(-1)
+    routing = spec.routing
+    scores = logits.sigmoid() if routing.sigmoid else logits.softmax(-1)
     found = scores if correction is None else scores + correction
-    if spec.groups > 1:
-        parts = found.view(len(found), spec.groups, -1)
-        left = parts.topk(spec.best, -1).values.sum(-1).topk(spec.used_groups, -1).indices
+    if routing.groups > 1:
+        parts = found.view(len(found), routing.groups, -1)
+        left = parts.topk(routing.best, -1).values.sum(-1).topk(routing.used_groups, -1).indices
         hidden = torch.ones_like(parts[..., 0], dtype=torch.bool).scatter_(1, left, False)
         found = parts.masked_fill(hidden[..., None], -torch.inf).flatten(1)
     chosen = found.topk(spec.used, -1).indices
     shares = scores.gather(1, chosen)
-    return chosen, shares * spec.scale / (shares.sum(-1, keepdim=True) if spec.divided else 1.0)
+    return chosen, shares * routing.scale / (shares.sum(-1, keepdim=True) if routing.divided else 1.0)
 
 
 class HeadLayer:
@@ -163,7 +148,8 @@ class HeadLayer:
         mixer = self.mixer = layer.mixer
         dense = mlp.shared if isinstance(mlp, Experts) else mlp
         known = {one.activation for one in (dense, mlp) if one is not None} <= ACTIVATIONS.keys()
-        later = mixer.cap or mixer.sinks or mixer.whole_norm or mixer.unit_norm or layer.parallel or layer.beside
+        normed = mixer.norms is None or (mixer.norms.query is not None and not mixer.norms.whole)
+        later = mixer.cap or mixer.sinks or not normed or layer.parallel or layer.beside
         if later or not known or (isinstance(mlp, Experts) and (mlp.inside or mlp.norms)) or spec.norm.centred:
             raise ModelError("its layers are not computed: no head has been published of their kind")
         self.before, self.inner = parts.norm(weights.attention_norm), parts.norm(weights.mlp_norm)

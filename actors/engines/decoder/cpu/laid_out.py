@@ -127,7 +127,7 @@ class LaidOut:
             layer["inner_size"] = dense.inner
 
     def _attention(self, spec: Attention, weights: LayerWeights, layer: Any) -> None:
-        layer["whole"], layer["gates"] = spec.whole_norm, spec.gated
+        layer["whole"], layer["gates"] = spec.norms is not None and spec.norms.whole, spec.gated
         layer["window"], layer["cap"], layer["scale"] = spec.window, spec.cap, spec.scale
         layer["queries"], layer["kv_heads"], layer["width"] = spec.heads, spec.kv_heads, spec.width
         layer["own"] = spec.kv_heads if spec.shares is None else 0
@@ -183,9 +183,10 @@ class LaidOut:
         self.read_bytes = before + (self.read_bytes - before) * spec.used // spec.count
         self._experts.append((int(router[0]["apart"]), int(jobs[0]["apart"]), int(jobs[1]["apart"])))
         experts = np.zeros(1, self._kernels.EXPERTS)
-        groups = ("groups", "used_groups", "best")
-        for name in ("count", "used", "inner", "sigmoid", *groups, "divided", "inside", "scale"):
+        for name in ("count", "used", "inner", "inside"):
             experts[name] = getattr(spec, name)
+        for name in ("sigmoid", "groups", "used_groups", "best", "divided", "scale"):
+            experts[name] = getattr(spec.routing, name)
         experts["router"], experts["jobs"] = self.keep(router), self.keep(jobs)
         experts["correction"], experts["scales"] = self._numbers(weights.correction), self._numbers(weights.scales)
         if weights.norms:

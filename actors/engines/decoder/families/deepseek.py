@@ -17,7 +17,7 @@ from actors.engines.decoder.families.parts import (
     shared_mlp,
     weight,
 )
-from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Latent, Layer, Mlp, Norm, Rotation
+from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Latent, Layer, Mlp, Rotation, Routing
 
 
 def describe(config: Any) -> DecoderSpec:
@@ -28,7 +28,7 @@ def describe(config: Any) -> DecoderSpec:
     def layer(index: int) -> Layer:
         return Layer(_attention(config, index, turning), _mlp(config, index), before(index))
 
-    return decoder(config, layer, Norm(config.rms_norm_eps))
+    return decoder(config, layer)
 
 
 def _attention(config: Any, layer: int, turning: Rotation) -> Attention:
@@ -61,7 +61,7 @@ def _stretch(parameters: dict[str, Any]) -> float:
 def _mlp(config: Any, layer: int) -> Mlp | Experts:
     kinds = getattr(config, "mlp_layer_types", None)
     if kinds[layer] == "dense" if kinds else layer < config.first_k_dense_replace:
-        return mlp(config, layer, config.hidden_act)
+        return mlp(config, layer)
     if config.model_type != "deepseek_v2":
         return ranked(config, layer, config.n_routed_experts)
     grouped = config.topk_method == "group_limited_greedy"
@@ -70,9 +70,11 @@ def _mlp(config: Any, layer: int) -> Mlp | Experts:
         config,
         layer,
         (config.n_routed_experts, config.num_experts_per_tok, inner),
-        groups=config.n_group if grouped else 1,
-        used_groups=config.topk_group if grouped else 1,
-        divided=False,
-        scale=config.routed_scaling_factor,
+        routing=Routing(
+            groups=config.n_group if grouped else 1,
+            used_groups=config.topk_group if grouped else 1,
+            divided=False,
+            scale=config.routed_scaling_factor,
+        ),
         shared=shared_mlp(config, layer, "mlp.shared_experts", inner * config.n_shared_experts),
     )

@@ -33,6 +33,7 @@ from actors.engines.decoder.spec import (
     DecoderSpec,
     ExpertNorms,
     Experts,
+    HeadNorms,
     Layer,
     LayerInputs,
     Mlp,
@@ -51,7 +52,7 @@ def describe(config: Any) -> DecoderSpec:
     act = config.hidden_act if first else config.hidden_activation
 
     def layer(index: int) -> Layer:
-        norms = head_norms(index) if config.model_type == "gemma3_text" else {}
+        norms = head_norms(index) if config.model_type == "gemma3_text" else None
         return Layer(
             attention(
                 config,
@@ -59,9 +60,9 @@ def describe(config: Any) -> DecoderSpec:
                 turnings[kind_of(config, index)],
                 scale=scale**-0.5,
                 cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
-                **norms,
+                norms=norms,
             ),
-            mlp(config, index, act),
+            mlp(config, index, name=act),
             before(index) if first else _four_norms(index),
         )
 
@@ -87,7 +88,7 @@ def describe_4(config: Any) -> DecoderSpec:
         last = max((i for i in range(own) if kind_of(config, i) == kind), default=0)  # an assistant has none of its own
         wide = config.use_double_wide_mlp and shares
         gate, out = (weight(index, f"per_layer_{name}") for name in ("input_gate", "projection"))
-        inner = replace(mlp(config, index, config.hidden_activation), inner=config.intermediate_size * (1 + wide))
+        inner = replace(mlp(config, index, name=config.hidden_activation), inner=config.intermediate_size * (1 + wide))
         return Layer(
             _attention_4(config, index, last if shares else None),
             _experts_4(config, index, inner) if config.enable_moe_block else inner,
@@ -108,7 +109,6 @@ def describe_4(config: Any) -> DecoderSpec:
     return decoder(
         config,
         layer,
-        Norm(config.rms_norm_eps),
         embedding_scale=config.hidden_size**0.5,
         logit_cap=config.final_logit_softcapping or 0.0,
         inputs=inputs if width else None,
@@ -122,6 +122,7 @@ def _attention_4(config: Any, index: int, shares: int | None) -> Attention:
         names = names[:1]
     elif config.attention_k_eq_v and kind == "full_attention":
         names = ("q_proj", "k_proj", "k_proj")
+    query_norm, key_norm = weights(index, "self_attn.q_norm", "self_attn.k_norm")
     return Attention(
         config.num_attention_heads,
         of_layer(config, index, "num_key_value_heads"),
@@ -131,10 +132,8 @@ def _attention_4(config: Any, index: int, shares: int | None) -> Attention:
         out=weight(index, "self_attn.o_proj"),
         rotation=_rotation_4(config.rope_parameters[kind], width),
         window=window_of(config, index),
-        value_norm=shares is None,
+        norms=HeadNorms(query_norm, None if shares is not None else key_norm, value=True),
         shares=shares,
-        query_norm=weight(index, "self_attn.q_norm"),
-        key_norm=None if shares is not None else weight(index, "self_attn.k_norm"),
     )
 
 

@@ -17,7 +17,7 @@ from actors.engines.decoder.families.parts import (
     weight,
     weights,
 )
-from actors.engines.decoder.spec import DecoderSpec, Experts, Layer, Mlp, Norm
+from actors.engines.decoder.spec import DecoderSpec, Experts, Layer, Mlp
 
 
 def describe(config: Any) -> DecoderSpec:
@@ -32,7 +32,6 @@ def describe(config: Any) -> DecoderSpec:
     return decoder(
         config,
         layer,
-        Norm(config.rms_norm_eps),
         embedding_scale=config.embedding_multiplier,
         residual_scale=config.residual_multiplier,
         logit_scale=1.0 / config.logits_scaling,
@@ -45,7 +44,7 @@ def _is_scan(config: Any, layer: int) -> bool:
 
 def _mlp(config: Any, layer: int) -> Mlp | Experts:
     if config.model_type == "granite":
-        return mlp(config, layer, config.hidden_act)
+        return mlp(config, layer)
     shared = None
     if inner := getattr(config, "shared_intermediate_size", 0):
         up, down = weights(layer, "shared_mlp.input_linear"), weight(layer, "shared_mlp.output_linear")

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from actors.engines.decoder.families.parts import Undescribed, attention, decoder, head_norms, rotation, weight, weights
-from actors.engines.decoder.spec import CONVOLUTION, SILU, DecoderSpec, Experts, Layer, Mlp, Norm, Norms, Recurrent
+from actors.engines.decoder.spec import (
+    CONVOLUTION,
+    SILU,
+    DecoderSpec,
+    Experts,
+    Layer,
+    Mlp,
+    Norm,
+    Norms,
+    Recurrent,
+    Routing,
+)
 
 DENSE = "lfm2"
 
@@ -17,8 +28,8 @@ def describe(config: Any) -> DecoderSpec:
         norms = Norms(weight(index, "operator_norm"), weight(index, "ffn_norm"))
         if config.layer_types[index] == "conv":
             return Layer(_convolution(config, index), _mlp(config, index), norms)
-        names = head_norms(index, "self_attn.q_layernorm", "self_attn.k_layernorm")
-        own = attention(config, index, turning, out=weight(index, "self_attn.out_proj"), **names)
+        own_norms = head_norms(index, "self_attn.q_layernorm", "self_attn.k_layernorm")
+        own = attention(config, index, turning, out=weight(index, "self_attn.out_proj"), norms=own_norms)
         return Layer(own, _mlp(config, index), norms)
 
     return decoder(config, layer, Norm(config.norm_eps), final_norm="model.embedding_norm.weight")
@@ -42,10 +53,12 @@ def _mlp(config: Any, layer: int) -> Mlp | Experts:
         weight(layer, "feed_forward.gate"),
         f"{part}.experts.gate_up_proj",
         f"{part}.experts.down_proj",
-        sigmoid=True,
-        correction=f"{part}.expert_bias" if config.use_expert_bias else None,
-        divided=config.norm_topk_prob,
-        scale=config.routed_scaling_factor,
+        routing=Routing(
+            sigmoid=True,
+            correction=f"{part}.expert_bias" if config.use_expert_bias else None,
+            divided=config.norm_topk_prob,
+            scale=config.routed_scaling_factor,
+        ),
     )
 
 

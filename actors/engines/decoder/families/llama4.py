@@ -16,7 +16,17 @@ from actors.engines.decoder.families.parts import (
     weight,
     weights,
 )
-from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Layer, Mlp, Norm, QueryScale, Rotation
+from actors.engines.decoder.spec import (
+    Attention,
+    DecoderSpec,
+    Experts,
+    HeadNorms,
+    Layer,
+    Mlp,
+    QueryScale,
+    Rotation,
+    Routing,
+)
 
 
 def describe(config: Any) -> DecoderSpec:
@@ -27,13 +37,13 @@ def describe(config: Any) -> DecoderSpec:
     def layer(index: int) -> Layer:
         return Layer(_attention(config, index, turning, still), _mlp(config, index), before(index))
 
-    return decoder(config, layer, Norm(config.rms_norm_eps))
+    return decoder(config, layer)
 
 
 def _attention(config: Any, layer: int, turning: Rotation, still: Rotation) -> Attention:
     turns, chunked = config.no_rope_layers[layer], kind_of(config, layer) == "chunked_attention"
-    normed = bool(config.use_qk_norm and turns)
-    return attention(config, layer, turning if turns else still, chunked=chunked, unit_norm=normed)
+    norms = HeadNorms() if config.use_qk_norm and turns else None
+    return attention(config, layer, turning if turns else still, chunked=chunked, norms=norms)
 
 
 def _mlp(config: Any, layer: int) -> Mlp | Experts:
@@ -48,7 +58,6 @@ def _mlp(config: Any, layer: int) -> Mlp | Experts:
         router=weight(layer, "feed_forward.router"),
         transposed=True,
         inside=True,
-        sigmoid=True,
-        divided=False,
+        routing=Routing(sigmoid=True, divided=False),
         shared=shared_mlp(config, layer, "feed_forward.shared_expert", config.intermediate_size),
     )

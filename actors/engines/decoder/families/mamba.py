@@ -13,7 +13,7 @@ from actors.engines.decoder.families.parts import (
     rotation,
     weight,
 )
-from actors.engines.decoder.spec import SCAN, DecoderSpec, Layer, Norm, Norms, Recurrent
+from actors.engines.decoder.spec import SCAN, DecoderSpec, Layer, Norms, Recurrent
 
 FEED_FORWARD = ("feed_forward.gate_proj", "feed_forward.up_proj")
 
@@ -22,13 +22,13 @@ def describe(config: Any) -> DecoderSpec:
     turning = rotation(config, partial=True)
 
     def layer(index: int) -> Layer:
-        dense = mlp(config, index, config.hidden_act, FEED_FORWARD, "feed_forward.down_proj")
+        dense = mlp(config, index, FEED_FORWARD, "feed_forward.down_proj")
         norms = Norms(weight(index, "input_layernorm"), weight(index, "pre_ff_layernorm"))
         if config.layer_types[index] == "linear_attention":
             return Layer(scan(config, index), dense, norms)
         return Layer(attention(config, index, turning), dense, norms)
 
-    return decoder(config, layer, Norm(config.rms_norm_eps), final_norm="model.final_layernorm.weight")
+    return decoder(config, layer, final_norm="model.final_layernorm.weight")
 
 
 def scan(config: Any, layer: int) -> Recurrent:
@@ -47,5 +47,4 @@ def scan(config: Any, layer: int) -> Recurrent:
         step=f"{part}.dt_bias",
         skip=f"{part}.D",
         norm=f"{part}.norm.weight",
-        normed=heads * values // groups,
     )

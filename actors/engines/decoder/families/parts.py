@@ -17,11 +17,13 @@ from actors.engines.decoder.spec import (
     Attention,
     DecoderSpec,
     Experts,
+    HeadNorms,
     Layer,
     Mlp,
     Norm,
     Norms,
     Rotation,
+    Routing,
 )
 from protocols.errors import ModelError
 
@@ -119,15 +121,19 @@ def attention(config: Any, layer: int, turning: Rotation | None, **changes: Any)
     return Attention(**(usual | changes))
 
 
-def head_norms(layer: int, query: str = "self_attn.q_norm", key: str = "self_attn.k_norm") -> dict[str, str]:
-    """What makes an :func:`attention` norm its queries and keys."""
-    return {"query_norm": weight(layer, query), "key_norm": weight(layer, key)}
+def head_norms(
+    layer: int, query: str = "self_attn.q_norm", key: str = "self_attn.k_norm", whole: bool = False
+) -> HeadNorms:
+    return HeadNorms(weight(layer, query), weight(layer, key), whole)
 
 
-def mlp(config: Any, layer: int, name: str, up: tuple[str, ...] = GATE_UP, down: str = "mlp.down_proj") -> Mlp:
-    """``name``: of the activation. One matrix that ends with ``gate_up_proj`` holds both."""
+def mlp(
+    config: Any, layer: int, up: tuple[str, ...] = GATE_UP, down: str = "mlp.down_proj", name: str | None = None
+) -> Mlp:
+    """One matrix that ends with ``gate_up_proj`` holds both. ``name``: of the activation."""
     gated = len(up) == 2 or up[0].endswith("gate_up_proj")
-    return Mlp(config.intermediate_size, activation(name), weights(layer, *up), weight(layer, down), gated)
+    act = activation(name or config.hidden_act)
+    return Mlp(config.intermediate_size, act, weights(layer, *up), weight(layer, down), gated)
 
 
 def experts(config: Any, layer: int, counts: tuple[int, int, int], part: str = "mlp", **changes: Any) -> Experts:
@@ -155,19 +161,21 @@ def ranked(config: Any, layer: int, count: int) -> Experts:
         config,
         layer,
         (count, config.num_experts_per_tok, inner),
-        sigmoid=True,
-        correction=f"model.layers.{layer}.mlp.gate.e_score_correction_bias",
-        groups=config.n_group,
-        used_groups=config.topk_group,
-        best=2,
-        divided=config.norm_topk_prob,
-        scale=config.routed_scaling_factor,
+        routing=Routing(
+            sigmoid=True,
+            correction=f"model.layers.{layer}.mlp.gate.e_score_correction_bias",
+            groups=config.n_group,
+            used_groups=config.topk_group,
+            best=2,
+            divided=config.norm_topk_prob,
+            scale=config.routed_scaling_factor,
+        ),
         shared=shared_mlp(config, layer, "mlp.shared_experts", inner * config.n_shared_experts),
     )
 
 
-def decoder(config: Any, layer: Callable[[int], Layer], norm: Norm, **changes: Any) -> DecoderSpec:
-    """Names of the embedding, the last norm and the head as usual. ``changes``: what is different."""
+def decoder(config: Any, layer: Callable[[int], Layer], norm: Norm | None = None, **changes: Any) -> DecoderSpec:
+    """With Llama's kind of norms, and usual names outside of layers. ``changes``: what is different."""
     usual: dict[str, Any] = {
         "embedding": "model.embed_tokens.weight",
         "final_norm": "model.norm.weight",
@@ -177,7 +185,7 @@ def decoder(config: Any, layer: Callable[[int], Layer], norm: Norm, **changes: A
         hidden=config.hidden_size,
         vocabulary=config.vocab_size,
         layers=tuple(layer(index) for index in range(config.num_hidden_layers)),
-        norm=norm,
+        norm=norm or Norm(config.rms_norm_eps),
         **(usual | changes),
     )
 

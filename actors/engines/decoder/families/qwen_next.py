@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.engines.decoder.families.parts import (
-    attention,
-    before,
-    decoder,
-    experts,
-    head_norms,
-    mlp,
-    rotation,
-    shared_mlp,
-    weight,
-    weights,
-)
-from actors.engines.decoder.spec import DELTA, DecoderSpec, Experts, Layer, Mlp, Norm, Recurrent
+from actors.engines.decoder.families.mixtures import qwen_mlp
+from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, rotation, weights
+from actors.engines.decoder.spec import DELTA, DecoderSpec, Layer, Norm, Recurrent
 
 WOVEN = "qwen3_next"
 TILED = "tiled_value_heads"  # said of GGUF files, see ``Recurrent.tiled``
@@ -27,9 +17,9 @@ def describe(config: Any) -> DecoderSpec:
 
     def layer(index: int) -> Layer:
         if config.layer_types[index] == "linear_attention":
-            return Layer(_delta(config, index), _mlp(config, index), before(index))
-        own = attention(config, index, turning, gated=True, **head_norms(index))
-        return Layer(own, _mlp(config, index), before(index))
+            return Layer(_delta(config, index), qwen_mlp(config, index, shared=True), before(index))
+        own = attention(config, index, turning, gated=True, norms=head_norms(index))
+        return Layer(own, qwen_mlp(config, index, shared=True), before(index))
 
     return decoder(config, layer, Norm(config.rms_norm_eps, offset=1.0))
 
@@ -47,21 +37,6 @@ def _delta(config: Any, layer: int) -> Recurrent:
         decay=f"{part}.A_log",
         step=f"{part}.dt_bias",
         norm=f"{part}.norm.weight",
-        normed=config.linear_value_head_dim,
         woven=config.model_type == WOVEN,
         tiled=getattr(config, TILED, False),
-    )
-
-
-def _mlp(config: Any, layer: int) -> Mlp | Experts:
-    sparse = getattr(config, "decoder_sparse_step", 1)
-    if not getattr(config, "num_experts", 0) or layer in getattr(config, "mlp_only_layers", ()) or (layer + 1) % sparse:
-        return mlp(config, layer, config.hidden_act)
-    return experts(
-        config,
-        layer,
-        (config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size),
-        divided=getattr(config, "norm_topk_prob", True),
-        shared=shared_mlp(config, layer, "mlp.shared_expert", config.shared_expert_intermediate_size),
-        shared_gate=weight(layer, "mlp.shared_expert_gate"),
     )
