@@ -11,13 +11,14 @@ import torch
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.weights.blocks import KINDS
 from actors.engines.weights.gguf import Stored
-from actors.engines.weights.grouped import CODES, Blocks, FileBlocks
+from actors.engines.weights.grouped import Blocks, FileBlocks
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import Panels
 
 pytest.importorskip("numba")
 HALVES = {"Q6_K": (208,), "Q3_K": (108,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
 INPUTS = 512
+CODES = [kind.name for kind in KINDS.values() if kind.form]
 
 
 @pytest.fixture(scope="module")

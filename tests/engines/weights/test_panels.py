@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
-from actors.engines.weights.grouped import Rounded
+from actors.engines.weights.grouped import Blocks, Rounded
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import PanelLinear, Panels, quickest_linear
 from tests.world.pairs import every_pair
@@ -116,7 +116,7 @@ def test_panels_of_8_bits_are_off_by_half_a_step_of_weights_and_inputs_at_most(o
     by_inputs = x.abs().amax(1)[:, None] * weight.abs().sum(1) / 254
     assert (off <= (by_weights + by_inputs) * 1.01 + 1e-4).all()
     assert off.max() > 1e-3, "it is 8 bits that are read"
-    expected = torch.from_numpy(Rounded(weight).values())
+    expected = torch.from_numpy(Blocks([(Rounded(weight), None)]).values())
     assert ((expected - weight).abs() <= weight.abs().amax(1, keepdim=True) / 253 + 1e-6).all()
     for rows in range(1, 19):
         assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
