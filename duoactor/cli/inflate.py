@@ -23,7 +23,7 @@ from duoactor.cli.options import json_option
     help="type of the weights  [SRC's]",
 )
 @json_option
-def inflate(source: str, destination: str, as_json: bool, **size: Any) -> None:
+def inflate(source: str, destination: str, as_json: bool, dtype: str | None, **size: Any) -> None:
     """Write a model that computes SRC at a larger model's cost.
 
     It adds layers that change nothing and pads matrices with zeros. The text, and how often a draft is accepted, stay
@@ -33,6 +33,7 @@ def inflate(source: str, destination: str, as_json: bool, **size: Any) -> None:
     Example:  duoactor inflate bundled big --layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16
               duoactor bench --target big --device cuda
     """
+    from actors.engines.weights.inflate import Size
     from actors.engines.weights.inflate import inflate as write
 
     with render.Spinner(sys.stderr) as spinner:
@@ -41,7 +42,8 @@ def inflate(source: str, destination: str, as_json: bool, **size: Any) -> None:
             share = f"{done / 1e9:.1f} of {size / 1e9:.1f} GB ({done / max(1, size):.0%})"
             spinner.show(f"writing {destination}: {share}")
 
-        shape = write(config.resolve_model(source, "target", "SRC"), destination, **size, progress=progress)
+        model = config.resolve_model(source, "target", "SRC")
+        shape = write(model, destination, Size(**size), dtype, progress=progress)
     if as_json:
         render.print_json({"directory": destination, **render.plain(shape), "parameters": shape.parameters})
     else:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,15 +30,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from actors.engines.weights.draft_vocabulary import FIELD
+from actors.engines.weights.tensor_files import TensorFiles, weight_files
 from actors.engines.weights.writer import Planned, write_checkpoint
 from protocols.errors import ConfigError, ModelError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-COPIED = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.jinja")
+COPIED = (
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.jinja"),
+    "generation_config.json",
+)
+EMBEDDING = "model.embed_tokens.weight"
 MLP_MULTIPLE = 64  # sizes of real models are multiples of it; our kernels need multiples of 16
 MARK = "duoactor_inflated"  # key in config.json: where the function came from, so that reports can say it
 
@@ -63,102 +69,71 @@ class ModelShape:
         return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocab * self.hidden
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """``intermediate`` 0 grows the MLP in proportion to ``hidden``, to a multiple of ``MLP_MULTIPLE``."""
+
+    layers: int
+    hidden: int
+    intermediate: int = 0
+
+
 def inflate(
     source: str | Path,
     destination: str | Path,
-    *,
-    layers: int,
-    hidden: int,
-    intermediate: int = 0,
-    dtype: torch.dtype | str | None = None,
-    max_shard_bytes: int = 2**30,
-    seed: int = 0,
+    size: Size,
+    dtype: str | None = None,
+    shard_bytes: int = 2**30,
     progress: Progress | None = None,
 ) -> ModelShape:
     """Inflate the checkpoint directory ``source`` into the new directory ``destination``; returns the new shape.
 
-    ``intermediate`` 0 grows the MLP in proportion to ``hidden``, to a multiple of ``MLP_MULTIPLE``; ``dtype`` (torch's,
-    or its name) None keeps the source's. One shard at a time is in memory. Raises ConfigError for sizes that cannot
-    work, ModelError for a source that cannot be read or is of another family.
+    ``dtype``: None keeps the source's. One shard at a time is in memory. Raises ConfigError for sizes that cannot work,
+    ModelError for a source that cannot be read or is of another family.
     """
     source, destination = Path(source), Path(destination)
     config = _read_config(source)
     old = _shape_of(config)
-    new = _grown(old, layers, hidden, intermediate)
+    new = _grown(old, size)
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise ConfigError(f"{destination} exists already; choose another directory or remove it")
-    weights = CheckpointTensors(source)
-    kind: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype or weights.dtype
-    plan = list(_plan(weights, old, new, kind, seed))
-    size = sum(tensor.nbytes for tensor in plan)
+    weights = _weights_of(source)
+    kind = getattr(torch, dtype) if dtype else weights[EMBEDDING].dtype
+    plan = list(_plan(weights, old, new, kind))
+    total = sum(tensor.nbytes for tensor in plan)
     destination.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(destination).free
-    if size > free:
-        raise ConfigError(f"{destination} has {free / 1e9:.1f} GB free but the model needs {size / 1e9:.1f} GB")
-    write_checkpoint(destination, plan, max_shard_bytes, progress)
+    if total > free:
+        raise ConfigError(f"{destination} has {free / 1e9:.1f} GB free but the model needs {total / 1e9:.1f} GB")
+    write_checkpoint(destination, plan, shard_bytes, progress)
     for pattern in COPIED:
         for file in source.glob(pattern):
             shutil.copyfile(file, destination / file.name)
-    if (source / "generation_config.json").is_file():
-        shutil.copyfile(source / "generation_config.json", destination / "generation_config.json")
     # Last, because without it an interrupted directory cannot be mistaken for a model.
     (destination / "config.json").write_text(json.dumps(_new_config(config, old, new, kind, source), indent=2) + "\n")
     return new
 
 
-class CheckpointTensors:
-    """The tensors of a checkpoint directory, read one at a time."""
-
-    def __init__(self, directory: Path) -> None:
-        index = directory / "model.safetensors.index.json"
-        files = (
-            sorted(set(json.loads(index.read_text())["weight_map"].values()))
-            if index.is_file()
-            else ["model.safetensors"]
-        )
-        self._file: dict[str, Path] = {}
-        self._shape: dict[str, tuple[int, ...]] = {}
-        try:
-            for name in files:
-                with safe_open(directory / name, framework="pt") as opened:
-                    for key in opened.keys():  # noqa: SIM118 - not a dict
-                        if key.endswith("rotary_emb.inv_freq"):  # old checkpoints hold it; it is computed today
-                            continue
-                        self._file[key] = directory / name
-                        self._shape[key] = tuple(opened.get_slice(key).get_shape())
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"the weights in {directory} cannot be read: {error}") from None
-        if "model.embed_tokens.weight" not in self._file:
-            raise ModelError(f"{directory} holds no decoder weights under their usual names")
-        self.dtype = self.read("model.embed_tokens.weight").dtype
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._file)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._shape[name]
-
-    def read(self, name: str) -> Tensor:
-        with safe_open(self._file[name], framework="pt") as opened:
-            tensor: Tensor = opened.get_tensor(name)
-        return tensor
+def _weights_of(directory: Path) -> TensorFiles:
+    try:
+        files = TensorFiles(weight_files(directory))
+        old = [name for name in files if name.endswith("rotary_emb.inv_freq")]  # it is computed today
+        weights = TensorFiles(weight_files(directory), old)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"the weights in {directory} cannot be read: {error}") from None
+    if EMBEDDING not in weights:
+        raise ModelError(f"{directory} cannot be read: no decoder weights have their usual names in it")
+    return weights
 
 
-def _plan(
-    weights: CheckpointTensors, old: ModelShape, new: ModelShape, dtype: torch.dtype, seed: int
-) -> Iterator[Planned]:
+def _plan(weights: TensorFiles, old: ModelShape, new: ModelShape, dtype: torch.dtype) -> Iterator[Planned]:
     """Every tensor of the new checkpoint with its shape and how to make it."""
-    template = "model.layers.0."
-    for name in weights:
-        shape = _padded(name, weights.shape(name), old, new)
-        yield Planned(name, shape, dtype, partial(_pad, weights, name, shape, old, new))
-    for layer in range(old.layers, new.layers):
-        for name in weights:
-            if not name.startswith(template):
-                continue
-            added = f"model.layers.{layer}.{name.removeprefix(template)}"
-            shape = _padded(name, weights.shape(name), old, new)
-            yield Planned(added, shape, dtype, partial(_added, added, shape, seed))
+    for name, tensor in weights.items():
+        shape = _padded(name, tuple(tensor.shape), old, new)
+        yield Planned(name, shape, dtype, partial(_pad, weights, name, shape, math.sqrt(old.hidden / new.hidden)))
+        layer, number, rest = name.partition("model.layers.0.")
+        for added in range(old.layers, new.layers) if number else ():
+            yield Planned(f"{layer}model.layers.{added}.{rest}", shape, dtype, partial(_added, rest, shape, added))
 
 
 def _padded(name: str, shape: tuple[int, ...], old: ModelShape, new: ModelShape) -> tuple[int, ...]:
@@ -186,31 +161,24 @@ def _is_hidden_norm(name: str) -> bool:
     return name.endswith("norm.weight") and not name.endswith(("q_norm.weight", "k_norm.weight"))
 
 
-def _pad(weights: CheckpointTensors, name: str, shape: tuple[int, ...], old: ModelShape, new: ModelShape) -> Tensor:
-    tensor = weights.read(name)
+def _pad(weights: TensorFiles, name: str, shape: tuple[int, ...], norms: float) -> Tensor:
+    """``norms``: by what those of the hidden state are multiplied."""
+    tensor = weights[name]
     if _is_hidden_norm(name):
-        tensor = tensor.double() * math.sqrt(old.hidden / new.hidden)
+        tensor = tensor.double() * norms
     padded = torch.zeros(shape, dtype=tensor.dtype)
     padded[tuple(slice(size) for size in tensor.shape)] = tensor
     return padded
 
 
-def _added(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+def _added(name: str, shape: tuple[int, ...], layer: int) -> Tensor:
     """A tensor of an added layer: random, as a trained layer's would cost, but with zero outputs."""
     if name.endswith("norm.weight"):
         return torch.ones(shape)
     if len(shape) == 1 or "o_proj" in name or "down_proj" in name:
         return torch.zeros(shape)
-    generator = torch.Generator().manual_seed(_seed_of(name, seed))
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{layer} {name}".encode()))
     return torch.randn(shape, generator=generator) * 0.02
-
-
-def _seed_of(name: str, seed: int) -> int:
-    """A seed of its own for each tensor, the same in every run."""
-    value = seed & 0xFFFFFFFF
-    for byte in name.encode():
-        value = (value * 1_000_003 ^ byte) & 0x7FFFFFFFFFFFFFFF
-    return value
 
 
 def _read_config(source: Path) -> dict[str, Any]:
@@ -244,7 +212,8 @@ def _shape_of(config: dict[str, Any]) -> ModelShape:
         raise ModelError(f"the source's config.json lacks {missing}") from None
 
 
-def _grown(old: ModelShape, layers: int, hidden: int, intermediate: int) -> ModelShape:
+def _grown(old: ModelShape, size: Size) -> ModelShape:
+    layers, hidden, intermediate = size.layers, size.hidden, size.intermediate
     if layers < old.layers:
         raise ConfigError(f"--layers {layers} is below the source's {old.layers}; inflating only adds layers")
     if hidden < old.hidden:
