@@ -18,7 +18,9 @@ from actors.engines.weights.hub import located
 from actors.engines.weights.loading import describe, known_config, serving_tokenizer
 from actors.engines.weights.panels import Panels
 from actors.engines.weights.source import WeightSource
-from actors.engines.weights.stored import StoredModel, TensorFiles, generation_of, weight_files
+from actors.engines.weights.stored import StoredModel, generation_of
+from actors.engines.weights.tensor_files import TensorFiles, weight_files
+from actors.engines.weights.tensor_source import TensorSource
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
@@ -41,7 +43,8 @@ def ends_of(name: str, threads: int) -> tuple[Trunk, ModelInfo]:
         source = GGUFSource(open_gguf(name), torch.float32)
     else:
         directory = Path(located(name))
-        source, generation = TensorFiles(weight_files(directory), (), CPU, torch.float32), generation_of(directory)
+        weights, generation = TensorFiles(weight_files(directory)), generation_of(directory)
+        source = TensorSource(weights, torch.float32)
     try:
         ends = lay_out_ends(spec, source)
     except KeyError as error:

@@ -31,6 +31,7 @@ from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.loading import load_config
 from actors.engines.weights.quantised import dequantised, method_of
+from actors.engines.weights.tensor_files import TensorFiles
 from actors.models import ModelInfo
 from actors.settings import AUTO_DRAFT
 from protocols.errors import ModelError
@@ -45,17 +46,14 @@ Tensors = Mapping[str, Tensor]
 
 def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
     """The tensors of a checkpoint with wanted names, in safetensors or torch's own format."""
-    found: dict[str, Tensor] = {}
     directory = Path(located(name))
-    for path in sorted(directory.glob("*.safetensors")):
-        from safetensors import safe_open
-
-        with safe_open(path, "pt") as file:
-            found |= {key: file.get_tensor(key) for key in file.keys() if wanted(key)}  # noqa: SIM118
-    if not any(directory.glob("*.safetensors")):
-        for path in sorted(directory.glob("*.bin")):
-            whole = torch.load(path, map_location="cpu", weights_only=True)
-            found |= {key: tensor for key, tensor in whole.items() if wanted(key)}
+    if files := sorted(directory.glob("*.safetensors")):
+        stored = TensorFiles(files)
+        return {key: stored[key] for key in stored if wanted(key)}
+    found: dict[str, Tensor] = {}
+    for path in sorted(directory.glob("*.bin")):
+        whole = torch.load(path, map_location="cpu", weights_only=True)
+        found |= {key: tensor for key, tensor in whole.items() if wanted(key)}
     return found
 
 

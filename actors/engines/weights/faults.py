@@ -15,7 +15,6 @@ from actors.kept import kept_of_files
 from protocols.errors import ModelError
 
 POINTER = b"version https://git-lfs.github.com/spec"
-GGUF_MAGIC = b"GGUF"
 LARGEST_HEADER = 100_000_000  # bytes, as safetensors allows
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json", "tokenization_*.py")
@@ -122,9 +121,6 @@ class _Whole:
 
 def _check_gguf(file: Path) -> None:
     _check_pointer(file)
-    with file.open("rb") as source:
-        if source.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
-            raise ModelError(f"{file} is no GGUF file: it does not begin with GGUF; download it again")
 
     def read() -> _Whole:
         from actors.engines.weights.gguf_models import GGUFCheckpoint  # imports numpy

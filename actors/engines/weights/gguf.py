@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.weights.blocks import KINDS, BlockKind, kind_name
-from actors.engines.weights.faults import GGUF_MAGIC
 from protocols.errors import ModelError
 
-VERSIONS = (2, 3)
+MAGIC, VERSIONS = b"GGUF", (2, 3)
 PART = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 _NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
 _STRING, _ARRAY = 8, 9
@@ -139,13 +138,14 @@ class _Part:
         self._path, self._at = path, 0
         try:
             self._bytes: Bytes = np.memmap(path, np.uint8, "r")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is empty"
-            raise ModelError(f"cannot read {path}: {reason}") from None
+        except ValueError:
+            raise ModelError(f"{path} is no GGUF file: it is empty; download it again") from None
+        except OSError as error:
+            raise ModelError(f"cannot read {path}: {error.strerror}") from None
         self._view = memoryview(self._bytes.data)
 
     def read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
-        if bytes(self._view[:4]) != GGUF_MAGIC:
+        if bytes(self._view[:4]) != MAGIC:
             raise ModelError(f"{self._path} is no GGUF file: it does not begin with GGUF; download it again")
         try:
             return self._read()
@@ -154,7 +154,7 @@ class _Part:
             raise ModelError(f"{self._path} is cut off or damaged at {detail}; download it again") from None
 
     def _read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
-        self._at = len(GGUF_MAGIC)
+        self._at = len(MAGIC)
         version = self._number("<u4")
         if version not in VERSIONS:
             what = "is big endian" if version in (v << 24 for v in VERSIONS) else f"is of GGUF version {version}"

@@ -35,7 +35,6 @@ class Architecture:
     """What one ``general.architecture`` is called and how it differs."""
 
     model_type: str
-    class_name: str
     names: dict[str, str]  # of a layer's parts: ours (Hugging Face's) to the file's
     config: Callable[[GGUF, Config], Config] = lambda file, config: {}  # what is added to the usual configuration
     turned: bool = False  # queries and keys have the partners of a rotation side by side

@@ -139,16 +139,13 @@ _OF_GEMMA4 = {
     "router.per_expert_scale": "ffn_down_exps.scale",
 }
 DENSE = {
-    "llama": Architecture("llama", "LlamaForCausalLM", STANDARD, turned=True),
-    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", STANDARD),
-    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM", STANDARD | QUERY_NORMS),
-    "gemma2": Architecture("gemma2", "Gemma2ForCausalLM", ATTENTION | MLP | SANDWICH, _gemma2, offset=True),
-    "gemma3": Architecture(
-        "gemma3_text", "Gemma3ForCausalLM", ATTENTION | MLP | SANDWICH | QUERY_NORMS, _gemma3, offset=True
-    ),
+    "llama": Architecture("llama", STANDARD, turned=True),
+    "qwen2": Architecture("qwen2", STANDARD),
+    "qwen3": Architecture("qwen3", STANDARD | QUERY_NORMS),
+    "gemma2": Architecture("gemma2", ATTENTION | MLP | SANDWICH, _gemma2, offset=True),
+    "gemma3": Architecture("gemma3_text", ATTENTION | MLP | SANDWICH | QUERY_NORMS, _gemma3, offset=True),
     "gemma4": Architecture(
         "gemma4_text",
-        "Gemma4ForCausalLM",
         ATTENTION | MLP | SANDWICH | QUERY_NORMS | _LAYER_INPUTS | _BESIDE_MLP,
         _gemma4,
         made={ours: ((theirs,), lambda one: one) for ours, theirs in _OF_GEMMA4.items()},
@@ -161,22 +158,18 @@ DENSE = {
     ),
     "phi3": Architecture(
         "phi3",
-        "Phi3ForCausalLM",
         {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"} | _FUSED_MLP | IN_FRONT,
         _phi3,
     ),
-    "smollm3": Architecture("smollm3", "SmolLM3ForCausalLM", STANDARD, _smollm3, turned=True),
-    "granite": Architecture("granite", "GraniteForCausalLM", STANDARD, granite, turned=True),
-    "glm4": Architecture("glm4", "Glm4ForCausalLM", ATTENTION | _FUSED_MLP | _GLM4),
+    "smollm3": Architecture("smollm3", STANDARD, _smollm3, turned=True),
+    "granite": Architecture("granite", STANDARD, granite, turned=True),
+    "glm4": Architecture("glm4", ATTENTION | _FUSED_MLP | _GLM4),
     "olmo2": Architecture(
         "olmo2",
-        "Olmo2ForCausalLM",
         ATTENTION
         | MLP
         | QUERY_NORMS
         | {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
     ),
-    "cohere2": Architecture(
-        "cohere2", "Cohere2ForCausalLM", ATTENTION | MLP | {"input_layernorm": "attn_norm"}, _cohere2
-    ),
+    "cohere2": Architecture("cohere2", ATTENTION | MLP | {"input_layernorm": "attn_norm"}, _cohere2),
 }

@@ -7,14 +7,13 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
 
 from actors.engines.text.gguf_tokenizer import build_tokenizer, end_ids
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.gguf_names import find_gguf
 from actors.engines.weights.grouped import Blocks, FileBlocks
+from actors.engines.weights.source import WeightSource
 from actors.engines.weights.stored import StoredModel
-from protocols.errors import ModelError
 
 
 @functools.lru_cache(maxsize=2)
@@ -47,8 +46,8 @@ def gguf_tokenizer(name: str) -> Any:
     return build_tokenizer(open_gguf(name).file.metadata, name)
 
 
-class GGUFSource:
-    """:class:`actors.engines.weights.source.WeightSource` of a file, on a CPU."""
+class GGUFSource(WeightSource):
+    """Of a file, on a CPU."""
 
     device = torch.device("cpu")
 
@@ -84,21 +83,7 @@ def packed_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel:
     return StoredModel(config, GGUFSource(checkpoint, dtype), size, checkpoint.kinds)
 
 
-def gguf_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """transformers' model with the dequantised weights. Raises ModelError."""
-    from transformers import AutoModelForCausalLM
-
-    checkpoint, config = open_gguf(name), gguf_config(name)
-    weights = {key: torch.from_numpy(checkpoint.side_by_side(key)).to(device, dtype) for key in checkpoint.names()}
-    model, report = AutoModelForCausalLM._model_mapping[type(config)].from_pretrained(
-        None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True
-    )
-    lacking = sorted([*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])])
-    if lacking:
-        raise ModelError(
-            f"{name} does not fit its own metadata: {len(lacking)} weights are missing or of another shape, "
-            f"{lacking[0]} first; download it again"
-        )
-    model.requires_grad_(False)
-    result: nn.Module = model.to(device).eval()
-    return result
+def gguf_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The numbers of transformers' model. Raises ModelError."""
+    checkpoint = open_gguf(name)
+    return {key: torch.from_numpy(checkpoint.side_by_side(key)).to(device, dtype) for key in checkpoint.names()}

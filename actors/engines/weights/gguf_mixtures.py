@@ -115,7 +115,7 @@ def _deepseek2(file: GGUF, config: Config) -> Config:
     if stretch := of("rope.scaling.yarn_log_multiplier"):
         rope |= {"mscale": 10 * stretch, "mscale_all_dim": 10 * stretch}
     second = of("expert_gating_func", SOFTMAX) == SOFTMAX
-    names = {"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"]} if second else {}
+    names = {"model_type": "deepseek_v2"} if second else {}
     return {
         **_ranked(file, config),
         **names,
@@ -178,30 +178,23 @@ _LATENT = {
     "self_attn.o_proj": "attn_output",
 }
 # Files of Llama's architecture with experts
-MIXTRAL = Architecture(
-    "mixtral", "MixtralForCausalLM", ATTENTION | IN_FRONT | ROUTER, _mixtral, turned=True, made=of_experts()
-)
+MIXTRAL = Architecture("mixtral", ATTENTION | IN_FRONT | ROUTER, _mixtral, turned=True, made=of_experts())
 MIXTURES = {
     "qwen3moe": Architecture(
         "qwen3_moe",
-        "Qwen3MoeForCausalLM",
         ATTENTION | QUERY_NORMS | IN_FRONT | ROUTER,
         experts,
         made=of_experts(),
     ),
     "qwen2moe": Architecture(
         "qwen2_moe",
-        "Qwen2MoeForCausalLM",
         ATTENTION | IN_FRONT | ROUTER | SHARED,
         qwen2_moe,
         made=of_experts() | SHARED_GATE,
     ),
-    "olmoe": Architecture(
-        "olmoe", "OlmoeForCausalLM", ATTENTION | QUERY_NORMS | IN_FRONT | ROUTER, _olmoe, made=of_experts()
-    ),
+    "olmoe": Architecture("olmoe", ATTENTION | QUERY_NORMS | IN_FRONT | ROUTER, _olmoe, made=of_experts()),
     "granitemoe": Architecture(
         "granitemoe",
-        "GraniteMoeForCausalLM",
         ATTENTION | IN_FRONT | {"block_sparse_moe.router": "ffn_gate_inp"},
         _granite_moe,
         turned=True,
@@ -209,14 +202,12 @@ MIXTURES = {
     ),
     "glm4moe": Architecture(
         "glm4_moe",
-        "Glm4MoeForCausalLM",
         ATTENTION | MLP | QUERY_NORMS | BEHIND_ATTENTION | ROUTER | _SHARED_EXPERTS,
         _glm4_moe,
         made=of_experts() | _CORRECTED,
     ),
     "llama4": Architecture(
         "llama4_text",
-        "Llama4ForCausalLM",
         ATTENTION
         | IN_FRONT
         | {"feed_forward.router": "ffn_gate_inp"}
@@ -232,7 +223,6 @@ MIXTURES = {
     ),
     "deepseek2": Architecture(
         "deepseek_v3",
-        "DeepseekV3ForCausalLM",
         IN_FRONT | MLP | ROUTER | _SHARED_EXPERTS | _LATENT,
         _deepseek2,
         made=of_experts()
@@ -241,7 +231,6 @@ MIXTURES = {
     ),
     "gpt-oss": Architecture(
         "gpt_oss",
-        "GptOssForCausalLM",
         ATTENTION | BEHIND_ATTENTION | {"mlp.router": "ffn_gate_inp"},
         _gpt_oss,
         made={

@@ -7,15 +7,15 @@ model's modules expect. So everything behind a checkpoint works with a GGUF file
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.engines.weights import gguf_dense, gguf_mixtures, gguf_recurrent
 from actors.engines.weights.gguf import GGUF, Stored
-from actors.engines.weights.gguf_architecture import Config, Floats
+from actors.engines.weights.gguf_architecture import Config, Floats, Order
 from actors.engines.weights.gguf_mixtures import MIXTRAL
 from protocols.errors import ModelError
 
@@ -25,12 +25,21 @@ RECURRENT = "linear_attn."
 # Of a layer for more tokens (MTP), which lies behind the others: DeepSeek's names to the file's
 NEXT = {"eh_proj": "nextn.eh_proj", "shared_head.norm": "nextn.shared_head_norm"}
 NEXT |= {name: f"nextn.{name}" for name in ("enorm", "hnorm")}
-LAYER = re.compile(r"model\.layers\.(\d+)\.(.*)")
+LAYER = re.compile(r"model\.layers\.(\d+)\.")
 # Of the mixtures of frequencies that checkpoints have: Llama 3 keeps wave lengths below 1/4 of its context, Llama 4
 # Scout all below its context.
 LLAMA3 = {"low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
 HIGH = (4.0, 1.0)
 STILL = 1e30  # what a frequency is divided by to be none, in Gemma 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """What a weight is in the file."""
+
+    parts: list[Stored]
+    make: Callable[..., Floats] | None = None  # of the numbers of its parts; None: there is one, as it is
+    rows: Order | None = None
 
 
 class GGUFCheckpoint:
@@ -47,55 +56,39 @@ class GGUFCheckpoint:
             )
         mixture = known is ARCHITECTURES["llama"] and self.file.of_architecture("expert_count", 0)
         self._known = MIXTRAL if mixture else known
-        self._outside = OUTSIDE | self._known.outside
         self.config = self._config()
+        self._weights = dict(self._found())
 
-    def names(self) -> Iterator[str]:
+    def names(self) -> list[str]:
         """All weights of the model."""
-        theirs = self.file.tensors
-        for ours, name in self._outside.items():
-            yield from (f"{ours}.{kind}" for kind in ("weight", "bias") if f"{name}.{kind}" in theirs)
-        for layer in range(self.config["num_hidden_layers"]):
-            yield from self._names_of(layer)
+        return [name for name in self._weights if not self._is_next(name)]
 
     def next_names(self) -> list[str]:
         """Of the layers for more tokens; empty: there are none."""
-        first = self.config["num_hidden_layers"]
-        layers = range(first, first + self.file.of_architecture("nextn_predict_layers", 0))
-        return [name for layer in layers for name in self._names_of(layer)]
+        return [name for name in self._weights if self._is_next(name)]
+
+    def _is_next(self, name: str) -> bool:
+        found = LAYER.match(name)
+        return found is not None and int(found[1]) >= self.config["num_hidden_layers"]
 
     @property
     def only_next(self) -> bool:
         """Whether there are layers for more tokens and no others, as llama.cpp's ``mtp-*.gguf`` have it."""
-        return bool(self.next_names()) and not any(self._names_of(0))
+        return bool(self.next_names()) and not any(name.startswith("model.layers.0.") for name in self._weights)
 
-    def _names_of(self, layer: int) -> Iterator[str]:
-        theirs = self.file.tensors
-        for ours, name in (self._known.names | NEXT).items():
-            for kind in ("weight", "bias"):
-                if f"blk.{layer}.{name}.{kind}" in theirs:
-                    yield f"model.layers.{layer}.{ours}.{kind}"
-        for ours, (parts, _) in self._known.made.items():
-            if f"blk.{layer}.{parts[0]}" in theirs:
-                yield f"model.layers.{layer}.{ours}"
-
-    def matrix(self, name: str) -> tuple[Stored, NDArray[np.int64] | None] | None:
+    def matrix(self, name: str) -> tuple[Stored, Order | None] | None:
         """A weight in the blocks of the file and the order of its rows; None: it has to be computed."""
-        found = self._found(name)
-        if found is None or (self._known.offset and len(found.shape) == 1):
+        found = self._weights.get(name)
+        if found is None or found.make is not None or (self._known.offset and len(found.parts[0].shape) == 1):
             return None
-        return found, self._order(name, found)
+        return found.parts[0], found.rows
 
     def expert_matrices(self, name: str) -> list[list[Stored]]:
         """Of each expert the matrices that one of ours is made of, one below the other; empty: there are none."""
-        match = LAYER.fullmatch(name)
-        made = self._known.made.get(match[2]) if match else None
-        if match is None or made is None:
+        found = self._weights.get(name)
+        if found is None or found.make is None or any(len(part.shape) != 3 for part in found.parts):
             return []
-        whole = [self._stored(f"blk.{match[1]}.{part}") for part in made[0]]
-        if any(len(stored.shape) != 3 for stored in whole):
-            return []
-        return [[stored.parted(expert) for stored in whole] for expert in range(whole[0].shape[0])]
+        return [[part.parted(expert) for part in found.parts] for expert in range(found.parts[0].shape[0])]
 
     @property
     def kinds(self) -> str:
@@ -108,17 +101,13 @@ class GGUFCheckpoint:
 
     def values(self, name: str) -> Floats:
         """A weight's numbers. Raises ModelError if the file lacks it."""
-        match = LAYER.fullmatch(name)
-        made = self._known.made.get(match[2]) if match else None
-        if match and made is not None and self._found(name) is None:
-            parts = [self._stored(f"blk.{match[1]}.{part}").values() for part in made[0]]
-            return made[1](*parts)
-        found = self._found(name)
+        found = self._weights.get(name)
         if found is None:
             raise ModelError(f"{self.file.path} has no tensor for {name}; download it again")
-        values, order = found.values(), self._order(name, found)
-        if order is not None:
-            values = values[order]
+        parts = [part.values() for part in found.parts]
+        if found.make is not None:
+            return found.make(*parts)
+        values = parts[0] if found.rows is None else parts[0][found.rows]
         shifted = self._known.offset and values.ndim == 1 and RECURRENT not in name
         return values - np.float32(1) if shifted else values
 
@@ -146,23 +135,30 @@ class GGUFCheckpoint:
             raise ModelError(f"{self.file.path} has no tensor {name}; download it again")
         return self.file.tensors[name]
 
-    def _found(self, name: str) -> Stored | None:
-        part, _, kind = name.rpartition(".")
-        match = LAYER.fullmatch(part)
-        if match is None:
-            return self.file.tensors.get(f"{self._outside.get(part, part)}.{kind}")
-        theirs = (self._known.names | NEXT).get(match[2])
-        return None if theirs is None else self.file.tensors.get(f"blk.{match[1]}.{theirs}.{kind}")
+    def _found(self) -> Iterator[tuple[str, _Weight]]:
+        for ours, theirs in (OUTSIDE | self._known.outside).items():
+            yield from self._named(ours, theirs)
+        for layer in range(self._one("block_count")):
+            ours, theirs = f"model.layers.{layer}.", f"blk.{layer}."
+            for part, (needed, make) in self._known.made.items():
+                if theirs + needed[0] in self.file.tensors:
+                    yield ours + part, _Weight([self._stored(theirs + one) for one in needed], make)
+            for part, name in (self._known.names | NEXT).items():
+                yield from self._named(ours + part, theirs + name)
 
-    def _order(self, name: str, found: Stored) -> NDArray[np.int64] | None:
+    def _named(self, ours: str, theirs: str) -> Iterator[tuple[str, _Weight]]:
+        for kind in ("weight", "bias"):
+            if (found := self.file.tensors.get(f"{theirs}.{kind}")) is not None:
+                yield f"{ours}.{kind}", _Weight([found], rows=self._order(ours, found))
+
+    def _order(self, ours: str, found: Stored) -> Order | None:
         """The rows that are its own, and those in the order of a rotation of halves where the file has neighbours."""
-        match = LAYER.fullmatch(name.rpartition(".")[0])
-        if match and match[2] in self._known.rows:
-            return self._known.rows[match[2]](self.config)
-        part = name.rsplit(".", 2)[-2] if self._known.turned else ""
-        if part not in ("q_proj", "k_proj"):
+        part = ours.split(".", 3)[-1]
+        if part in self._known.rows:
+            return self._known.rows[part](self.config)
+        if not self._known.turned or not part.endswith(("q_proj", "k_proj")):
             return None
-        heads = self.config["num_attention_heads" if part == "q_proj" else "num_key_value_heads"]
+        heads = self.config["num_attention_heads" if part.endswith("q_proj") else "num_key_value_heads"]
         rows = np.arange(found.shape[0]).reshape(heads, -1, 2)
         return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(-1)
 
@@ -173,7 +169,6 @@ class GGUFCheckpoint:
         width = of("attention.key_length", hidden // heads)
         config: Config = {
             "model_type": known.model_type,
-            "architectures": [known.class_name],
             "hidden_size": hidden,
             "num_hidden_layers": self._one("block_count") - of("nextn_predict_layers", 0),
             "intermediate_size": self._one("feed_forward_length", of("expert_feed_forward_length")),

@@ -101,7 +101,6 @@ def _woven(part: int) -> Callable[[Config], Order]:
 RECURRENT = {
     "qwen35": Architecture(
         "qwen3_5_text",
-        "Qwen3_5ForCausalLM",
         ATTENTION | QUERY_NORMS | MLP | BEHIND_ATTENTION | _DELTA,
         _qwen35,
         offset=True,
@@ -109,7 +108,6 @@ RECURRENT = {
     ),
     "qwen35moe": Architecture(
         "qwen3_5_moe_text",
-        "Qwen3_5MoeForCausalLM",
         ATTENTION | QUERY_NORMS | BEHIND_ATTENTION | ROUTER | SHARED | _DELTA,
         _qwen35_moe,
         offset=True,
@@ -117,7 +115,6 @@ RECURRENT = {
     ),
     "qwen3next": Architecture(
         "qwen3_5_moe_text",
-        "Qwen3_5MoeForCausalLM",
         ATTENTION
         | QUERY_NORMS
         | BEHIND_ATTENTION
@@ -132,7 +129,6 @@ RECURRENT = {
     ),
     "lfm2": Architecture(
         "lfm2",
-        "Lfm2ForCausalLM",
         _LFM2,
         _lfm2,
         made=_OF_LFM2,
@@ -141,7 +137,6 @@ RECURRENT = {
     ),
     "lfm2moe": Architecture(
         "lfm2_moe",
-        "Lfm2MoeForCausalLM",
         _LFM2 | {"feed_forward.gate": "ffn_gate_inp"},
         _lfm2_moe,
         made=_OF_LFM2

@@ -10,21 +10,22 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from actors.engines.decoder.configuration import spec_of, supports
 from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint
-from actors.engines.weights.gguf_loading import gguf_config, gguf_model, gguf_tokenizer, packed_model
+from actors.engines.weights.gguf_loading import gguf_config, gguf_tokenizer, gguf_weights, packed_model
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import FILES, located
 from actors.engines.weights.kept_config import KeptConfig
 from actors.engines.weights.quantised import check as check_quantisation
-from actors.engines.weights.quantised import dequantised, method_of, read_tensors, read_weights
-from actors.engines.weights.quantised_source import QuantisedSource
-from actors.engines.weights.stored import Checkpoint, StoredModel, compare, generation_of, stored_model, weight_files
+from actors.engines.weights.quantised import dequantised, method_of, read_weights
+from actors.engines.weights.stored import Checkpoint, StoredModel, compare, generation_of, stored_model
+from actors.engines.weights.tensor_files import TensorFiles, weight_files
+from actors.engines.weights.tensor_source import TensorSource
 from actors.kept import kept_of_files
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
@@ -143,39 +144,41 @@ def _auto_class(config: Any) -> Any:
     return AutoModelForCausalLM  # which says what is wrong
 
 
+def _read_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor] | None:
+    """What transformers cannot read: weights in a GGUF file, or quantised ones, in numbers. None: it can."""
+    if is_gguf(name):
+        return gguf_weights(name, device, dtype)
+    directory = Path(located(name))
+    if not (quantisation := _quantisation(str(directory))):
+        return None
+    log.info("%s has %s weights, which are computed in %s", name, method_of(quantisation), dtype)
+    whole = dequantised(TensorFiles(sorted(directory.glob("*.safetensors"))), quantisation)
+    return {key: tensor.to(dtype) for key, tensor in whole}
+
+
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """A causal language model in evaluation mode. Raises ModelError."""
     _quiet()
-    if is_gguf(name):
-        return gguf_model(name, device, dtype)
-    config, directory = load_config(name), located(name)
+    config = load_config(name)
     check_config(name, config)
     part = head_size(config) < config.get_text_config().vocab_size
+    options = {"config": config, "dtype": dtype, "output_loading_info": True}
     try:
-        quantisation = _quantisation(directory)
-        if quantisation:
-            log.info("%s has %s weights, which are computed in %s", name, method_of(quantisation), dtype)
-            whole = dequantised(read_tensors(Path(directory)), quantisation)
-            weights = {key: tensor.to(dtype) for key, tensor in whole}
-            model, report = (
-                _auto_class(config)
-                ._model_mapping[type(config)]
-                .from_pretrained(None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True)
-            )
-        elif part:
-            model, report = model_class(config).from_pretrained(
-                directory, config=config, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
-            )
+        if (weights := _read_weights(name, device, dtype)) is not None:
+            kind = _auto_class(config)._model_mapping[type(config)]
+            model, report = kind.from_pretrained(None, state_dict=weights, **options)
         else:
-            model, report = _auto_class(config).from_pretrained(
-                directory, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
-            )
+            kind = model_class(config) if part else _auto_class(config)
+            options |= {"trust_remote_code": False, "ignore_mismatched_sizes": True}
+            model, report = kind.from_pretrained(located(name), **options)
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(_why(name, error)) from None
     lacking = sorted([*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])])
     if lacking:  # transformers initialises them at random
         raise ModelError(
-            f"the checkpoint of model {name} does not fit its config.json: {len(lacking)} weights are missing or of "
+            f"the checkpoint of model {name} does not fit its configuration: {len(lacking)} weights are missing or of "
             f"another shape, {lacking[0]} first; download it again"
         )
     if part:
@@ -213,9 +216,8 @@ def _quantised_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel 
     """None: the checkpoint has other names than the model in memory."""
     directory = Path(located(name))
     quantisation = _quantisation(str(directory))
-    read = read_weights(read_tensors(directory), quantisation)
-    weights = {key: weight.to(dtype) if isinstance(weight, torch.Tensor) else weight for key, weight in read}
-    source, spec = QuantisedSource(weights, dtype), spec_of(config)
+    weights = dict(read_weights(TensorFiles(sorted(directory.glob("*.safetensors"))), quantisation))
+    source, spec = TensorSource(weights, dtype), spec_of(config)
     tied = config.get_text_config().tie_word_embeddings
     if spec is None or any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
         return None

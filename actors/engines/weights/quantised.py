@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -278,13 +277,3 @@ def dequantised(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple
     """The same in numbers."""
     for name, weight in read_weights(tensors, config):
         yield name, weight if isinstance(weight, Tensor) else weight.values()
-
-
-def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """All tensors of a directory's safetensors, mapped."""
-    from safetensors.torch import load_file
-
-    found: dict[str, Tensor] = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        found |= load_file(path)
-    return found

@@ -12,13 +12,10 @@ from actors.engines.weights.grouped import Blocks
 
 
 class WeightSource(Protocol):
-    """Weights by name, in the type in which they are to be computed with. Readers of files implement it; a name is read
-    once."""
+    """Weights by name, in the type in which they are to be computed with. A name is read once."""
 
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
+    device: torch.device
+    dtype: torch.dtype
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -28,11 +25,11 @@ class WeightSource(Protocol):
 
     def blocks(self, name: str) -> Blocks | None:
         """A matrix as its file stores it, where the compiled products read that; None: :meth:`take` it."""
-        ...
+        return None
 
     def expert_blocks(self, name: str) -> list[Blocks] | None:
         """The same of a matrix of each expert."""
-        ...
+        return None
 
 
 # How the text part's names begin in models with eyes, instead of ``model.``
@@ -46,7 +43,7 @@ def own_name(name: str, names: Container[str]) -> str:
     return next(own, name)
 
 
-class ModuleSource:
+class ModuleSource(WeightSource):
     """The parameters of a ``transformers`` model, which is spent: each is freed when it has been taken."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -58,12 +55,6 @@ class ModuleSource:
 
     def __contains__(self, name: str) -> bool:
         return own_name(name, self._parameters) in self._parameters
-
-    def blocks(self, name: str) -> Blocks | None:
-        return None
-
-    def expert_blocks(self, name: str) -> list[Blocks] | None:
-        return None
 
     def take(self, name: str) -> Tensor:
         name = own_name(name, self._parameters)

@@ -26,7 +26,6 @@ LAST_CACHE = 32 << 20  # bytes, where the kernel does not tell
 BEYOND_CACHE, BEYOND_CACHE_IN_PAIRS = 2, 1
 CODES = 16  # of which the first is 0's
 MOST_ESCAPES = 0.01  # of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
-SIGN_AND_MANTISSA = 0x807F
 
 Room = Callable[[int], NDArray[np.uint8]]  # by the number of bytes
 Escapes = tuple[NDArray[np.int64], NDArray[Any]]  # where those of each panel begin, and all of them

@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from actors.engines.weights.gguf_loading import gguf_config, gguf_model
+from actors.engines.weights.gguf_loading import gguf_config
 from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
+from actors.engines.weights.loading import load_model
 from protocols.errors import ModelError
 from tests.engines.families import BESIDE_MLP
 
@@ -473,7 +474,7 @@ def test_a_converted_model_computes_what_the_original_does(case: str, tmp_path: 
     ids = torch.tensor([list(range(3, 43))])
     with torch.no_grad():
         expected = model(ids).logits
-        found = gguf_model(path, torch.device("cpu"), torch.float32)(ids).logits
+        found = load_model(path, torch.device("cpu"), torch.float32)(ids).logits
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
 
@@ -499,7 +500,7 @@ def test_a_file_without_a_tensor_says_so(tmp_path: Path) -> None:
     del model.model.layers[2].mlp.up_proj
     path = str(written(tmp_path / "holed.gguf", "llama", model, _none))
     with pytest.raises(ModelError, match=r"1 weights are missing .*model\.layers\.2\.mlp\.up_proj\.weight first"):
-        gguf_model(path, torch.device("cpu"), torch.float32)
+        load_model(path, torch.device("cpu"), torch.float32)
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from actors.engines.flat_batch import FlatBatch, Segment
 from actors.engines.text.tokenize_corpus import build_for_model
 from actors.engines.text.tokenizer import tokenizer_digest
 from actors.engines.weights.gguf import GGUF
-from actors.engines.weights.gguf_loading import gguf_model
-from actors.engines.weights.loading import load_tokenizer
+from actors.engines.weights.loading import load_model, load_tokenizer
 from duoactor.config import resolve_model
 from tests.engines.weights.test_gguf_models import CASES, tiny, written
 
@@ -93,7 +92,7 @@ def error_of(file: str) -> float:
     assert target.info.dtype.startswith("Q4_1")
     ids = list(range(5, 35))
     with torch.no_grad():
-        expected = gguf_model(file, torch.device("cpu"), torch.float32)(torch.tensor([ids])).logits[0]
+        expected = load_model(file, torch.device("cpu"), torch.float32)(torch.tensor([ids])).logits[0]
     return float((logits(target.engine, ids) - expected).norm() / expected.norm())
 
 

@@ -1,7 +1,8 @@
-"""A quantised checkpoint for the compiled decoder: integers stay as they were published, in the products' own forms."""
+"""A checkpoint's tensors for a decoder. Integers stay as they were published, in the compiled products' own forms."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.weights.grouped import GROUP, MXFP4, PANEL, Blocks, Codes, in_float16
-from actors.engines.weights.quantised import FP4, Integers, Microscaled, Weight
-from actors.engines.weights.source import own_name
+from actors.engines.weights.blocks import MXFP4, Codes, half_powers
+from actors.engines.weights.grouped import GROUP, PANEL, Blocks, in_float16
+from actors.engines.weights.quantised import Integers, Microscaled, Weight
+from actors.engines.weights.source import WeightSource, own_name
 
+CPU = torch.device("cpu")
 FORMS = {(4, 8.0): 1, (8, 128.0): 5}  # by bits and the zero of all groups
 WITH_ZEROS = {4: 2}  # by bits, where groups have zeros of their own
 CLOSE = 1e-3  # relative: float16 has scales to within half of it, unless they are below its normal numbers
@@ -39,9 +42,6 @@ class Published:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.integers.shape
-
-    def values(self) -> NDArray[np.float32]:
-        return self.integers.values().numpy()
 
     def codes(self, rows: NDArray[np.int64]) -> Codes:
         whole, chosen = self.integers, torch.from_numpy(rows)
@@ -73,33 +73,25 @@ class OfExpert:
         _, inputs, outputs = self.whole.shape
         return outputs, inputs
 
-    def values(self) -> NDArray[np.float32]:
-        found = self.codes(np.arange(self.shape[0]))
-        numbers = 2 * FP4.numpy()[found.codes].reshape(self.shape[0], -1, GROUP)
-        return (numbers * found.steps.astype(np.float32)).reshape(self.shape)
-
     def codes(self, rows: NDArray[np.int64]) -> Codes:
         chosen = torch.from_numpy(rows)
-        steps = np.ldexp(np.float32(1), self.whole.scales[self.expert][chosen].numpy().astype(np.int32) - 128)
-        return Codes(MXFP4, self.whole.codes(self.expert, chosen).numpy(), steps.astype(np.float16)[:, :, None])
+        steps = half_powers(self.whole.scales[self.expert][chosen].numpy())
+        return Codes(MXFP4, self.whole.codes(self.expert, chosen).numpy(), steps[:, :, None])
 
 
-class QuantisedSource:
-    """:class:`actors.engines.weights.source.WeightSource` of a checkpoint in safetensors, on a CPU."""
+class TensorSource(WeightSource):
+    """Of a checkpoint's tensors. On a CPU what was published as integers stays so."""
 
-    device = torch.device("cpu")
-
-    def __init__(self, weights: Mapping[str, Weight], dtype: torch.dtype) -> None:
-        """``dtype``: of weights that are neither read as integers nor vectors."""
-        self._weights, self.dtype = weights, dtype
+    def __init__(self, weights: Mapping[str, Weight], dtype: torch.dtype, device: torch.device = CPU) -> None:
+        """``dtype``: of weights that are not read as integers."""
+        self.device, self.dtype, self._weights = device, dtype, weights
 
     def __contains__(self, name: str) -> bool:
         return own_name(name, self._weights) in self._weights
 
     def take(self, name: str) -> Tensor:
         found = self._weights[own_name(name, self._weights)]
-        whole = found if isinstance(found, Tensor) else found.values()
-        return whole if whole.ndim == 1 else whole.to(self.dtype)
+        return (found if isinstance(found, Tensor) else found.values()).to(self.device, self.dtype)
 
     def blocks(self, name: str) -> Blocks | None:
         found = self._weights.get(own_name(name, self._weights))
@@ -120,5 +112,4 @@ class QuantisedSource:
     @property
     def size(self) -> int:
         """Weights in all."""
-        counts = (int(np.prod(found.shape)) for found in self._weights.values())
-        return sum(counts)
+        return sum(math.prod(weight.shape) for weight in self._weights.values())
