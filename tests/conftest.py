@@ -41,6 +41,8 @@ ROOT = Path(__file__).parents[1]
 WITHOUT_LAYERS = ("verifier", "simulation", "contracts", "serve", "client", "fuzz", "launch", "learner", "drafter")
 ALONE = ("engines/test_without_avx_512.py", "engines/test_triton_kernels.py")  # a long process each
 ORDER = (*WITHOUT_LAYERS, "protocols", *ALONE, "test_documentation.py", "system", "training", "examples")
+# One deployment serves the tests of these (tests/system/conftest.py), and one worker has them.
+TOGETHER = ("clock_jumps", "gateway_process", "live_page", "processes")
 COMPILE = "from actors.engines.decoder.cpu.compiler import compiled_kernels; compiled_kernels()"
 
 
@@ -61,6 +63,19 @@ def pytest_configure(config: pytest.Config) -> None:
     workers = config.getoption("dist", "no") != "no" and "PYTEST_XDIST_WORKER" not in os.environ
     if workers and importlib.util.find_spec("numba") is not None:
         config.pluginmanager.register(Compiler())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scopes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            together = scope.removeprefix("tests/system/test_").removesuffix(".py") in TOGETHER
+            return "tests/system" if together else scope
+
+    return Scopes(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

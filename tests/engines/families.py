@@ -129,8 +129,13 @@ VARIANTS = {
 TEXT = ("Gemma3", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # that are parts of models with eyes
 
 
-def model_of(name: str, **more):
+def config_of(name: str, **more):
     name, extra = VARIANTS.get(name) or (name, FAMILIES.get(name, REFUSED.get(name)))
     config = getattr(transformers, name + ("TextConfig" if name in TEXT else "Config"))
-    model = getattr(transformers, name + ("LMHeadModel" if name == "GPT2" else "ForCausalLM"))
-    return make_model(lambda: model(config(**(COMMON | extra | more))))
+    return config(**(COMMON | extra | more))
+
+
+def model_of(name: str, **more):
+    family = VARIANTS[name][0] if name in VARIANTS else name
+    model = getattr(transformers, family + ("LMHeadModel" if family == "GPT2" else "ForCausalLM"))
+    return make_model(lambda: model(config_of(name, **more)))

@@ -21,7 +21,7 @@ from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.memory import Memory
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
-from tests.engines.families import FAMILIES, REFUSED, VARIANTS, model_of
+from tests.engines.families import FAMILIES, REFUSED, VARIANTS, config_of, model_of
 from tests.engines.tiny import COMMON, VOCAB, engine_of, make_model
 from tests.world.caller import tokens_of
 from tests.world.clock import run
@@ -139,7 +139,7 @@ def test_a_falcon_whose_positions_are_slopes_is_refused():
 
 
 def engine_in_the_table(name: str) -> str:
-    spec = spec_of(model_of(name).config)
+    spec = spec_of(config_of(name))
     if spec is None:
         return "generic"
     return "fused" if is_plain(spec) else "fused on a CPU"

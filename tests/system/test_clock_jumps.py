@@ -12,8 +12,8 @@ import pytest
 
 from duoactor import AsyncClient
 from protocols.messages import ActorDown, ActorUp, Message
-from tests.world.processes import Up, free_port
-from tests.world.wall_clocks import COMPILER, DAY, HOUR, WallClocks
+from tests.system.conftest import KEY
+from tests.world.wall_clocks import COMPILER, DAY, HOUR
 
 pytestmark = [
     pytest.mark.processes,
@@ -21,21 +21,6 @@ pytestmark = [
 ]
 QUESTION = [{"role": "user", "content": "Tell me about a dog that finds a house."}]
 JUMPS = (5 * HOUR, -7 * HOUR, 60, -60, 4000 * DAY, -9000 * DAY)  # ahead of the machine's clock, or behind it
-
-
-@pytest.fixture(scope="module")
-def clocks(tmp_path_factory):
-    return WallClocks(tmp_path_factory.mktemp("clocks"))
-
-
-@pytest.fixture(scope="module")
-def up(tmp_path_factory, clocks):
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in clocks.environment.items():
-            patch.setenv(name, value)
-        up = Up(tmp_path_factory.mktemp("up"), "--http", f"127.0.0.1:{free_port()}")
-    yield up
-    assert up.stop() == 0
 
 
 def test_a_moved_clock_tells_another_time_and_measures_the_same_durations(clocks):
@@ -72,12 +57,12 @@ async def hear(client: AsyncClient, news: list[Message]) -> None:
 
 async def test_wall_clocks_of_all_actors_jump_while_they_stream_and_it_means_nothing(up, clocks):
     options = {"max_tokens": 120, "ignore_eos": True}
-    pids = [up.process.pid, *(actor["pid"] for actor in up.document["actors"])]
+    serving = up.status()
+    actors = (serving.verifier, *serving.drafters, serving.controller)
+    pids = [up.process.pid, up.gateway(), *(actor.pid for actor in actors)]
     assert all(map(clocks.reaches, pids))
     news: list[Message] = []
     async with AsyncClient(up.address) as client:
-        while not ((status := await client.status()).drafters and status.controller):
-            await asyncio.sleep(0.05)
         plain = await client.chat(QUESTION, method="vanilla", **options)
         hearing = asyncio.create_task(hear(client, news))
         for _ in range(5):  # on a busy machine a peer may be late for another reason
@@ -102,16 +87,18 @@ async def test_wall_clocks_of_all_actors_jump_while_they_stream_and_it_means_not
         else:
             pytest.fail(f"no draft was of use, or a peer was taken for dead, each time: {news}")
         hearing.cancel()
+    for pid in pids:
+        clocks.move(pid, 0)
 
 
 def test_the_gateway_tells_the_jumped_time_in_its_answers_and_serves_on(up, clocks):
-    base = next(actor["endpoint"] for actor in up.document["actors"] if actor["role"] == "gateway")
-    pid = httpx2.get(base[:-2] + "health").json()["pid"]
+    pid, headers = up.gateway(), {"authorization": f"Bearer {KEY}"}
     asked = {"model": "bundled", "messages": QUESTION, "max_tokens": 20, "temperature": 0.0}
     told = []
     for ahead in (30 * HOUR, -30 * HOUR):
         clocks.move(pid, ahead)
-        answer = httpx2.post(base + "/chat/completions", json=asked, timeout=None).raise_for_status().json()
+        answer = httpx2.post(f"{up.http}/v1/chat/completions", json=asked, headers=headers, timeout=None).json()
         assert answer["created"] - time.time() == pytest.approx(ahead, abs=HOUR)
         told.append(answer["choices"][0]["message"]["content"])
     assert told[0] == told[1]
+    clocks.move(pid, 0)

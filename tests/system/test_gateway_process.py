@@ -1,8 +1,6 @@
 """The gateway as people run it: ``duoactor up --http``, the stock openai client, kills in the middle of an answer."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +11,8 @@ import pytest
 from openai import OpenAI
 
 from duoactor import Client
-from tests.world.processes import WAIT_S, Up, free_port, run, until
+from tests.system.conftest import KEY, kill, working
+from tests.world.processes import WAIT_S, free_port, run, until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.processes
@@ -22,20 +21,8 @@ ASK = {"messages": TURNS, "max_tokens": 120, "temperature": 0.8, "seed": 11, "ex
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory):
-    up = Up(tmp_path_factory.mktemp("gateway"), "--http", f"127.0.0.1:{free_port()}", "--api-key", "secret")
-    yield up
-    assert up.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def base(up) -> str:
-    return next(actor["endpoint"] for actor in up.document["actors"] if actor["role"] == "gateway")
-
-
-@pytest.fixture(scope="module")
-def client(base):
-    with OpenAI(base_url=base, api_key="secret", max_retries=0) as client:
+def client(up):
+    with OpenAI(base_url=f"{up.http}/v1", api_key=KEY, max_retries=0) as client:
         yield client
 
 
@@ -58,8 +45,8 @@ def streamed(client: OpenAI, after: int = -1, then=lambda: None, **changes) -> s
 
 def test_it_streams_the_targets_text_through_kills_of_drafter_and_verifier(up, client, truth):
     assert streamed(client) == truth
-    assert streamed(client, 10, lambda: os.kill(up.pid("drafter"), signal.SIGKILL)) == truth
-    assert streamed(client, 10, lambda: os.kill(up.pid("verifier"), signal.SIGKILL)) == truth
+    assert streamed(client, 10, lambda: kill((working(up.status()) or up.status().drafters[0]).pid)) == truth
+    assert streamed(client, 10, lambda: kill(up.status().verifier.pid)) == truth
 
 
 @pytest.mark.parametrize("wrong", [["--connect", "foo"], ["--key", "nowhere.key"]])
@@ -68,17 +55,17 @@ def test_what_can_never_be_right_ends_it_with_a_sentence(wrong, tmp_path):
     assert done.returncode == 1 and done.stderr.startswith("duoactor: ") and len(done.stderr.splitlines()) == 1
 
 
-def test_the_example_of_tools_calls_its_function_and_hands_the_result_back(base):
+def test_the_example_of_tools_calls_its_function_and_hands_the_result_back(up):
     code = (ROOT / "examples" / "openai_tools.py").read_text()
-    code = code.replace("http://127.0.0.1:8000/v1", base).replace('api_key="none"', 'api_key="secret"')
+    code = code.replace("http://127.0.0.1:8000", up.http).replace('api_key="none"', f'api_key="{KEY}"')
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     assert re.match(r'get_weather\(\{"city": "(Paris|Tokyo|Lagos)", "unit": "\w+"\}\)\n', done.stdout)
 
 
-def test_sixteen_at_once_are_answered_and_the_counters_add_up(client, base):
+def test_sixteen_at_once_are_answered_and_the_counters_add_up(up, client):
     def generated() -> int:
-        found = re.search(r"^duoactor:generation_tokens_total (\S+)", httpx2.get(base[:-2] + "metrics").text, re.M)
+        found = re.search(r"^duoactor:generation_tokens_total (\S+)", httpx2.get(f"{up.http}/metrics").text, re.M)
         return int(float(found[1]))
 
     def one(seed: int):
@@ -101,15 +88,8 @@ def test_closing_the_connection_ends_the_request(up, client):
         until(lambda: not own.status().requests, "the request to be gone")
 
 
-def test_a_killed_gateway_comes_back_and_the_verifier_never_noticed(up, client, base, truth):
-    pid = httpx2.get(base[:-2] + "health").json()["pid"]
-    os.kill(pid, signal.SIGKILL)
-
-    def back():
-        try:
-            return httpx2.get(base[:-2] + "health").json().get("pid", pid) != pid
-        except httpx2.TransportError:
-            return False
-
-    until(back, "the gateway to be back")
+def test_a_killed_gateway_comes_back_and_the_verifier_never_noticed(up, client, truth):
+    pid = up.gateway()
+    kill(pid)
+    until(lambda: up.gateway() != pid, "the gateway to be back")
     assert streamed(client) == truth

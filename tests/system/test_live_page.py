@@ -1,4 +1,4 @@
-"""The live page in a real browser (Debian's chromium), before ``duoactor up`` with the bundled pair."""
+"""The live page in a real browser (Debian's chromium)."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from playwright.sync_api import ConsoleMessage, Page, expect, sync_playwright
 
-from tests.world.processes import Up, free_port
+from tests.system.conftest import KEY
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -30,13 +30,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    port = free_port()
-    slowly = ("--dtype", "float32", "--threads", "1")  # a stream must last until a browser has clicked
-    options = ("--drafters", "2", "--http", f"127.0.0.1:{port}", "--api-key", "secret", *slowly)
-    up = Up(tmp_path_factory.mktemp("live"), *options)
-    yield f"http://127.0.0.1:{port}"
-    assert up.stop() == 0
+def url(up):
+    up.status()
+    return up.http
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +59,7 @@ def page(browser, url):
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda asked: wrong.append(asked.url) if not asked.url.startswith(url + "/") else None)
     page.goto(url)
-    page.get_by_label("API key").fill("secret")
+    page.get_by_label("API key").fill(KEY)
     page.get_by_role("button", name="Use it").click()
     expect(page.locator("[data-drafter]")).to_have_count(2)
     yield page
@@ -74,7 +70,7 @@ def page(browser, url):
 def truth(url: str, **changes) -> str:
     """The same from the API, by the target alone."""
     ask = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": TOKENS, "temperature": 0, **changes}
-    headers = {"authorization": "Bearer secret"}
+    headers = {"authorization": f"Bearer {KEY}"}
     ask["speculative"] = False
     answer = httpx2.post(f"{url}/v1/chat/completions", json=ask, headers=headers, timeout=120)
     return answer.json()["choices"][0]["message"]["content"]
@@ -249,7 +245,7 @@ def test_nothing_sticks_out_at_any_width_in_the_dark_and_without_motion(browser,
     context = browser.new_context(viewport={"width": width, "height": 900}, **seen)
     page = context.new_page()
     page.goto(url)
-    page.get_by_label("API key").fill("secret")
+    page.get_by_label("API key").fill(KEY)
     page.get_by_role("button", name="Use it").click()
     expect(page.locator("[data-drafter]")).to_have_count(2)
     ask(page, **{"Most tokens": "30"})

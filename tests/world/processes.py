@@ -44,6 +44,13 @@ def below(pid: int) -> list[int]:
     return [pid, *(one for thread in threads for child in thread.read_text().split() for one in below(int(child)))]
 
 
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def runs(pid: int, role: str) -> bool:
     return f"-m\0duoactor\0{role}\0" in Path(f"/proc/{pid}/cmdline").read_text()
 
@@ -73,5 +80,11 @@ class Up:
         return next(actor["pid"] for actor in self.document["actors"] if actor["role"] == role)
 
     def stop(self, how: int = signal.SIGTERM) -> int:
+        """Its exit code, once nothing of it is left."""
+        actors = below(self.process.pid)[1:]
         self.process.send_signal(how)
-        return self.process.wait(WAIT_S)
+        code = self.process.wait(WAIT_S)
+        until(lambda: not any(map(alive, actors)), "the actors to end")
+        run = self.directory / "run"
+        assert how == signal.SIGKILL or not run.exists() or not any(run.iterdir())
+        return code

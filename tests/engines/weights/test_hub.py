@@ -17,6 +17,18 @@ import pytest
 from duoactor.launch.child import OutputLines
 
 ROOT = Path(__file__).parents[3]
+PROGRAM = """
+import contextlib, io, json, sys
+from duoactor.cli import main
+
+said = []
+for command in sys.argv[1:]:
+    streams = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        main(command.split())
+    said.append([stream.getvalue() for stream in streams])
+print(json.dumps(said))
+"""
 COMMIT = "c0ffee" + 34 * "0"
 CONFIG = b'{"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}'
 REPOS: Mapping[str, dict[str, bytes]] = {
@@ -88,39 +100,36 @@ def hub() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-def run(hub: ThreadingHTTPServer, home: Path, *command: str, **variables: str) -> tuple[str, str]:
-    """(stdout, stderr) of a command of duoactor."""
+def run(hub: ThreadingHTTPServer, home: Path, *commands: str, **variables: str) -> list[tuple[str, str]]:
+    """(stdout, stderr) of duoactor's commands, one after the other in a process that begins with these variables."""
     environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home), "NO_PROXY": "*"}
-    environment |= variables
-    done = subprocess.run([sys.executable, "-m", "duoactor", *command], cwd=ROOT, env=environment, capture_output=True)
-    return done.stdout.decode(), done.stderr.decode()
+    command = [sys.executable, "-c", PROGRAM, *commands]
+    return json.loads(subprocess.check_output(command, cwd=ROOT, env=environment | variables))
 
 
 def test_a_model_and_a_quantisation_are_pulled_and_listed(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
-    answer, progress = run(hub, tmp_path, "pull", "user/model", "--json")
-    model = Path(json.loads(answer)["path"])
-    assert not progress
+    wanted = ("user/model", "user/model-GGUF:Q4_K_M", "user/model-GGUF:Q8_0")
+    *pulled, (listed, _) = run(hub, tmp_path, *(f"pull {name} --json" for name in wanted), "list --json")
+    model, file, first = (Path(json.loads(answer)["path"]) for answer, _ in pulled)
+    assert not pulled[0][1], "no progress where nobody reads it"
     assert {path.name for path in model.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors"}
     assert (model / "model.safetensors").read_bytes() == b"weights"
-    file = Path(json.loads(run(hub, tmp_path, "pull", "user/model-GGUF:Q4_K_M", "--json")[0])["path"])
     assert (file.name, file.read_bytes()) == ("model-Q4_K_M.gguf", b"four bits")
-    first = Path(json.loads(run(hub, tmp_path, "pull", "user/model-GGUF:Q8_0", "--json")[0])["path"])
     assert [path.read_bytes() for path in sorted(first.parent.iterdir())] == [b"eight bits", b"the rest"]
-    listed = json.loads(run(hub, tmp_path, "list", "--json")[0])
-    assert [one["model"] for one in listed] == ["user/model", "user/model-GGUF:Q4_K_M", "user/model-GGUF:Q8_0"]
+    assert [one["model"] for one in json.loads(listed)] == [*wanted]
     # What is here already is served without a hub
     hub.shutdown()
     hub.server_close()
-    assert json.loads(run(hub, tmp_path, "pull", "user/model", "--json")[0])["path"] == str(model)
-    assert json.loads(run(hub, tmp_path, "pull", "user/model-GGUF:Q4_K_M", "--json")[0])["path"] == str(file)
+    again = run(hub, tmp_path, *(f"pull {name} --json" for name in wanted[:2]))
+    assert [json.loads(answer)["path"] for answer, _ in again] == [str(model), str(file)]
 
 
 @pytest.mark.parametrize("model", ["user/model", "user/model-GGUF:Q4_K_M"])
 def test_a_download_below_a_supervisor_says_how_much_is_here(hub, tmp_path, monkeypatch, model: str) -> None:
     monkeypatch.setitem(REPOS["user/model"], "model.safetensors", bytes(3_000_000))
     monkeypatch.setitem(REPOS["user/model-GGUF"], "model-Q4_K_M.gguf", bytes(3_000_000))
-    _, progress = run(hub, tmp_path, "pull", model, "--json", TQDM_POSITION="-1")
+    [(_, progress)] = run(hub, tmp_path, f"pull {model} --json", TQDM_POSITION="-1")
     lines, shown = [], []
     output = OutputLines(lines.append, shown.append)
     output.feed(progress.encode())
@@ -129,19 +138,16 @@ def test_a_download_below_a_supervisor_says_how_much_is_here(hub, tmp_path, monk
     assert (shown[-1].strip(), lines) == ("", ["a line behind it"])
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("user/none", "neither a directory here nor a hub id that can be reached"),
-        ("user/none:Q4_0", "repository user/none cannot be reached and is not in the cache; check the name"),
-        ("user/model-GGUF:Q2_K", "has no file of Q2_K; it has big/model-Q8_0-00001-of"),
-        (
-            "user/model-GGUF",
-            "has GGUF files: name one, as in user/model-GGUF:Q4_K_M; it has big/",
-        ),
-        ("user/closed", "asks for its terms to be accepted"),
-    ],
-)
-def test_what_the_hub_does_not_give_is_told_in_a_sentence(hub, tmp_path, model: str, said: str) -> None:
-    _, error = run(hub, tmp_path, "pull", model)
-    assert said in error and "Traceback" not in error
+REFUSED = {
+    "user/none": "neither a directory here nor a hub id that can be reached",
+    "user/none:Q4_0": "repository user/none cannot be reached and is not in the cache; check the name",
+    "user/model-GGUF:Q2_K": "has no file of Q2_K; it has big/model-Q8_0-00001-of",
+    "user/model-GGUF": "has GGUF files: name one, as in user/model-GGUF:Q4_K_M; it has big/",
+    "user/closed": "asks for its terms to be accepted",
+}
+
+
+def test_what_the_hub_does_not_give_is_told_in_a_sentence(hub, tmp_path) -> None:
+    answers = run(hub, tmp_path, *(f"pull {model}" for model in REFUSED))
+    for (_, error), said in zip(answers, REFUSED.values(), strict=True):
+        assert said in error and "Traceback" not in error

@@ -20,7 +20,7 @@ from actors.engines.text.tokenizer import TokenizerCodec, TokenizerFacts
 from actors.engines.weights.kept_config import KeptConfig
 from actors.engines.weights.loading import load_tokenizer
 from protocols.messages import ChatTurn, Rendering, ToolCall
-from tests.engines.families import FAMILIES, model_of
+from tests.engines.families import FAMILIES, config_of
 
 ROOT = Path(__file__).parents[3]
 TARGET = ROOT / "duoactor" / "pair" / "target"
@@ -77,7 +77,7 @@ def test_a_second_start_imports_no_transformers(tmp_path: Path, monkeypatch: pyt
 def test_a_kept_configuration_describes_every_fused_family_alike():
     kept = 0
     for name in FAMILIES:
-        config = model_of(name).config
+        config = config_of(name)
         plain = through_json(KeptConfig.of(config))
         if spec_of(config) is not None:
             assert spec_of(plain.config()) == spec_of(config), name
