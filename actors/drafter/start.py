@@ -34,15 +34,10 @@ def load_draft(settings: DrafterSettings) -> DraftModel:
         from actors.engines.heads.build import build_apart
 
         return build_apart(settings.draft, settings.target, settings.kv_tokens, settings.threads)
-    from actors.engines.build import build_draft
+    from actors.engines.build import Placement, build_draft
 
-    return build_draft(
-        settings.draft,
-        settings.device,
-        settings.dtype,
-        settings.kv_tokens,
-        settings.threads,
-    )
+    place = Placement(settings.device, settings.dtype, settings.kv_tokens, settings.threads)
+    return build_draft(settings.draft, place)
 
 
 def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], DraftModel] = load_draft) -> int:

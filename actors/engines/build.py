@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from actors.engines.cache.kv_cache import TRASH, full_request
+from actors.engines.cache.kv_cache import full_request
 from actors.engines.cache.memory import MAX_REQUESTS, MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import compiled_spec, spec_of, supports
@@ -23,7 +23,7 @@ from actors.engines.targets.selfcheck import Agreement, self_check
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.weights.draft_vocabulary import refuse_as_target
-from actors.engines.weights.dtypes import INT8, draft_dtype, target_dtype
+from actors.engines.weights.dtypes import AUTO, INT8, draft_dtype, target_dtype
 from actors.engines.weights.loading import (
     describe,
     known_config,
@@ -55,7 +55,7 @@ def _rings(model: nn.Module, max_context: int) -> int:
     return rings if rings > 1 else 0
 
 
-def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, fixed: int = 0, rings: int = 0) -> int:
+def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, rings: int = 0) -> int:
     """Slots of the KV pool, see :func:`kv_slots`. A model with unknown heads gets the smallest pool: the engine
     refuses it with a sentence."""
     parameter = next(model.parameters())
@@ -68,7 +68,7 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     size = max(1, shape.slot_bytes(parameter.dtype))
     recorded = parameter.device.type == "cuda" and supports(model.config, parameter.device)
     beside = recorded_bytes(model.config) if recorded else 0
-    return kv_slots(asked, full_request, size, parameter.device, share, fixed, beside)
+    return kv_slots(asked, full_request, size, parameter.device, share, beside)
 
 
 def _loaded(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -138,50 +138,44 @@ def use_openmp_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def build_target(
-    name: str,
-    device: str,
-    dtype: str,
-    kv_tokens: int,
-    threads: int,
-    spare_cpus: Sequence[int] = (),
-    tokenizer_of: str = "",
-) -> tuple[Target, TokenizerCodec]:
-    """The verifier's model and its tokenizer, or that of another model. ``spare_cpus``: see
-    :meth:`Engine.use_spare_cpus`. Raises ModelError or ConfigError."""
-    torch.set_num_threads(threads)
-    where = resolve_device(device)
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a model is computed, in what type, and with how much."""
+
+    device: str = "cpu"
+    dtype: str = AUTO
+    kv_tokens: int = 0  # slots of its pool; 0: as many as fit
+    threads: int = 1
+    spare_cpus: Sequence[int] = ()  # of a target, see :meth:`Engine.use_spare_cpus`
+
+
+def build_target(name: str, place: Placement, tokenizer_of: str = "") -> tuple[Target, TokenizerCodec]:
+    """The verifier's model and its tokenizer, or that of another model. Raises ModelError or ConfigError."""
+    torch.set_num_threads(place.threads)
+    where = resolve_device(place.device)
     config = known_config(name)
     refuse_as_target(name, config)
-    kind, int8 = target_dtype(dtype, where, config)
+    kind, int8 = target_dtype(place.dtype, where, config)
     tokenizer = serving_tokenizer(tokenizer_of or name)
     model = _loaded(name, where, kind)
     info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
     rings = _rings(model, info.max_context)
-    slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH, rings=rings)
+    slots = _slots(place.kv_tokens, model, full_request(info.max_context), rings=rings)
     compiled = compiled_spec(model.config, where, kind) is not None
-    own = Threads.as_torchs(spare_cpus) if compiled else None
+    own = Threads.as_torchs(place.spare_cpus) if compiled else None
     engine = _engine(model, info, slots, _How(True, int8, own, rings))
     engine.info = replace(info, reading=engine.reading())
     how = {
         "engine": type(engine).__name__,
         "config": spec_of(config) or config.to_json_string(),
         "slots": told_slots(slots),
-        "threads": threads,
+        "threads": place.threads,
     }
     agreement = kept(Agreement, info, lambda: self_check(engine), **how)
     return Target(engine, agreement=agreement), TokenizerCodec(tokenizer)
 
 
-def build_draft(
-    name: str,
-    device: str,
-    dtype: str,
-    kv_tokens: int,
-    threads: int,
-    like: ModelInfo | None = None,
-    beside: Target | None = None,
-) -> Draft:
+def build_draft(name: str, place: Placement, like: ModelInfo | None = None, beside: Target | None = None) -> Draft:
     """The drafter's model. Raises ModelError or ConfigError.
 
     ``like``: a draft model of which these are other weights. Its tokenizer is not read again, since that takes as long
@@ -193,17 +187,17 @@ def build_draft(
             f"{name} is a head ({head}), which reads its target's states: name it to the verifier, by `duoactor up "
             "--draft` or `duoactor verifier --inline-draft`, or give a drafter its target, by --target"
         )
-    torch.set_num_threads(threads)
-    where = resolve_device(device)
-    kind, int8 = draft_dtype(dtype, where, known_config(name))
+    torch.set_num_threads(place.threads)
+    where = resolve_device(place.device)
+    kind, int8 = draft_dtype(place.dtype, where, known_config(name))
     model = _loaded(name, where, kind)
     if like is None:
         info = describe(name, model, serving_tokenizer(name), where, _named(kind, int8))
     else:
         info = replace(like, vocab_size=vocab_size(model), max_context=max_context(model))
-    slots = _slots(kv_tokens if beside is None else 0, model, Draft.full_request(info.max_context), DRAFT_SHARE)
-    if beside is not None and kv_tokens:
-        slots = min(slots, kv_tokens)
+    slots = _slots(place.kv_tokens if beside is None else 0, model, Draft.full_request(info.max_context), DRAFT_SHARE)
+    if beside is not None and place.kv_tokens:
+        slots = min(slots, place.kv_tokens)
     other = None if beside is None else beside.engine
     shared = other.threads if isinstance(other, CompiledEngine) else None
     return draft_on(_engine(model, info, slots, _How(False, int8, shared)))

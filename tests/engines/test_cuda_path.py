@@ -166,7 +166,7 @@ def test_weights_that_do_not_fit_the_gpu_are_an_error_that_names_the_other_way_r
     monkeypatch.setattr(build, "load_for_engine", too_large)
     monkeypatch.setattr(build, "resolve_device", torch.device)
     with pytest.raises(ModelError, match=r"do not fit the memory of cuda: .*--device cpu --draft-device cuda"):
-        build.build_draft(str(resolve_model("bundled", "draft")), "cuda", "auto", 0, 1)
+        build.build_draft(str(resolve_model("bundled", "draft")), build.Placement("cuda"))
 
 
 def test_the_fake_cuda_device_is_torchs_fake_tensor_mode(fake_cuda):  # noqa: F811

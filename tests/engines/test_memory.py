@@ -36,7 +36,7 @@ def host(root: Path, available_kib: int, **files: str) -> Path:
 
 def test_a_small_model_gets_room_for_as_many_requests_as_a_round_holds(free):
     free(20 * GIB)
-    assert kv_slots(0, 2560, 24 << 10, CPU, fixed=64) == MAX_REQUESTS * 2560 + 64
+    assert kv_slots(0, 2560, 24 << 10, CPU) == MAX_REQUESTS * 2560 + 64
 
 
 def test_a_target_of_131072_positions_takes_half_of_a_24_gib_host_and_no_more(free):

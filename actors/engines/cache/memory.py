@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from actors.engines.flat_batch import SPAN
 from protocols.errors import ConfigError, ModelError
 
 MAX_REQUESTS = 32  # requests of full length that a pool is made for by default
@@ -28,14 +29,13 @@ def kv_slots(
     slot_bytes: int,
     device: torch.device,
     share: float = 1.0,
-    fixed: int = 0,
     beside: int = 0,
 ) -> int:
     """The number of slots of a pool: ``asked``, or if that is 0, room for up to ``MAX_REQUESTS`` requests.
 
     ``full_request``: slots of a request that fills the context. ``slot_bytes``: bytes of a slot. ``share``: of the
-    memory meant for KV pools. ``fixed``: slots that no request gets. ``beside``: bytes that the model's rounds will
-    take. Raises ConfigError or ModelError if they do not fit.
+    memory meant for KV pools. ``beside``: bytes that the model's rounds will take. Raises ConfigError or ModelError if
+    they do not fit.
     """
     free = max(0, available_bytes(device) - beside)
     if asked:
@@ -52,7 +52,7 @@ def kv_slots(
             f"{gigabytes(free)} are free on {device} once the model is loaded, which is too little for its KV cache "
             f"({gigabytes(slot_bytes * MIN_TOKENS)} for {MIN_TOKENS:,} tokens); choose a smaller model or another dtype"
         )
-    return min(fitting, MAX_REQUESTS * full_request + fixed)
+    return min(fitting, MAX_REQUESTS * full_request + SPAN)  # which no request gets
 
 
 def state_room(state_bytes: int, device: torch.device) -> int:
