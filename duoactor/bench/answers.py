@@ -25,14 +25,11 @@ class TimedAnswer:
     ttft_ms: float
     total_ms: float
     stats: RequestStats | None = None  # None: not ours
+    chunks: tuple[tuple[float, int], ...] = ()  # when each chunk came, and its tokens
 
     @property
     def digest(self) -> str:
-        return digest(self.token_ids)
-
-
-def digest(token_ids: Sequence[int]) -> str:
-    return hashlib.sha256(repr(tuple(token_ids)).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr(self.token_ids).encode()).hexdigest()[:16]
 
 
 class Answers(Protocol):
@@ -79,15 +76,15 @@ class Ours:
     async def _read(self, stream: AsyncStream) -> TimedAnswer:
         pieces: list[str] = []
         ids: list[int] = []
-        first, stats = 0.0, RequestStats()
-        started = time.perf_counter()
+        chunks: list[tuple[float, int]] = []
+        stats, started = RequestStats(), time.perf_counter()
         async for piece in stream:
-            if not ids and piece.token_ids:
-                first = time.perf_counter()
+            if piece.token_ids:
+                chunks.append((1000 * (time.perf_counter() - started), len(piece.token_ids)))
             pieces.append(piece.text)
             ids += piece.token_ids
             self.show(piece)
             stats = piece.stats or stats
-        ended = time.perf_counter()
-        first_ms, total_ms = 1000 * ((first or ended) - started), 1000 * (ended - started)
-        return TimedAnswer("".join(pieces), tuple(ids), first_ms, total_ms, stats)
+        total_ms = 1000 * (time.perf_counter() - started)
+        first_ms = chunks[0][0] if chunks else total_ms
+        return TimedAnswer("".join(pieces), tuple(ids), first_ms, total_ms, stats, tuple(chunks))

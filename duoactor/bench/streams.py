@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from duoactor.bench.answers import Ours, digest
+from duoactor.bench.answers import Ours, TimedAnswer
 from duoactor.bench.methods import VANILLA, Row, row_named
 from duoactor.bench.results import Results, StreamsRun
 from duoactor.bench.suites import Prompt, by_turns
@@ -29,26 +31,16 @@ def choose_streams(numbers: str) -> list[int]:
     return sorted({int(number) for number in asked})
 
 
-@dataclass(slots=True)
-class StreamTimes:
-    """One answer's chunks, in ms from the start of the run."""
+class Sent(NamedTuple):
+    """A request to ``prompt``, and its answer; None: it failed. Times in ms from the start of the run."""
 
     prompt: str
-    sent: float
-    times: list[float] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    failed: bool = False
+    at: float
+    answer: TimedAnswer | None
 
-    async def read(self, ours: Ours, row: Row, text: str, sampling: Sampling, clock: Callable[[], float]) -> None:
-        try:
-            async for chunk in ours.stream(row, (ChatTurn("user", text),), sampling):
-                if chunk.token_ids:
-                    self.times.append(clock())
-                    self.tokens.append(len(chunk.token_ids))
-                    self.ids += chunk.token_ids
-        except RequestError:
-            self.failed = True
+    @property
+    def chunks(self) -> list[tuple[float, int]]:
+        return [(self.at + ms, tokens) for ms, tokens in self.answer.chunks] if self.answer is not None else []
 
 
 async def run_streams(
@@ -57,39 +49,39 @@ async def run_streams(
     """Every prompt at least once, and ``PER_STREAM`` requests a stream."""
     ordered = by_turns(prompts)
     waiting = itertools.islice(itertools.cycle(ordered), max(len(ordered), PER_STREAM * streams))
-    answers: list[StreamTimes] = []
+    requests: list[Sent] = []
     began = time.perf_counter()
-
-    def clock() -> float:
-        return round(1000 * (time.perf_counter() - began), 2)
 
     async def stream() -> None:
         for prompt in waiting:
-            answer = StreamTimes(prompt.id, clock())
-            answers.append(answer)
-            await answer.read(ours, row, prompt.turns[0], sampling, clock)
+            at, answer = 1000 * (time.perf_counter() - began), None
+            with contextlib.suppress(RequestError):
+                answer = await ours.answer(row, (ChatTurn("user", prompt.turns[0]),), sampling)
+            requests.append(Sent(prompt.id, at, answer))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(streams):
             group.create_task(stream())
-    good = [one for one in answers if one.times and not one.failed]
+    good = [(one.prompt, one.answer) for one in requests if one.answer is not None and one.answer.chunks]
+    pauses = (b - a for _, answer in good for (a, _), (b, _) in itertools.pairwise(answer.chunks))
     return StreamsRun(
         method=row.name,
         streams=streams,
         repeat=repeat,
-        tokens_per_second=throughput(answers),
-        first_ms=tuple(one.times[0] - one.sent for one in good),
-        pauses_ms=tuple(b - a for one in good for a, b in itertools.pairwise(one.times)),
-        digests={one.prompt: digest(one.ids) for one in good},
-        failed=len(answers) - len(good),
+        tokens_per_second=throughput(requests),
+        first_ms=tuple(round(answer.ttft_ms, 2) for _, answer in good),
+        pauses_ms=tuple(round(pause, 2) for pause in pauses),
+        digests={prompt: answer.digest for prompt, answer in good},
+        failed=len(requests) - len(good),
     )
 
 
-def throughput(answers: Sequence[StreamTimes]) -> float:
+def throughput(requests: Sequence[Sent]) -> float:
     """Tokens per second of all streams, until the first of them finds no request left."""
-    last = max((one.sent for one in answers), default=0.0)
-    until = min((one.times[-1] for one in answers if one.times and one.times[-1] > last), default=0.0)
-    tokens = sum(n for one in answers for at, n in zip(one.times, one.tokens, strict=True) if at <= until)
+    last = max((one.at for one in requests), default=0.0)
+    ends = (chunks[-1][0] for one in requests if (chunks := one.chunks))
+    until = min((end for end in ends if end > last), default=0.0)
+    tokens = sum(count for one in requests for at, count in one.chunks if at <= until)
     return 1000 * tokens / until if until else 0.0
 
 

@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
+from duoactor.bench.answers import TimedAnswer
 from duoactor.bench.methods import BY_NAME
 from duoactor.bench.report import markdown, verdict
 from duoactor.bench.results import StreamsRun
-from duoactor.bench.streams import StreamTimes, choose_streams, run_streams, summarize_streams, throughput
+from duoactor.bench.streams import Sent, choose_streams, run_streams, summarize_streams, throughput
 from duoactor.bench.suites import Prompt
 from protocols.errors import ConfigError, RequestError
-from protocols.messages import ChatTurn, Chunk, FailureCode, Sampling
+from protocols.messages import ChatTurn, FailureCode, Sampling
 from tests.bench.benchkit import results
 
 PROMPTS = [Prompt(str(n), "qa", (f"q{n}",)) for n in range(4)]
@@ -22,7 +23,7 @@ class FakeOurs:
     def __init__(self, broken=""):
         self.broken, self.open, self.most, self.asked = broken, 0, 0, []
 
-    async def stream(self, row, turns: tuple[ChatTurn, ...], sampling):
+    async def answer(self, row, turns: tuple[ChatTurn, ...], sampling):
         self.asked.append(turns[0].content)
         self.open += 1
         self.most = max(self.most, self.open)
@@ -30,9 +31,7 @@ class FakeOurs:
             await asyncio.sleep(0)
             if turns[0].content == self.broken:
                 raise RequestError(FailureCode.CONTEXT_LENGTH, "too long")
-            for offset in (0, 2):
-                await asyncio.sleep(0)
-                yield Chunk("r", offset, (1, 2), ("a", "b"), (False, True))
+            return TimedAnswer("abab", (1, 2, 1, 2), 10.0, 20.0, None, ((10.0, 2), (20.0, 2)))
         finally:
             self.open -= 1
 
@@ -52,11 +51,15 @@ async def test_so_many_streams_are_at_work_and_every_prompt_is_asked():
     assert len(made.first_ms) == len(made.pauses_ms) == 5 and made.tokens_per_second > 0
 
 
+def answered(first: float, last: float) -> TimedAnswer:
+    return TimedAnswer("", (), first, last, None, ((first, 1), (last, 9)))
+
+
 def test_throughput_ends_when_the_first_stream_finds_no_request_left():
     answers = [
-        StreamTimes("a", 0.0, [100.0, 200.0], [1, 9], [1] * 10),
-        StreamTimes("b", 0.0, [100.0, 1000.0], [1, 9], [1] * 10),
-        StreamTimes("c", 200.0, [300.0, 400.0], [1, 9], [1] * 10),
+        Sent("a", 0.0, answered(100.0, 200.0)),
+        Sent("b", 0.0, answered(100.0, 1000.0)),
+        Sent("c", 200.0, answered(100.0, 200.0)),
     ]
     assert throughput(answers) == pytest.approx(1000 * (10 + 1 + 10) / 400)
     assert throughput([]) == 0.0
