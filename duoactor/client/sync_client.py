@@ -55,7 +55,7 @@ class Client:
         """``address``: as for ``AsyncClient``."""
         self._client = AsyncClient(address, **options)
         self._runner = Runner()
-        self._finalizer = weakref.finalize(self, _close, self._runner, self._client)
+        self._finalizer = weakref.finalize(self, self._runner.close, self._client.aclose)
 
     @property
     def address(self) -> str:
@@ -216,7 +216,3 @@ class Runner:
         self._ending.set_result(last)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-
-def _close(runner: Runner, client: AsyncClient) -> None:
-    runner.close(client.aclose)
