@@ -21,7 +21,6 @@ PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
 LEAST, SUREST = 1e-9, 0.99  # chances: nothing is impossible or certain
 BRANCHES = 4  # candidates of a leaf that join a tree: 2 to 8 are within 2%, 1 loses 4-5% (docs/experiments/policy.md)
 MIN_CHANCE = 0.01  # of a candidate beside the likeliest: of a hundred such rows one would be accepted
-DOUBT = 0.03  # of what one text was seen to do, that a round without drafts takes back
 USUAL = 0.6  # prior chance that a draft's first choice is right, for drafts that are of use at all
 USUAL_STRENGTH, USUAL_MEMORY = 32.0, 2000.0  # tokens that this prior counts for, and that are remembered
 
@@ -128,10 +127,6 @@ class TextCalibration:
     def agreement(self) -> float:
         """The share of this text's tokens that are the draft's first choice."""
         return self.bias.chance(log_odds(self.shared.agreement.mean))
-
-    def rest(self) -> None:
-        """A round had no drafts: slowly, the text is taken to be like others again."""
-        self.bias.shift *= 1.0 - DOUBT
 
     def probability(self, rank: int, probability: float) -> float:
         """See :class:`Chances`."""

@@ -12,16 +12,14 @@ from dataclasses import dataclass, field
 
 from actors.calibration import USUAL
 from actors.cost import Curve
-from actors.estimate import Estimate
+from actors.estimate import STALL, Estimate
 from actors.methods import WaitRule
 from actors.tree.tree import OWN, Node, TokenTree
 from actors.tree.window import Cost
 
 MAX_WAITED_FOR = 8  # draft tokens in a row
-MAX_LATE = 3  # waits in a row without a draft; then no round waits for the drafter until a draft comes
 WORTH = 1.1  # a wait must gain this much, because a processor that has idled is slower afterwards
 DEFAULT_US = 600.0  # of a message there and back, before it is measured (0.3 to 1 ms on an idle core)
-LATE_US = 5000.0  # that a drafting phase may take beyond twice its expected time
 
 
 @dataclass(slots=True)
@@ -93,7 +91,7 @@ class Wait:
         self.covered = True  # the whole last window was accepted
         self.agreement = Estimate(USUAL, weight=4)  # how often the drafter's likeliest token is the target's
         self._phase_over = False  # the drafter has sent all that it drafts in this phase
-        self._late = 0  # waits in a row without a draft
+        self._late = False  # the last wait was in vain: no round waits for the drafter until a draft comes
         self._pace: DrafterPace | None = None  # that this wait's length is a measurement of
 
     def cancel(self) -> None:
@@ -103,10 +101,10 @@ class Wait:
     def decide(self, pace: DrafterPace, tree: TokenTree, going: Going) -> None:
         """Set ``until`` and ``drafts`` if the next round is to wait. Called once after each commit."""
         self.cancel()
-        if self._late >= MAX_LATE or going.longest_us == 0:
+        if self._late or going.longest_us == 0:
             return
         bound: float | None = None
-        phase_us = 2 * pace.time_to(going.gamma or self.max_window) + LATE_US  # a drafter that is later may be dead
+        phase_us = STALL * pace.time_to(going.gamma or self.max_window)  # a drafter that is later may be dead
         match self.rule:
             case "phase":
                 bound = phase_us
@@ -134,7 +132,7 @@ class Wait:
         if not arrived and now_us < self.until:
             return False
         waited = now_us - self.since
-        self._late += not arrived
+        self._late = not arrived
         if self._pace is not None:
             drafts = self.drafts if self.drafts is not None else len(tree.chain(self.max_window))
             self._pace.waited(waited if arrived else 1.5 * waited, drafts)
@@ -164,7 +162,7 @@ class Wait:
 
     def arrived(self) -> None:
         """Drafts have arrived that are not outdated: the drafter is alive."""
-        self._late = 0
+        self._late = False
 
     def observe(self, best: Node | None, token: int) -> None:
         """``best``: the drafter's likeliest next token (None: it had none), where ``token`` was committed."""

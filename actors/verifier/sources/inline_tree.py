@@ -147,8 +147,6 @@ class InlineTree:
 
     def _learn(self, root: Node, tokens: Sequence[int]) -> None:
         """Calibrate by what the target chose behind each expanded node of the committed path."""
-        if root not in self._expansions:
-            self.calibration.rest()
         node: Node | None = root
         for depth, token in enumerate(tokens):
             if node is None or (expansion := self._expansions.get(node)) is None or not expansion.tokens:

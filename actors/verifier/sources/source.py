@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from actors.models import DEFAULT_NODES
 from actors.tree.window import Cost
 from actors.verifier.rounds import Committed
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 # A bit for each source, in :attr:`Node.sources`.
 TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE, HEAD = (1 << bit for bit in range(8))
-SOME = (1, 4, 8, 16)  # rows
 SLICE = 256  # tokens of a text that a source reads at once, because others decode
 
 
@@ -42,7 +42,7 @@ class Allowance:
     @property
     def least(self) -> float:
         """Tokens that the time for a row would bring otherwise, where rows cost least."""
-        return self.rate * min(self.rows(count) / count for count in SOME)
+        return self.rate * min(self.rows(1), self.rows(DEFAULT_NODES) / DEFAULT_NODES)
 
 
 class Source:
