@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from actors.estimate import Estimate
+from actors.tree.tree import Node
 
 BINS = 12  # of each rank
 LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
@@ -138,3 +139,18 @@ class TextCalibration:
         if probabilities:
             self.bias.observe(log_odds(self.shared.probability(0, probabilities[0])), hit == 0)
         self.shared.observe(probabilities, hit)
+
+    def learn(self, root: Node, tokens: Sequence[int]) -> list[int]:
+        """Learn from the target's choice behind each expanded node of the committed path, which begins at ``root``.
+        Returns the ranks of these choices among the candidates, from 1; 0: none of them."""
+        ranks = list[int]()
+        node: Node | None = root
+        for token in tokens:
+            if node is None:
+                break
+            if (known := node.expansion) is not None and known.tokens:
+                hit = known.tokens.index(token) if token in known.tokens else -1
+                self.observe(known.probs, hit)
+                ranks.append(hit + 1)
+            node = node.children.get(token)
+        return ranks

@@ -83,7 +83,6 @@ class Lease:
         self.plan = opened.plan
         self.calibration = TextCalibration(calibration)
         self.tree = TokenTree(len(self.committed), self.committed[-1])
-        self._expansions: dict[int, Expansion] = {}  # by id(node), of every expanded node: to learn from a verdict
         self._grow()
         self.missing = 0  # committed tokens before the last that the model has not computed
         self.prefilling = False  # these are computed chunk by chunk, before the tree grows
@@ -135,30 +134,14 @@ class Lease:
         tokens = verdict.tokens[have - verdict.base_len :]
         if not tokens:
             return None
-        self._learn(tokens)
-        root = self.tree.root
+        self.unsent.ranks += self.calibration.learn(self.tree.root, tokens)
         advance = self.tree.advance(tokens)
         self.committed.extend(tokens)
         slots = [node.slot if node is not None and node.expanded else NO_SLOT for node in advance.nodes]
-        for node in (root, *advance.dead, *(n for n in advance.nodes if n is not None and n is not self.tree.root)):
-            self._expansions.pop(id(node), None)
         self.growth.begin(self.tree, self.plan)
         self.unsent.verdict(verdict, now_us, margin_us)
         self.unsent.nodes = any(not n.sent for n in self.tree.nodes())
         return Commit(tokens, slots, [n.slot for n in advance.dead if n.slot >= 0])
-
-    def _learn(self, tokens: Sequence[int]) -> None:
-        """Calibrate by the target's choice behind each expanded node of the committed path, and note its rank."""
-        node: Node | None = self.tree.root
-        for token in tokens:
-            if node is None:
-                return
-            expansion = self._expansions.get(id(node))
-            if expansion is not None:
-                hit = expansion.tokens.index(token) if token in expansion.tokens else -1
-                self.calibration.observe(expansion.probs, hit)
-                self.unsent.ranks.append(hit + 1)
-            node = node.children.get(token)
 
     def mirrored(self, missing: int, chunk: int) -> None:
         """The model has yet to compute ``missing`` committed tokens before the last one. More than ``chunk`` of them
@@ -179,7 +162,7 @@ class Lease:
         if nodes and (not root.expanded or root in nodes):  # even if the growth goes on below a surviving node
             return [root]
         nodes = [n for n in nodes if n.parent is not None and n.parent.expanded]
-        return nodes[: self.limits.scratch + 1 - len(self._expansions)]  # the root takes no slot
+        return nodes[: self.limits.scratch - sum(n.expanded for n in self.tree.nodes())]
 
     def leaf(self, node: Node) -> Leaf:
         """``node`` as the draft model is asked to expand it."""
@@ -190,9 +173,7 @@ class Lease:
         node.slot = expansion.slot
         if node is self.tree.root:
             self.missing = 0
-        node.expanded = True
-        expansion = expansion.within(self.limits.vocab_size or MAX_INT)
-        self._expansions[id(node)] = expansion
+        node.expansion = expansion = expansion.within(self.limits.vocab_size or MAX_INT)
         before = self.tree.size
         self.growth.expanded(node, expansion)
         self.unsent.nodes |= self.tree.size > before

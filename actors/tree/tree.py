@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from actors.tree.accept import ROOT as ROOT
 
@@ -30,7 +31,7 @@ class Node:
 
     # fmt: off
     __slots__ = (
-        "children", "expanded", "fits", "logprob", "parent", "position", "rank", "sent", "slot", "sources", "token",
+        "children", "expansion", "fits", "logprob", "parent", "position", "rank", "sent", "slot", "sources", "token",
         "total",
     )
     # fmt: on
@@ -45,9 +46,14 @@ class Node:
         self.sources = 0  # verifier: who has named it, a bit for each
         self.children: dict[int, Node] = {}  # by token
         self.slot = NO_SLOT  # draft model: scratch slot of its K/V, once expanded
-        self.expanded = False  # draft model: its candidates are known
+        self.expansion: Any = None  # draft model: its candidates, see :class:`actors.models.Expansion`; None: not known
         self.sent = False  # drafter: the verifier has been sent it
         self.fits = False  # verifier: the grammar allows it, and the tokens that must follow it are in the tree
+
+    @property
+    def expanded(self) -> bool:
+        """Whether a draft model's candidates behind it are known."""
+        return self.expansion is not None
 
     def best_child(self, counts: Callable[[Node], bool] | None = None) -> Node | None:
         """The likeliest child with ``counts`` true."""

@@ -18,6 +18,7 @@ from actors.tree.tree import OWN, Node, TokenTree
 from actors.tree.window import Cost
 
 MAX_WAITED_FOR = 8  # draft tokens in a row
+MAX_LATE = 3  # waits in a row without a draft; then no round waits for the drafter until a draft comes
 WORTH = 1.1  # a wait must gain this much, because a processor that has idled is slower afterwards
 DEFAULT_US = 600.0  # of a message there and back, before it is measured (0.3 to 1 ms on an idle core)
 
@@ -91,7 +92,7 @@ class Wait:
         self.covered = True  # the whole last window was accepted
         self.agreement = Estimate(USUAL, weight=4)  # how often the drafter's likeliest token is the target's
         self._phase_over = False  # the drafter has sent all that it drafts in this phase
-        self._late = False  # the last wait was in vain: no round waits for the drafter until a draft comes
+        self._late = 0  # waits in a row without a draft
         self._pace: DrafterPace | None = None  # that this wait's length is a measurement of
 
     def cancel(self) -> None:
@@ -101,7 +102,7 @@ class Wait:
     def decide(self, pace: DrafterPace, tree: TokenTree, going: Going) -> None:
         """Set ``until`` and ``drafts`` if the next round is to wait. Called once after each commit."""
         self.cancel()
-        if self._late or going.longest_us == 0:
+        if self._late >= MAX_LATE or going.longest_us == 0:
             return
         bound: float | None = None
         phase_us = STALL * pace.time_to(going.gamma or self.max_window)  # a drafter that is later may be dead
@@ -132,7 +133,7 @@ class Wait:
         if not arrived and now_us < self.until:
             return False
         waited = now_us - self.since
-        self._late = not arrived
+        self._late += not arrived
         if self._pace is not None:
             drafts = self.drafts if self.drafts is not None else len(tree.chain(self.max_window))
             self._pace.waited(waited if arrived else 1.5 * waited, drafts)
@@ -162,7 +163,7 @@ class Wait:
 
     def arrived(self) -> None:
         """Drafts have arrived that are not outdated: the drafter is alive."""
-        self._late = False
+        self._late = 0
 
     def observe(self, best: Node | None, token: int) -> None:
         """``best``: the drafter's likeliest next token (None: it had none), where ``token`` was committed."""

@@ -16,7 +16,7 @@ def lease() -> Lease:
 
 def step(one: Lease) -> None:
     for node in one.wanted(1):
-        slot = -1 if node is one.tree.root else len(one._expansions)
+        slot = -1 if node is one.tree.root else sum(n.expanded for n in one.tree.nodes())
         one.expanded(node, Expansion(slot, (10 * node.position, 10 * node.position + 1), (0.8, 0.1)))
 
 

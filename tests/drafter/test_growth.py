@@ -19,9 +19,9 @@ def run(growth, tree: TokenTree, candidates, width: int = 8) -> list[list[int]]:
     while leaves := growth.wanted(width):
         log.append([leaf.token for leaf in leaves])
         for leaf in leaves:
-            leaf.expanded, leaf.slot = True, slot
+            leaf.slot, leaf.expansion = slot, candidates(leaf)
             slot += 1
-            growth.expanded(leaf, candidates(leaf))
+            growth.expanded(leaf, leaf.expansion)
     return log
 
 

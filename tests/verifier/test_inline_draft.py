@@ -207,8 +207,9 @@ def test_a_step_that_costs_more_than_it_brings_is_not_made():
     model = Counting(skill=0.9)
     dear = inline(model, takes_us=5000.0, step_us={1: 5000.0})
     chunks = run(one_stream(Cluster(forward_s=FORWARD_S, inline=dear, language=model.language)))
-    assert chunks[-1].stats.rounds == LONG.max_tokens - 1
-    assert model.steps <= 1
+    stats = chunks[-1].stats
+    assert stats.rounds == LONG.max_tokens - 1 - stats.accepted_tokens  # a retrieved token may be right
+    assert stats.accepted_tokens < 3 and model.steps <= 1
 
 
 @pytest.mark.parametrize(("answer", "reads"), [(400, True), (8, False)])

@@ -62,11 +62,10 @@ class HeadTree(InlineTree):
         self._learn(root, tokens)
         self._untold += tokens
         slots, self._slots = [*self._slots], set()
-        self._expansions.clear()
         self._release(slots)
         new = self.tree.root
         for node in new.subtree():
-            node.expanded, node.slot = False, NO_SLOT
+            node.expansion, node.slot = None, NO_SLOT
         for child in [child for child in new.children.values() if child.sources == self.bit]:
             self.tree.drop(child)
 

@@ -39,7 +39,6 @@ class InlineTree:
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
         self.depths: Sequence[Estimate] = ()  # the agreement of all texts at a round's first token, second ...
         self.lost = False  # the model cannot mirror the text any more
-        self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
         self._slots: set[int] = set()  # scratch slots that are in use
         self._leaves: dict[Node, float] = {}  # accepted tokens to expect of the nodes that may be expanded next
         self._least = 0.0
@@ -93,10 +92,10 @@ class InlineTree:
         beyond it are no candidates."""
         reached = self._chance(node)
         least = max(MIN_CHANCE, self._least) / max(reached, MIN_CHANCE)  # of a child, but for the likeliest
-        node.expanded, node.slot = True, expansion.slot
+        node.slot = expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)
-        self._expansions[node] = known = expansion.within(vocab_size)
+        node.expansion = known = expansion.within(vocab_size)
         for rank, token, logprob in candidates(self.calibration, known.tokens, known.probs, least):
             self.tree.add(node, token, logprob, rank, self.bit)
             self.chances.append(reached * math.exp(logprob))
@@ -107,7 +106,7 @@ class InlineTree:
         """The draft model stops drafting for the request. Its nodes stay in the tree as if they had been retrieved, for
         another model may expand them."""
         for node in self.tree.root.subtree():
-            node.expanded, node.slot = False, NO_SLOT
+            node.expansion, node.slot = None, NO_SLOT
 
     def committed(self, root: Node, held: Sequence[Node | None], tokens: Sequence[int]) -> None:
         """``tokens`` were committed behind ``root``, of which the tree ``held`` some: in the mirror, too, if any of
@@ -116,14 +115,12 @@ class InlineTree:
         A mirror without expanded nodes is told later, in :meth:`catch_up`."""
         self._learn(root, tokens)
         if not self._slots:
-            self._expansions.clear()
             self._untold += tokens
             return
         slots = [node.slot if node is not None else NO_SLOT for node in held]
         alive = {node.slot for node in self.tree.nodes()}
         dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
         self._slots &= alive
-        self._expansions = {node: known for node, known in self._expansions.items() if node.slot in self._slots}
         self._commit(tokens, slots, dead)
 
     def _release(self, slots: Sequence[int]) -> None:
@@ -146,13 +143,5 @@ class InlineTree:
             self.lost = True
 
     def _learn(self, root: Node, tokens: Sequence[int]) -> None:
-        """Calibrate by what the target chose behind each expanded node of the committed path."""
-        node: Node | None = root
-        for depth, token in enumerate(tokens):
-            if node is None or (expansion := self._expansions.get(node)) is None or not expansion.tokens:
-                return
-            hit = expansion.tokens.index(token) if token in expansion.tokens else -1
-            if depth < len(self.depths):
-                self.depths[depth].add(float(hit == 0))
-            self.calibration.observe(expansion.probs, hit)
-            node = node.children.get(token)
+        for agreement, rank in zip(self.depths, self.calibration.learn(root, tokens), strict=False):
+            agreement.add(float(rank == 1))
