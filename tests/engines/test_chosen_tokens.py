@@ -7,7 +7,8 @@ from numba import njit
 
 import actors.engines.sampling.sampler as sampler
 from actors.engines.decoder.cpu.noise_tiles import consecutive, gumbel_tile, noise_limit_tile
-from actors.engines.decoder.cpu.simd import LANES, store
+from actors.engines.decoder.cpu.records import LANES
+from actors.engines.decoder.cpu.simd import store
 from actors.engines.sampling.sampler import Rows, SamplerState, sample
 from protocols.messages import Sampling
 from tests.world.pairs import every_pair

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from actors.engines.decoder.cpu.pool_attention import shared_slots
-from actors.engines.decoder.cpu.simd import LANES
+from actors.engines.decoder.cpu.records import LANES
 from tests.world.pairs import every_pair
 
 SLOTS, LENGTHS = 400, 144
@@ -34,7 +34,7 @@ class Attention:
         sees = np.array([[*row, *[row[-1]] * (room - len(row))] for row in lists])
         shares, out = np.empty_like(counts), np.empty((len(lists), self.heads * self.group * self.width), np.float32)
         for first, end in zip([0, *ends], ends, strict=False):
-            shared_slots(sees.reshape(-1), room, counts, first, end, shares)
+            shared_slots.py_func(sees.reshape(-1), room, counts, first, end, shares)
         team, job = Team(helpers), np.zeros(1, JOB)
         own_scores = len(lists) * self.group * (room + 2 * self.width) + LANES * self.width
         scores = np.empty((team.size, own_scores), np.float32)
@@ -119,5 +119,5 @@ def test_a_team_attends_with_the_bits_of_one_thread(half):
 def test_rows_of_a_request_share_slots_up_to_the_first_that_differs():
     slots = np.array([[4, 5, 6, 6], [4, 5, 9, 9], [4, 5, 9, 7], [1, 5, 9, 7]])
     counts, shares = np.array([3, 3, 4, 4]), np.zeros(4, np.int64)
-    shared_slots(slots.reshape(-1), 4, counts, 0, 4, shares)
+    shared_slots.py_func(slots.reshape(-1), 4, counts, 0, 4, shares)
     assert shares.tolist() == [2, 3, 0, 4]

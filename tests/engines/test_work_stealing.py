@@ -10,10 +10,21 @@ import pytest
 
 pytest.importorskip("numba")
 
+from numba import njit
+
 from actors.engines.decoder.cpu import work_stealing
-from actors.engines.decoder.cpu.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
+from actors.engines.decoder.cpu.work_stealing import APART
 
 TODO = 8
+
+
+def called(function):
+    """What compiled code calls, for Python."""
+    return njit(error_model="numpy")(function.py_func)
+
+
+assign, begin_of, has_work = map(called, (work_stealing.assign, work_stealing.begin_of, work_stealing.has_work))
+pop, steal_half = called(work_stealing.pop), called(work_stealing.steal_half)
 
 
 def ranges(pieces, threads):
@@ -188,6 +199,8 @@ def test_in_whatever_order_threads_look_and_write_every_piece_of_every_job_is_ta
     turns = Turns(chance)
     for name in ("read", "write", "compare_exchange"):
         monkeypatch.setattr(work_stealing, name, getattr(turns, name))
+    for name in ("_parted", "begin_of"):
+        monkeypatch.setattr(work_stealing, name, getattr(work_stealing, name).py_func)
     done = TODO - 1
 
     def take(me):  # as the team does

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from actors.engines.decoder.cpu.compiler import compiled_kernels, fits
+from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.records import LANES
 from actors.engines.decoder.families import Undescribed, describe
 from actors.engines.decoder.spec import (
     SILU,
@@ -81,7 +82,7 @@ def _compiles(spec: DecoderSpec) -> bool:
     sizes |= set() if spec.inputs is None else {spec.inputs.width}
     for mixer in spec.recurrent:
         sizes |= {mixer.keys, mixer.values, mixer.normed}
-    return fits(kernels.LANES, spec.hidden, *spec.inner, *sizes)
+    return not any(size % LANES for size in (spec.hidden, *spec.inner, *sizes))
 
 
 def multiplies_bfloat16(config: Any) -> bool:

@@ -94,24 +94,31 @@ class InputWeights:
 
 
 @dataclass(slots=True)
+class LayerNorms:
+    """See :class:`actors.engines.decoder.spec.Norms`."""
+
+    attention: Affine | None
+    mlp: Affine | None
+    behind_attention: Affine | None
+    behind_mlp: Affine | None
+
+
+@dataclass(slots=True)
 class LayerWeights:
-    """Norms that a layer has not are None; of an MLP of experts ``up`` and ``down`` are the shared one's, or None.
+    """Of an MLP of experts ``up`` and ``down`` are the shared one's, or None.
     ``qkv``: of a recurrent layer the channels of its convolution (queries, keys and values), then the gate, then what
     heads have a number of; of LFM 2's factor, gate and factor."""
 
     spec: described.Layer
-    attention_norm: Affine | None
+    norms: LayerNorms
     qkv: Matrix
     head_norms: Tensor | None  # (heads that are normed, width): of queries, keys and values
     out: Matrix
-    mlp_norm: Affine | None
     up: Matrix | None  # gate and up side by side
     down: Matrix | None
     experts: ExpertWeights | None = None
     latent: LatentWeights | None = None
     recurrent: RecurrentWeights | None = None
-    behind_attention: Affine | None = None
-    behind_mlp: Affine | None = None
     sinks: Tensor | None = None
     beside: BesideWeights | None = None
     scale: float = 1.0
@@ -212,20 +219,18 @@ class Taken:
                 qkv, out, latent = self._latent(mixer, mixer.latent)
             head_norms = self._head_norms(mixer)
             sinks = self._floats(mixer.sinks)
+        own = (norms.attention, norms.mlp, norms.behind_attention, norms.behind_mlp)
         return LayerWeights(
             layer,
-            self.norm(norms.attention),
+            LayerNorms(*map(self.norm, own)),
             qkv,
             head_norms,
             out,
-            self.norm(norms.mlp),
             None if dense is None else self.matrix(dense.up),
             None if dense is None else self.matrix((dense.down,)),
             self._experts(mlp) if isinstance(mlp, described.Experts) else None,
             latent,
             recurrent,
-            self.norm(norms.behind_attention),
-            self.norm(norms.behind_mlp),
             sinks,
             self._beside(layer.beside),
             1.0 if layer.scale is None else float(self._source.take(layer.scale)),

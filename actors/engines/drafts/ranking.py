@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.records import CHOICE
 from actors.engines.engine import Choice
 from actors.engines.sampling.noise import gumbel
 from actors.engines.sampling.sampler import SamplerState, filtered, for_kernels
@@ -67,7 +68,7 @@ def _rank_compiled(
     layers take to compute the logits."""
     kernels = compiled_kernels()
     assert kernels is not None
-    table = np.array(choices_of(rows), dtype=kernels.CHOICE)
+    table = np.array(choices_of(rows), dtype=CHOICE)
     ids, probs = np.empty((len(rows), count), np.int64), np.empty((len(rows), count), np.float32)
     known = np.empty(0, np.int32) if tokens is None else tokens.astype(np.int32)
     kernels.rank_rows(table, logits, known, ids, probs)

@@ -152,8 +152,9 @@ class HeadLayer:
         later = mixer.cap or mixer.sinks or not normed or layer.parallel or layer.beside
         if later or not known or (isinstance(mlp, Experts) and (mlp.inside or mlp.norms)) or spec.norm.centred:
             raise ModelError("its layers are not computed: no head has been published of their kind")
-        self.before, self.inner = parts.norm(weights.attention_norm), parts.norm(weights.mlp_norm)
-        self._behind, self._last = parts.norm(weights.behind_attention), parts.norm(weights.behind_mlp)
+        self.before, self.inner = parts.norm(weights.norms.attention), parts.norm(weights.norms.mlp)
+        behind = (weights.norms.behind_attention, weights.norms.behind_mlp)
+        self._behind, self._last = map(parts.norm, behind)
         self._scale, self._eps = weights.scale, spec.norm.eps
         self._norms = None if weights.head_norms is None else parts.sent(weights.head_norms)
         self._divide(weights, parts)

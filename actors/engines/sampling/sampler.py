@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.records import CHOICE
 from actors.engines.engine import Choice, Picks
 from actors.engines.sampling.noise import gumbel, gumbel_of, keys
 from actors.engines.sampling.tally import Tally
@@ -227,7 +228,7 @@ def _choose_compiled(logits: Tensor, host: NDArray[np.float32], groups: Sequence
     assert kernels is not None
 
     def choose(host: NDArray[np.float32], groups: Sequence[Rows]) -> list[int]:
-        table = np.array(choices_of(groups), dtype=kernels.CHOICE)
+        table = np.array(choices_of(groups), dtype=CHOICE)
         tokens = np.empty(len(table), np.int64)
         kernels.choose_rows(table, host, tokens)
         return tokens.tolist()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.records import ESCAPE
 from actors.engines.weights.grouped import Blocks, Rounded
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.layers import Matrix
@@ -94,7 +95,7 @@ def _stored(weight: Tensor, kernels: ModuleType, twelve: bool, room: Room) -> _S
     panel = kernels.PANEL
     parts = split(weight) if weight.shape[1] % kernels.GROUP == 0 else None
     starts = np.array([*range(0, len(weight) - panel, panel), max(0, len(weight) - panel)])
-    escapes = None if parts is None else parts.escapes(panel, kernels.ESCAPE)
+    escapes = None if parts is None else parts.escapes(panel, ESCAPE)
     if parts is not None and twelve and kernels.HAS_TWELVE:
         return _Stored(parts.pack(starts, panel, room), len(starts), escapes)
     narrow = _narrowed(weight) if parts is None else torch.from_numpy(parts.whole.view(np.int16)).view(torch.bfloat16)

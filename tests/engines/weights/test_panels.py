@@ -24,7 +24,7 @@ def products():
     """All that panels need of the kernels; the rest takes as long again to compile."""
     from actors.engines.decoder.cpu import packing, team
 
-    made = {"PANEL": PANEL, "GROUP": GROUP, "HAS_TWELVE": HAS_TWELVE, "ESCAPE": team.ESCAPE}
+    made = {"PANEL": PANEL, "GROUP": GROUP, "HAS_TWELVE": HAS_TWELVE}
     made |= {"pack_halves": packing.pack_halves, "product": team.product, "block_product": team.block_product}
     return SimpleNamespace(**made)
 

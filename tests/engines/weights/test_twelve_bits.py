@@ -11,6 +11,7 @@ from actors.engines.decoder.cpu import laid_out
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.decoder.cpu.formats import HAS_TWELVE, PANEL, TABLE
+from actors.engines.decoder.cpu.records import ESCAPE
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights import panels, twelve_bits
 from actors.engines.weights.layers import Matrix
@@ -144,7 +145,7 @@ def test_a_machine_that_does_not_tell_its_cache_is_taken_for_one_of_32_mib(told,
 
 def test_a_matrix_of_zeros_has_no_escapes():
     parts = split(torch.zeros(8, 16))
-    assert parts is not None and parts.escapes(PANEL, compiled_kernels().ESCAPE) is None
+    assert parts is not None and parts.escapes(PANEL, ESCAPE) is None
 
 
 def test_exponents_from_the_largest_down_have_codes_and_the_next_is_an_escape():
@@ -159,7 +160,7 @@ def test_exponents_from_the_largest_down_have_codes_and_the_next_is_an_escape():
 def test_every_panel_has_the_escapes_of_its_outputs(outputs):
     weight = torch.ones(outputs, 800)
     weight[:, 7] = 2.0**-30
-    starts, escapes = split(weight).escapes(PANEL, compiled_kernels().ESCAPE, 4.0)
+    starts, escapes = split(weight).escapes(PANEL, ESCAPE, 4.0)
     last = max(0, outputs - PANEL)
     for panel, (begin, end) in enumerate(itertools.pairwise(starts)):
         first = min(panel * PANEL, last)

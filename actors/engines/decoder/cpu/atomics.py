@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import llvmlite.ir as ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.simd import address
 
 
@@ -59,7 +60,7 @@ def _pointer(typing, number):
     return types.voidptr(types.int64), generate
 
 
-@njit(error_model="numpy")
+@linked
 def array_at(number, count, kind):
     """The array of ``count`` elements at an address."""
     return carray(_pointer(number), (count,), kind)

@@ -12,7 +12,8 @@ import llvmlite.ir as ir
 from numba.core import cgutils, types
 
 from actors.engines.decoder.cpu.pairs import FEATURES, HALF_VECTOR, HALVES, rounded, summed
-from actors.engines.decoder.cpu.simd import LANES, VECTOR, WORDS, for_each, multiplied, picked, repeated, splatted
+from actors.engines.decoder.cpu.records import LANES
+from actors.engines.decoder.cpu.simd import VECTOR, WORDS, for_each, multiplied, picked, repeated, splatted
 
 _INT, _HALF, _WORD = ir.IntType(64), ir.IntType(16), ir.IntType(32)
 _EIGHT, _FOUR = ir.VectorType(_WORD, LANES // 2), ir.VectorType(ir.FloatType(), LANES // 4)

@@ -15,7 +15,8 @@ from numba.extending import intrinsic
 
 from actors.engines.decoder.cpu.attention_formats import ZERO, Scored, form_of, read, write
 from actors.engines.decoder.cpu.pairs import FEATURES
-from actors.engines.decoder.cpu.simd import LANES, LINE, VECTOR, Parts, address, asked, for_each, repeated, splatted
+from actors.engines.decoder.cpu.records import LANES
+from actors.engines.decoder.cpu.simd import LINE, VECTOR, Parts, address, asked, for_each, repeated, splatted
 
 # Vectors of a value that so many queries are mixed with at a time, as the registers hold their sums. Those of one query
 # are so many that as many additions are under way.

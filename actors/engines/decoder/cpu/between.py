@@ -6,12 +6,12 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from actors.engines.decoder.cpu.atomics import array_at
+from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.pairs import store_rounded
+from actors.engines.decoder.cpu.records import LANES, PLAIN, RMS
 from actors.engines.decoder.cpu.simd import (
-    LANES,
     add,
     divided,
     exponential,
@@ -26,8 +26,6 @@ from actors.engines.decoder.cpu.simd import (
 )
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-# how a norm computes: not at all, by its root mean square, or behind taking the mean away
-PLAIN, RMS, CENTRED = 0, 1, 2
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU = 0, 1, 2, 3, 4, 5
 _ALPHA, _LIMIT = np.float32(1.702), np.float32(7)  # gpt-oss's
 _LEAST = np.float32(-87)  # the exponential of its negative still fits float32
@@ -50,7 +48,13 @@ class Activation(NamedTuple):
     inner: Any
 
 
-@njit(error_model="numpy")
+@linked
+def copy(source, start, target, to, count):
+    for i in range(count):
+        target[to + i] = source[start + i]
+
+
+@linked
 def embed(tokens, table, half, size, out):
     """Their rows of a table at that address, of ``size`` numbers each, in bfloat16 if ``half``."""
     for row in range(len(tokens)):
@@ -64,7 +68,7 @@ def embed(tokens, table, half, size, out):
                 store(out, row * size + i, load(whole, i))
 
 
-@njit(error_model="numpy")
+@linked
 def scale_rows(x, apart, size, rows, scale):
     """The first ``size`` numbers of every row times ``scale``."""
     if scale == _ONE:
@@ -75,7 +79,7 @@ def scale_rows(x, apart, size, rows, scale):
             store(x, i, fma(load(x, i), factor, zero))
 
 
-@njit(error_model="numpy")
+@linked
 def _rms_factor(x, start, size, eps):
     """By what ``x[start : start + size]`` is multiplied to have a mean square of one."""
     squares = splat(_ZERO)
@@ -85,7 +89,7 @@ def _rms_factor(x, start, size, eps):
     return _ONE / np.sqrt(total(squares) / np.float32(size) + eps)
 
 
-@njit(error_model="numpy")
+@linked
 def _centre(x, start, size, out):
     """``x[start : start + size]`` without its mean, into ``out``."""
     sums, one = splat(_ZERO), splat(_ONE)
@@ -96,7 +100,7 @@ def _centre(x, start, size, out):
         store(out, i, fma(load(x, i), one, mean))
 
 
-@njit(error_model="numpy")
+@linked
 def _scaled(x, start, size, factor, weights, out):
     """``out[start : start + size]``: times a factor and weights, of which some are skipped."""
     weight, skipped = weights
@@ -105,7 +109,7 @@ def _scaled(x, start, size, factor, weights, out):
         store(out, start + i, fma(fma(load(x, start + i), both, zero), load(weight, skipped + i), zero))
 
 
-@njit(error_model="numpy")
+@linked
 def norm_part(x, start, size, terms, skipped, out):
     """``x[start : start + size]`` normed, into ``out``, with the weights behind the skipped ones."""
     weights = terms.weight, skipped
@@ -122,14 +126,14 @@ def norm_part(x, start, size, terms, skipped, out):
             store(out, start + i, fma(load(out, start + i), one, load(more, i)))
 
 
-@njit(error_model="numpy")
+@linked
 def norm(x, terms, apart, rows, out):
     """Every row of ``x`` normed, into ``out``."""
     for start in range(0, rows * apart, apart):
         norm_part(x, start, len(terms.weight), terms, 0, out)
 
 
-@njit(error_model="numpy")
+@linked
 def add_scaled(x, more, apart, scale, size, rows):
     """``x += scale * more``."""
     factor = splat(scale)
@@ -138,7 +142,7 @@ def add_scaled(x, more, apart, scale, size, rows):
             store(x, row * size + i, fma(load(more, row * apart + i), factor, load(x, row * size + i)))
 
 
-@njit(error_model="numpy")
+@linked
 def _tanh(vector):
     """One vector's, to within 2e-7."""
     one, two = splat(_ONE), splat(np.float32(2))
@@ -146,7 +150,7 @@ def _tanh(vector):
     return fma(divided(two, add(exponential(fma(inside, two, splat(_ZERO))), one)), splat(-_ONE), one)
 
 
-@njit(error_model="numpy")
+@linked
 def cap(x, start, end, scale, most):
     """``most * tanh(scale * x / most)`` where it lies; whole vectors, and what is left one by one."""
     factor, times, zero = splat(np.float32(scale / most)), splat(np.float32(most)), splat(_ZERO)
@@ -157,7 +161,7 @@ def cap(x, start, end, scale, most):
         x[i] = most * np.float32(math.tanh(scale * x[i] / most))
 
 
-@njit(error_model="numpy")
+@linked
 def activated(x, activation):
     """A vector of activations; GELU without its hyperbolic tangent is computed elsewhere."""
     zero, one, minus = splat(_ZERO), splat(_ONE), splat(-_ONE)
@@ -173,14 +177,14 @@ def activated(x, activation):
     return positive if activation == RELU else fma(positive, positive, zero)
 
 
-@njit(error_model="numpy")
+@linked
 def _gelu(x, start, count):
     """By the error function, where it lies."""
     for i in range(start, start + count):
         x[i] = np.float32(0.5) * x[i] * (_ONE + np.float32(math.erf(x[i] * np.float32(0.7071067811865476))))
 
 
-@njit(error_model="numpy")
+@linked
 def _clamped(gate, up):
     zero, one, limit = splat(_ZERO), splat(_ONE), splat(_LIMIT)
     gate, up = smaller(gate, limit), larger(smaller(up, limit), splat(-_LIMIT))
@@ -188,7 +192,7 @@ def _clamped(gate, up):
     return fma(add(up, one), divided(gate, add(one, inverse)), zero)
 
 
-@njit(error_model="numpy")
+@linked
 def activate(both, apart, out, rows, activation):
     """``activation(gate) * up`` of gate and up side by side, or ``activation(up)``."""
     zero, inner, kind = splat(_ZERO), activation.inner, activation.kind
@@ -208,7 +212,7 @@ def activate(both, apart, out, rows, activation):
             store(out, row * inner + i, gate)
 
 
-@njit(error_model="numpy")
+@linked
 def gate_heads(x, size, gates, apart, start, rows):
     """Rows of ``size`` numbers times the sigmoids of gates that stand at ``start`` in rows of ``apart`` numbers."""
     zero, one, minus = splat(_ZERO), splat(_ONE), splat(-_ONE)
@@ -219,14 +223,14 @@ def gate_heads(x, size, gates, apart, start, rows):
             store(x, row * size + i, fma(load(x, row * size + i), share, zero))
 
 
-@njit(error_model="numpy")
+@linked
 def norm_hidden(x, apart, layer_norm, body, rows, out):
     """The first ``body.hidden`` numbers of every row."""
     weight = array_at(layer_norm.weight, body.hidden, np.float32)
     norm(x, NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps), apart, rows, out)
 
 
-@njit(error_model="numpy")
+@linked
 def join_hidden(x, more, apart, layer_norm, body, rows):
     """``x += residual_scale * more``, which is normed first if there is a norm behind it."""
     if layer_norm.weight == 0:
@@ -237,7 +241,7 @@ def join_hidden(x, more, apart, layer_norm, body, rows):
     add_scaled(x, more, apart, np.float32(1), body.hidden, rows)
 
 
-@njit(error_model="numpy")
+@linked
 def norm_heads(qkv, apart, rows, layer, body):
     """Heads of every row that are normed, its first ones, where they lie: each, or all of a kind together."""
     width, queries, keys = layer.width, layer.queries * layer.width, layer.own * layer.width
@@ -251,7 +255,7 @@ def norm_heads(qkv, apart, rows, layer, body):
                 norm_part(qkv, start + place, width, terms, place, qkv)
 
 
-@njit(error_model="numpy")
+@linked
 def turn(qkv, apart, turns, width, positions, heads):
     """Those ``heads`` of every row turned where they lie, by a table of ``width`` numbers a position."""
     for row in range(len(positions)):
@@ -261,7 +265,7 @@ def turn(qkv, apart, turns, width, positions, heads):
                 store(qkv, start + i, turned(load(qkv, start + i), load(turns, positions[row] * width + i)))
 
 
-@njit(error_model="numpy")
+@linked
 def keep_heads(qkv, skipped, pool, look, slots):
     """Every row's heads from ``skipped`` on into its slot of a layer's ``pool``, an address. ``look``: the job that
     attends to them."""
@@ -277,7 +281,7 @@ def keep_heads(qkv, skipped, pool, look, slots):
                     store(whole, to + i, load(qkv, start + i))
 
 
-@njit(error_model="numpy")
+@linked
 def halved(source, start, target, to, count):
     """float32 into the bits of bfloat16, rounded to the nearest, ties to even."""
     whole = count // LANES * LANES

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import llvmlite.ir as ir
 import numpy as np
-from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.simd import LANES
+from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.records import LANES
 
 GROUP, PANEL = 32, LANES
 SUPER = 256 // GROUP  # groups that share the steps of their scales
@@ -91,7 +91,7 @@ _NUMBERS = np.array([[n + form.offset for n in form.table or range(-form.offset,
 _LISTED = np.array([bool(form.table) for form in FORMS])
 
 
-@njit(error_model="numpy")
+@linked
 def panel_bytes(form, groups):
     """Bytes of a panel, see :meth:`Form.bytes_of`."""
     return groups * _GROUPS[form - 1] + groups // SUPER * _STEPS[form - 1]
@@ -108,7 +108,7 @@ def _float16_at(typing, place):
     return types.float32(types.int64), generate
 
 
-@njit(error_model="numpy")
+@linked
 def _code(words, bits, lane, i):
     """The code of input ``i`` of a group."""
     quad, byte = i // 4, i % 4
@@ -122,7 +122,7 @@ def _code(words, bits, lane, i):
     return low
 
 
-@njit(error_model="numpy")
+@linked
 def embed_blocks(tokens, job, size, out):
     """The rows ``tokens`` of a job's matrix, of ``size`` numbers each."""
     f, groups = job.form - 1, size // GROUP

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import llvmlite.binding
 import llvmlite.ir as ir
 import numpy as np
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from actors.engines.decoder.cpu.block_forms import FORMS, GROUP, PANEL, SUPER
+from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.pairs import FEATURES
+from actors.engines.decoder.cpu.records import LANES
 from actors.engines.decoder.cpu.simd import (
-    LANES,
     VECTOR,
     Parts,
     address,
@@ -317,13 +317,13 @@ def _store_rounded(typing, words, at, vector):
     return vector(words, types.intp, vector), generate
 
 
-@njit(error_model="numpy")
+@linked
 def grouped_words(size):
     """Words of a row of ``size`` inputs, a multiple of ``GROUP``."""
     return size // GROUP * WORDS_OF_GROUP
 
 
-@njit(error_model="numpy")
+@linked
 def quantize_groups(x, rows, size, words):
     """Rows of ``size`` numbers in groups: see :func:`grouped_words`."""
     zero, minus, scales, at = splat(np.float32(0)), splat(np.float32(-1)), words.view(np.float32), 0
@@ -342,7 +342,7 @@ def quantize_groups(x, rows, size, words):
         at += WORDS_OF_GROUP
 
 
-@njit(error_model="numpy")
+@linked
 def multiply_blocks(rows, inputs, panel, sums):
     """:func:`multiply_panel` for any number of rows."""
     row = 0

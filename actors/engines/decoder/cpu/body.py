@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.laid_out import LaidOut
+from actors.engines.decoder.cpu.records import BODY, CENTRED, CHOICE, JOB, LANES, LOOKS, RMS
 from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
@@ -45,21 +45,20 @@ class _Rooms:
         self._scores: Array = np.empty((0, 0), np.float32)
         self._looks: NDArray[np.int64] = np.empty(0, np.int64)
 
-    def fit(self, rows: int, most: int, span: int, segments: int, threads: tuple[ModuleType, Any]) -> dict[str, int]:
-        """What compiled code is to be told. ``most``: rows of a segment at most; ``threads``: kernels and team."""
-        kernels, team = threads
+    def fit(self, rows: int, most: int, span: int, segments: int, team: Any) -> dict[str, int]:
+        """What compiled code is to be told. ``most``: rows of a segment at most."""
         told: dict[str, int] = {}
         if len(self._between) < rows * self._numbers:
             self._between = np.empty(rows * self._numbers, np.float32)
             told["room"] = self._between.ctypes.data
             team.make_room(rows * self._widest)
-        looks = self._sights * (rows * (span + kernels.LOOKS) + segments)
+        looks = self._sights * (rows * (span + LOOKS) + segments)
         if len(self._looks) < looks:
             self._looks = np.empty(looks, np.int64)
             told["looks"] = self._looks.ctypes.data
         own = max(
             (most + 1) * self._tile,
-            *(most * heads // kv * (span + 2 * width) + kernels.LANES * width for heads, kv, width in self._heads),
+            *(most * heads // kv * (span + 2 * width) + LANES * width for heads, kv, width in self._heads),
         )
         if self._scores.shape[1] < own:
             self._scores = team.buffers(own)
@@ -108,8 +107,8 @@ class CompiledBody:
             if attention.rotation is not None:
                 self._turns.layers.setdefault(attention.rotation, []).append(index)
                 self._turns.attention[attention.rotation] = attention
-        self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
-        self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
+        self._model: NDArray[Any] = np.zeros(1, dtype=BODY)
+        self._attention: NDArray[Any] = np.zeros(1, dtype=JOB)
         self._attention["half"] = pool.dtype == torch.bfloat16
         shape, spec = self.shape, weights.spec
         half, table = laid.table(weights.embedding, weights.head.blocks is weights.embedding.blocks)
@@ -117,7 +116,7 @@ class CompiledBody:
         self._tell(eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
         self._tell(layers=laid.layers.ctypes.data, jobs=laid.jobs.ctypes.data, half=half, embedding=table)
         self._tell(embedding_scale=spec.embedding_scale, residual_scale=spec.residual_scale, logit_cap=spec.logit_cap)
-        self._tell(norm=kernels.CENTRED if spec.norm.centred else kernels.RMS, sizes=laid.sizes.ctypes.data)
+        self._tell(norm=CENTRED if spec.norm.centred else RMS, sizes=laid.sizes.ctypes.data)
         widest = max(spec.attentions, key=lambda attention: attention.window)
         self._tell(window=widest.window, chunked=widest.chunked)
         own = (pool.slots, 0) if rings is None else (rings.pool.slots, rings.length)
@@ -126,7 +125,7 @@ class CompiledBody:
             self._tell(tokens=laid.keep(weights.covered.ids.astype(np.int32)))
         self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
         self._rows, self._wide = weights.embedding.weight.shape[0], int(laid.jobs[-1]["apart"])
-        self.streams = FusedRecurrence(kernels, laid.mixers, laid.numbers, laid.width) if laid.mixers else None
+        self.streams = FusedRecurrence(laid.mixers, laid.width) if laid.mixers else None
         self._rooms = _Rooms(laid, spec, 0 if self.streams is None else self.streams.tile)
 
     def _turn_up_to(self, position: int) -> None:
@@ -165,7 +164,7 @@ class CompiledBody:
             self._tell(tapped=self.trunk.room(len(batch.tokens)))
         told = (
             *self._laid_out(batch, keep),
-            np.array(choices, dtype=self._kernels.CHOICE),
+            np.array(choices, dtype=CHOICE),
             (picks.host, picks.ids, picks.probabilities),
         )
         if self.streams is not None:
@@ -189,8 +188,8 @@ class CompiledBody:
         for segment in segments:
             most, span = max(most, segment.rows), max(span, segment.span)
             looked += (segment.rows, segment.base, segment.span, 0 if self.rings is None else self.rings.begin(segment))
-        span = -(-span // self._kernels.LANES) * self._kernels.LANES
-        self._tell(**self._rooms.fit(len(tokens), most, span, len(segments), (self._kernels, self._team)))
+        span = -(-span // LANES) * LANES
+        self._tell(**self._rooms.fit(len(tokens), most, span, len(segments), self._team))
         head = (len(tokens), len(keep), len(segments), span)
         numbers = np.array([*head, *tokens, *batch.positions, *batch.slots, *keep, *looked], dtype=np.int64)
         if len(segments) == 1:

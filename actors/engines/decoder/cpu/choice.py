@@ -14,10 +14,10 @@ import numpy as np
 from numba import from_dtype, njit, types
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.likeliest import largest, rank
+from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.noise_tiles import consecutive, gumbel_tile, noise_limit_tile
+from actors.engines.decoder.cpu.records import CHOICE, LANES
 from actors.engines.decoder.cpu.simd import (
-    LANES,
     add,
     exponential,
     fma,
@@ -31,14 +31,6 @@ from actors.engines.decoder.cpu.simd import (
     total,
 )
 
-# A row: ``position`` and ``seed`` of its noise; ``colder``: 1 / temperature, or 0: greedy; ``top_k``, ``top_p`` (0 and
-# 1: off), and ``min_p``: its logarithm, or -inf
-CHOICE = np.dtype(
-    [
-        *[("position", np.uint64), ("seed", np.uint64), ("colder", np.float32)],
-        *[("top_k", np.int64), ("top_p", np.float64), ("min_p", np.float32)],
-    ]
-)
 UNSURE = -1
 _ZERO, _ONE = np.float32(0), np.float32(1)
 # Noise is at most 22.2, where numbers are 2e-6 apart, and its logarithms are a few of those off; a score's other errors
@@ -49,25 +41,26 @@ _SAME = np.float32(1e-5)  # scaled logits nearer to each other may have the same
 # Of a draft's nucleus: it ends above what is e^-20 as likely as the likeliest; to within 1e-4 of a scaled logit.
 _WIDEST, _HALVINGS = np.float32(20), 18
 _LAST = np.float32(-1e30)  # score of what a filter removed: behind all others, each id once
+STRIDE = 4 * LANES  # logits that are compared with what is known at once: hardly ever is one of them larger
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-@njit(error_model="numpy")
+@linked
 def _mix(z):
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND
     return z ^ (z >> np.uint64(31))
 
 
-@njit(error_model="numpy")
+@linked
 def _keys(seed, position):
     """:func:`actors.engines.sampling.noise.keys`."""
     z = _mix(_mix(seed + _STEP) + (position + np.uint64(1)) * _STEP)
     return np.uint32(z >> np.uint64(32)), np.uint32(z & np.uint64(0xFFFFFFFF))
 
 
-@njit(error_model="numpy")
+@linked
 def _top(logits):
     best = load(logits, 0)
     for i in range(0, len(logits), LANES):
@@ -75,7 +68,7 @@ def _top(logits):
     return highest(best)
 
 
-@njit(error_model="numpy")
+@linked
 def _value(order):
     """The number that stands at that place in the order of all: floats' bits, where they are negative counted down."""
     bits = np.empty(1, np.int32)
@@ -83,7 +76,7 @@ def _value(order):
     return bits.view(np.float32)[0]
 
 
-@njit(error_model="numpy")
+@linked
 def _order(value):
     bits = np.empty(1, np.float32)
     bits[0] = value
@@ -91,7 +84,7 @@ def _order(value):
     return known if known >= 0 else known ^ 0x7FFFFFFF
 
 
-@njit(error_model="numpy")
+@linked
 def _count(logits, least):
     """How many are at least that; 2**24 at most."""
     counts, one = splat(_ZERO), splat(_ONE)
@@ -104,7 +97,7 @@ def _count(logits, least):
     return count
 
 
-@njit(error_model="numpy")
+@linked
 def _nth(logits, count):
     """The value of the ``count``th largest."""
     low, high = _order(np.float32(-np.inf)), _order(_top(logits))  # at least so many from ``low`` on, fewer above high
@@ -117,7 +110,7 @@ def _nth(logits, count):
     return _value(low)
 
 
-@njit(error_model="numpy")
+@linked
 def _mass(logits, factor, top, least):
     """The sum of ``exp(scaled - top)`` over scaled logits from ``least`` on."""
     sums, zero, one, less, times = splat(_ZERO), splat(_ZERO), splat(_ONE), splat(-top), splat(factor)
@@ -132,7 +125,41 @@ def _mass(logits, factor, top, least):
     return mass
 
 
-@njit(error_model="numpy")
+@linked
+def _largest(logits, ids, values):
+    """The largest of ``logits``, best first and lower ids before higher ones, into ``ids`` and ``values``."""
+    count = len(ids)
+    for place in range(count):
+        values[place], ids[place] = -np.inf, 0
+    for start in range(0, len(logits), STRIDE):
+        end = min(start + STRIDE, len(logits))
+        if end == start + STRIDE:
+            top = load(logits, start)
+            for i in range(start + LANES, end, LANES):
+                top = larger(load(logits, i), top)
+            if highest(top) <= values[count - 1]:
+                continue
+        for i in range(start, end):
+            value = logits[i]
+            if value > values[count - 1]:
+                place = count - 1
+                while place > 0 and value > values[place - 1]:
+                    values[place], ids[place] = values[place - 1], ids[place - 1]
+                    place -= 1
+                values[place], ids[place] = value, i
+
+
+@linked
+def _best(scores, ids, probabilities):
+    """The likeliest ids of a row, best first, and their probabilities."""
+    _largest(scores, ids, probabilities)
+    top = probabilities[0]
+    mass = np.float32(_mass(scores, _ONE, top, np.float32(-np.inf)))
+    for place in range(len(ids)):
+        probabilities[place] = np.exp(probabilities[place] - top) / mass
+
+
+@linked
 def _noisy_best(logits, factor, keys, least, tile):
     """The best of the scaled logits from ``least`` on with their noise, or ``UNSURE``. ``tile``: room for a vector."""
     one, other = keys
@@ -156,7 +183,7 @@ def _noisy_best(logits, factor, keys, least, tile):
     return token if second < need else UNSURE
 
 
-@njit(error_model="numpy")
+@linked
 def _filters(row, logits):
     """The least scaled logit that ``top_k`` and ``min_p`` leave; where they are needed, the largest, and the mass of
     what ``top_k`` leaves."""
@@ -172,11 +199,11 @@ def _filters(row, logits):
     return least, top, kept
 
 
-@njit(error_model="numpy")
+@linked
 def _choose(row, logits, tile):
     if row.colder == 0:
         place = np.empty(1, np.int64)
-        largest(logits, place, tile[:1])
+        _largest(logits, place, tile[:1])
         return place[0]
     factor, keys = row.colder, _keys(row.seed, row.position)
     least, top, kept = _filters(row, logits)
@@ -194,7 +221,7 @@ def _choose(row, logits, tile):
         least = above  # the nucleus ends above it
 
 
-@njit(error_model="numpy")
+@linked
 def _nucleus(logits, factor, top, least, wanted):
     """The least scaled logit of the likeliest that together have the mass ``wanted``, near enough."""
     low, high = max(least, top - _WIDEST), top
@@ -207,10 +234,10 @@ def _nucleus(logits, factor, top, least, wanted):
     return low
 
 
-@njit(error_model="numpy")
+@linked
 def _rank(row, logits, tokens, scores, ids, probabilities):
     if row.colder == 0:
-        rank(logits, ids, probabilities)
+        _best(logits, ids, probabilities)
         return
     factor, (one, other) = row.colder, _keys(row.seed, row.position)
     least, top, kept = _filters(row, logits)
@@ -225,15 +252,15 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
         for i in range(len(logits)):
             if logits[i] * factor < least:
                 scores[i] = _LAST
-    rank(scores, ids, probabilities)
+    _best(scores, ids, probabilities)
 
 
-SOURCES = "7940a78cdd74395d"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "f9b4deaaa8a1263f"  # see :mod:`actors.engines.decoder.cpu`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 
 
-@njit(error_model="numpy")
+@linked
 def _row(logits, at):
     return array_at(logits[at].ctypes.data, logits.shape[1], np.float32)
 

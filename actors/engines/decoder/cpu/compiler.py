@@ -1,16 +1,21 @@
-"""Whether what numba compiles (:mod:`actors.engines.decoder.cpu`) can be used here, and for which sizes."""
+"""Whether what numba compiles (:mod:`actors.engines.decoder.cpu`) can be used here."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import logging
+import os
+import subprocess
+import sys
 from types import ModuleType
 
 from actors.kept import directory
 
 log = logging.getLogger("duoactor.engines")
+BESIDE = "actors.engines.decoder.cpu.pieces"  # half of what there is to compile, which no other half calls by name
 
 
 @functools.cache
@@ -25,6 +30,7 @@ def compiled_kernels() -> ModuleType | None:
         """Of several processes one compiles; the others wait at their first function and find the rest in its cache."""
 
         lock: FileLock | None = None
+        beside: subprocess.Popen[bytes] | None = None
 
         def on_start(self, event: object) -> None:
             if self.lock is None:
@@ -33,6 +39,7 @@ def compiled_kernels() -> ModuleType | None:
                 with contextlib.suppress(OSError):  # without the right to write there each compiles for itself
                     directory().mkdir(mode=0o700, parents=True, exist_ok=True)
                     self.lock.acquire()
+                self.beside = _compile_beside()
 
         def on_end(self, event: object) -> None: ...
 
@@ -40,6 +47,10 @@ def compiled_kernels() -> ModuleType | None:
         compiling = OneAtATime()
         with event.install_listener("numba:compile", compiling):
             from actors.engines.decoder.cpu import kernels
+
+            if compiling.beside is not None:
+                compiling.beside.wait()
+            importlib.import_module(BESIDE)
     except Exception as error:
         log.warning("numba cannot compile the decoder's kernels, and slower operations are used: %s", error)
         return None
@@ -48,6 +59,18 @@ def compiled_kernels() -> ModuleType | None:
     return kernels
 
 
-def fits(lanes: int, *sizes: int) -> bool:
-    """Whether a model's width, of a head too and of its gated layers, fill vectors."""
-    return not any(size % lanes for size in sizes)
+def _compile_beside() -> subprocess.Popen[bytes] | None:
+    """A process that compiles half of it at the same time; None where there is one core."""
+    pinned = hasattr(os, "sched_getaffinity")
+    # an actor may be pinned to one core, beside those of actors that wait for this one: its parent has them all
+    cpus = os.sched_getaffinity(os.getppid()) if pinned else range(os.cpu_count() or 1)
+    if len(cpus) < 2:
+        return None
+    try:
+        paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        beside = subprocess.Popen([sys.executable, "-c", f"import {BESIDE}"], env=paths)
+        if pinned:
+            os.sched_setaffinity(beside.pid, cpus)
+    except OSError:
+        return None
+    return beside

@@ -9,33 +9,24 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.between import Activation, activate
-from actors.engines.decoder.cpu.simd import LANES, fma, load, splat, store
-from actors.engines.decoder.cpu.team import JOB, perform
+from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.records import JOB, LANES
+from actors.engines.decoder.cpu.simd import fma, load, splat, store
+from actors.engines.decoder.cpu.team import perform
 
-# Experts of a layer: the addresses of the router's job, which has one more output behind those of the experts if
-# ``gated``, of two jobs for each expert, and of what is added to scores for the choice alone, of what shares are
-# multiplied by, and of four norms, see ``ExpertNorms``, or 0. ``sigmoid``: scores are that instead of a softmax;
-# ``best``: scores that make a group's; ``divided``: shares add up to one; ``inside``: they multiply inputs
-EXPERTS = np.dtype(
-    [(name, np.int64) for name in ("count", "used", "router", "jobs", "correction", "scales", "norms")]
-    + [(name, np.int64) for name in ("activation", "inner")]
-    + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "inside", "gated")]
-    + [("scale", np.float32)]
-)
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _NOTHING = np.float32(-np.inf)
 
 
-@njit(error_model="numpy")
+@linked
 def sigmoid(x):
     return np.float32(_ONE / (_ONE + np.float32(math.exp(-x))))
 
 
-@njit(error_model="numpy")
+@linked
 def _score(logits, start, experts, scores):
     """Of a row's experts, which lie at ``logits[start:]``."""
     count, top, whole = experts.count, logits[start], _ZERO
@@ -52,7 +43,7 @@ def _score(logits, start, experts, scores):
             scores[i] /= whole
 
 
-@njit(error_model="numpy")
+@linked
 def _take(candidates, first, end):
     """The place of the best, the first of equal ones, which is a candidate no more."""
     best = first
@@ -64,7 +55,7 @@ def _take(candidates, first, end):
     return best, score
 
 
-@njit(error_model="numpy")
+@linked
 def _leave_groups(candidates, experts, room):
     """Candidates of the best groups alone."""
     size = experts.count // experts.groups
@@ -82,7 +73,7 @@ def _leave_groups(candidates, experts, room):
             candidates[i] = _NOTHING
 
 
-@njit(error_model="numpy")
+@linked
 def _route(logits, apart, rows, experts, chosen, shares):
     """The experts of each row and their shares, ``experts.used`` for each."""
     count, used = experts.count, experts.used
@@ -105,7 +96,7 @@ def _route(logits, apart, rows, experts, chosen, shares):
                 shares[place] *= array_at(experts.scales, count, np.float32)[chosen[place]]
 
 
-@njit(error_model="numpy")
+@linked
 def _grouped(chosen, count):
     """The places of ``chosen``, expert by expert, and where each expert's begin."""
     begins, places = np.zeros(count + 1, np.int64), np.empty(len(chosen), np.int64)
@@ -120,15 +111,15 @@ def _grouped(chosen, count):
     return begins, places
 
 
-@njit(error_model="numpy")
+@linked
 def _add_row(x, start, more, begin, share, size):
     factor = splat(share)
     for i in range(0, size, LANES):
         store(x, start + i, fma(load(more, begin + i), factor, load(x, start + i)))
 
 
-@njit(error_model="numpy")
-def mix_experts(experts, hidden, rooms, helpers):
+@linked
+def mix_experts(experts, hidden, rooms):
     """``rooms.narrow``: the sums of what each row's experts make of ``rooms.normed``, chosen by ``rooms.routed``."""
     router, rows = array_at(experts.router, 1, JOB)[0], rooms.rows
     jobs = array_at(experts.jobs, 2 * experts.count, JOB)
@@ -149,9 +140,9 @@ def mix_experts(experts, hidden, rooms, helpers):
                 part = load(rooms.normed, place // used * hidden + i)
                 store(rooms.gathered, at * hidden + i, fma(part, factor, splat(_ZERO)))
         up, down = jobs[2 * expert], jobs[2 * expert + 1]
-        perform(up, rooms.gathered, number, rooms.both, helpers)
+        perform(up, rooms.gathered, number, rooms.both, rooms.helpers)
         activate(rooms.both, up.apart, rooms.activated, number, Activation(experts.activation, True, experts.inner))
-        perform(down, rooms.activated, number, rooms.given, helpers)
+        perform(down, rooms.activated, number, rooms.given, rooms.helpers)
         for at in range(number):
             place = places[first + at]
             share = _ONE if experts.inside else shares[place]

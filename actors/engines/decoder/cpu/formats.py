@@ -12,7 +12,8 @@ import llvmlite.ir as ir
 from numba.core import cgutils, types
 
 from actors.engines.decoder.cpu.pairs import FEATURES, HALVES, parted, summed
-from actors.engines.decoder.cpu.simd import LANES, WORDS, converted, multiplied
+from actors.engines.decoder.cpu.records import LANES
+from actors.engines.decoder.cpu.simd import WORDS, converted, multiplied
 
 # Vectors of a panel, and rows of a tile: their sums, the weights and an input fill the registers, 32 of 16 floats with
 # AVX-512, 16 of 8 with AVX2, 32 of 4 elsewhere.
@@ -133,15 +134,9 @@ class PartedTwelve(Twelve):
 def _joined(builder, table, codes, bits, pair):
     """Pairs of bfloat16: exponents by their codes, signs and mantissas."""
     shifted = builder.lshr(codes, _halves(4 * pair))
-    if HAS_TWELVE:
-        kind = ir.FunctionType(HALVES, [HALVES] * 2)
-        look_up = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.permvar.hi.512")
-        exponents = builder.call(look_up, [table, shifted])
-    else:  # no matrix is stored so there, but the code is compiled
-        code = builder.and_(shifted, _halves(15))
-        first = builder.shuffle_vector(table, table, ir.Constant(ir.VectorType(ir.IntType(32), 2 * LANES), [1] * 32))
-        known = builder.add(first, builder.shl(builder.sub(code, _halves(1)), _halves(7)))
-        exponents = builder.select(builder.icmp_unsigned("==", code, _halves(0)), _halves(0), known)
+    kind = ir.FunctionType(HALVES, [HALVES] * 2)
+    look_up = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.permvar.hi.512")
+    exponents = builder.call(look_up, [table, shifted])
     if pair % 2:
         kind = ir.FunctionType(HALVES, [HALVES] * 3)
         turn = cgutils.get_or_insert_function(builder.module, kind, "llvm.fshl.v32i16")

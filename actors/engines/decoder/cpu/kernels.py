@@ -12,14 +12,12 @@ from numba import from_dtype, njit, types
 
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.between import (
-    CENTRED,
-    PLAIN,
-    RMS,
     Activation,
     NormTerms,
     activate,
     add_scaled,
     cap,
+    copy,
     embed,
     gate_heads,
     join_hidden,
@@ -31,43 +29,40 @@ from actors.engines.decoder.cpu.between import (
     turn,
 )
 from actors.engines.decoder.cpu.block_forms import embed_blocks
-from actors.engines.decoder.cpu.choice import CHOICE, UNSURE, choose_rows, rank_rows
-from actors.engines.decoder.cpu.experts import EXPERTS, mix_experts, sigmoid
+from actors.engines.decoder.cpu.choice import UNSURE, choose_rows, rank_rows
+from actors.engines.decoder.cpu.experts import mix_experts, sigmoid
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
+from actors.engines.decoder.cpu.jobs import TODO
+from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.packing import pack_halves
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
 from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
-from actors.engines.decoder.cpu.products import ESCAPE
-from actors.engines.decoder.cpu.records import BODY, INPUTS, LATENT, LAYER, NORM, Rooms
+from actors.engines.decoder.cpu.records import (
+    BODY,
+    CHOICE,
+    EXPERTS,
+    IN_BLOCKS,
+    INPUTS,
+    JOB,
+    LANES,
+    LATENT,
+    LAYER,
+    LOOKS,
+    NORM,
+    RMS,
+    WALK,
+    Rooms,
+)
 from actors.engines.decoder.cpu.recurrent import mix_states
-from actors.engines.decoder.cpu.simd import LANES
-from actors.engines.decoder.cpu.state_walk import MIXER, STREAM, WALK, place_streams
-from actors.engines.decoder.cpu.team import JOB, TODO, Helpers, Team, block_product, perform, product
+from actors.engines.decoder.cpu.state_walk import place_streams
+from actors.engines.decoder.cpu.team import Helpers, Team, block_product, perform, product
 
 __all__ = [
-    "BODY",
-    "CENTRED",
-    "CHOICE",
-    "ESCAPE",
-    "EXPERTS",
     "GROUP",
     "HAS_BFLOAT16",
     "HAS_TWELVE",
-    "INPUTS",
-    "IN_BLOCKS",
-    "JOB",
-    "LANES",
-    "LATENT",
-    "LAYER",
-    "LOOKS",
-    "MIXER",
-    "NORM",
     "PANEL",
-    "PLAIN",
-    "RMS",
-    "STREAM",
     "UNSURE",
-    "WALK",
     "Team",
     "block_product",
     "choose_rows",
@@ -77,16 +72,14 @@ __all__ = [
     "run_layers",
 ]
 
-LOOKS = 4  # numbers of a row beside the slots that it sees
-IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "7940a78cdd74395d"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "f9b4deaaa8a1263f"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
 
 
-@njit(error_model="numpy")
+@linked
 def _collect(segments, visible, places, counts, shares, ends):
     """The slots that each row sees, in order, how many they are, and how many of them the next row shares. The last one
     is repeated up to a whole vector."""
@@ -107,7 +100,7 @@ def _collect(segments, visible, places, counts, shares, ends):
         ends[segment] = row
 
 
-@njit(error_model="numpy")
+@linked
 def _look(looks, rows, span, number):
     """Parts of ``looks``: the slots that each row sees, in order, how many they are, how many of them the next row
     shares, how many of the first ones it does not see all the same, each row's own slot, and each segment's end."""
@@ -116,19 +109,13 @@ def _look(looks, rows, span, number):
     return looks[:a], counts, shares, skips, looks[a + 3 * rows :][:rows], looks[a + 4 * rows :]
 
 
-@njit(error_model="numpy")
-def _to_ring(source, start, count, target, to, place, length):
-    """Slots of a text, which ascend, become those of its ring. ``place``: where the text and its ring begin."""
-    base, ring = place
-    turns = (source[start] - base) // length * length
-    for at in range(count):
-        around = source[start + at] - base - turns
-        while around >= length:
-            around -= length
-        target[to + at] = ring + around
+@linked
+def _in_ring(slot, base, ring, length):
+    """A text's slot as that of its ring; the text and the ring begin at ``base`` and ``ring``."""
+    return ring + (slot - base) % length
 
 
-@njit(error_model="numpy")
+@linked
 def _narrow(whole, part, segments, span, body):
     """What rows see that look back some tokens: from the last whole block before those on, so that rows that
     follow one another begin alike. Where texts have rings, these are their slots."""
@@ -144,32 +131,24 @@ def _narrow(whole, part, segments, span, body):
             aligned = begin // BLOCK * BLOCK
             count = counts[row] - aligned
             start, filled = row * span, (count + LANES - 1) // LANES * LANES
-            if body.ring > 0:
-                _to_ring(places, start + aligned, filled, few, start, (base, ring), body.ring)
-                _to_ring(own, row, 1, few_own, row, (base, ring), body.ring)
-            else:
-                for at in range(filled):
-                    few[start + at] = places[start + aligned + at]
-                few_own[row] = own[row]
+            few_own[row] = _in_ring(own[row], base, ring, body.ring) if body.ring > 0 else own[row]
+            for at in range(start, start + filled):
+                few[at] = places[at + aligned]
+                if body.ring > 0:
+                    few[at] = _in_ring(few[at], base, ring, body.ring)
             fewer[row], skips[row] = count, begin - aligned
         shared_slots(few, span, fewer, first, ends[segment], shares)
         first = few_ends[segment] = ends[segment]
 
 
-@njit(error_model="numpy")
+@linked
 def _point(look, parts):
     sees, counts, shares, skips, _, ends = parts
     look.sees, look.counts = sees.ctypes.data, counts.ctypes.data
     look.shares, look.skips, look.ends = shares.ctypes.data, skips.ctypes.data, ends.ctypes.data
 
 
-@njit(error_model="numpy")
-def _copy(source, start, target, to, count):
-    for i in range(count):
-        target[to + i] = source[start + i]
-
-
-@njit(error_model="numpy")
+@linked
 def _tap(body, layer, x, rows):
     """Keep the states ``x`` that enter the layer, if they are wanted."""
     place, hidden = array_at(body.taps, body.depth + 1, np.int64)[layer], body.hidden
@@ -177,23 +156,25 @@ def _tap(body, layer, x, rows):
         return
     out = array_at(body.tapped, rows * body.kept * hidden, np.float32)
     for row in range(rows):
-        _copy(x, row * hidden, out, (row * body.kept + place) * hidden, hidden)
+        copy(x, row * hidden, out, (row * body.kept + place) * hidden, hidden)
 
 
-@njit(error_model="numpy")
+@linked
 def _part(room, ends, number):
     """Part ``number``, which ends at ``ends[number + 1]``."""
     return array_at(room + 4 * ends[number], ends[number + 1] - ends[number], np.float32)
 
 
-@njit(error_model="numpy")
-def _cut(body, rows):
-    ends, sizes = np.zeros(12, np.int64), array_at(body.sizes, 11, np.int64)
+@linked
+def _cut(body, positions):
+    rows, ends, sizes = len(positions), np.zeros(12, np.int64), array_at(body.sizes, 11, np.int64)
     for number in range(11):
         ends[number + 1] = ends[number] + rows * sizes[number]
     room = body.room
     return Rooms(
+        Helpers(array_at(body.current, 1, JOB), array_at(body.state, TODO, np.int64)),
         rows,
+        positions,
         _part(room, ends, 0),
         _part(room, ends, 1),
         _part(room, ends, 2),
@@ -208,34 +189,34 @@ def _cut(body, rows):
     )
 
 
-@njit(error_model="numpy")
-def _make_latent(body, layer, down, rooms, helpers):
+@linked
+def _make_latent(body, layer, down, rooms):
     """``rooms.qkv`` of latent attention: queries, and a key that is the value, too. Returns how far rows are apart."""
     rows, latent, width = rooms.rows, array_at(layer.latent, 1, LATENT)[0], layer.width
     queries = layer.queries * width
     apart = queries + width
     if latent.query == 0:
-        perform(down, rooms.normed, rows, rooms.qkv, helpers)
+        perform(down, rooms.normed, rows, rooms.qkv, rooms.helpers)
     else:
         size = latent.query_rank
         terms = NormTerms(RMS, array_at(latent.query_norm, size, np.float32), 0, latent.eps)
-        perform(down, rooms.normed, rows, rooms.both, helpers)
+        perform(down, rooms.normed, rows, rooms.both, rooms.helpers)
         for row in range(rows):
             start = row * down.apart + width
             norm_part(rooms.both, start, size, terms, 0, rooms.both)
-            _copy(rooms.both, start, rooms.activated, row * size, size)
-            _copy(rooms.both, row * down.apart, rooms.qkv, row * apart + queries, width)
-        perform(array_at(latent.query, 1, JOB)[0], rooms.activated, rows, rooms.seen, helpers)
+            copy(rooms.both, start, rooms.activated, row * size, size)
+            copy(rooms.both, row * down.apart, rooms.qkv, row * apart + queries, width)
+        perform(array_at(latent.query, 1, JOB)[0], rooms.activated, rows, rooms.seen, rooms.helpers)
         for row in range(rows):
-            _copy(rooms.seen, row * queries, rooms.qkv, row * apart, queries)
+            copy(rooms.seen, row * queries, rooms.qkv, row * apart, queries)
     terms = NormTerms(RMS, array_at(latent.key_norm, latent.rank, np.float32), 0, latent.eps)
     for end in range(apart, (rows + 1) * apart, apart):
         norm_part(rooms.qkv, end - latent.rank, latent.rank, terms, 0, rooms.qkv)
     return apart
 
 
-@njit(error_model="numpy")
-def _attend(body, layer, look, rooms, positions, slots, helpers):
+@linked
+def _attend(body, layer, look, rooms, slots):
     """``rooms.seen``, once the rows' keys and values are in their ``slots``."""
     apart, rows, heads, own, width = look.columns, rooms.rows, layer.queries, layer.own, layer.width
     look.apart, look.heads, look.width = heads * width, layer.kv_heads, width
@@ -243,9 +224,9 @@ def _attend(body, layer, look, rooms, positions, slots, helpers):
         norm_heads(rooms.qkv, apart, rows, layer, body)
     if layer.turns != 0:
         turns = array_at(layer.query_turns, body.reach * width, np.float32)
-        turn(rooms.qkv, apart, turns, width, positions, range(heads))
+        turn(rooms.qkv, apart, turns, width, rooms.positions, range(heads))
         turns = array_at(layer.turns, body.reach * width, np.float32)
-        turn(rooms.qkv, apart, turns, width, positions, range(heads, heads + own))
+        turn(rooms.qkv, apart, turns, width, rooms.positions, range(heads, heads + own))
     key = heads * width
     value = key if layer.latent != 0 else key + own * width
     if own:
@@ -253,37 +234,37 @@ def _attend(body, layer, look, rooms, positions, slots, helpers):
         keep_heads(rooms.qkv, value, layer.values, look, slots)
     look.keys, look.values, look.sinks = layer.keys, layer.values, layer.sinks
     look.scale, look.cap = layer.scale, layer.cap
-    perform(look, rooms.qkv, rows, rooms.seen, helpers)
+    perform(look, rooms.qkv, rows, rooms.seen, rooms.helpers)
     if layer.gates:
         gate_heads(rooms.seen, heads * width, rooms.qkv, apart, value + own * width, rows)
 
 
-@njit(error_model="numpy")
-def _mlp(layer, up, down, rooms, out, helpers):
-    perform(up, rooms.normed, rooms.rows, rooms.both, helpers)
+@linked
+def _mlp(layer, up, down, rooms, out):
+    perform(up, rooms.normed, rooms.rows, rooms.both, rooms.helpers)
     activation = Activation(layer.activation, layer.gated, layer.inner_size)
     activate(rooms.both, up.apart, rooms.activated, rooms.rows, activation)
-    perform(down, rooms.activated, rooms.rows, out, helpers)
+    perform(down, rooms.activated, rooms.rows, out, rooms.helpers)
 
 
-@njit(error_model="numpy")
-def _mixture(body, layer, up, down, rooms, helpers):
+@linked
+def _mixture(body, layer, up, down, rooms):
     """What experts give, and the shared one beside them. Returns how far its rows are apart."""
     experts, rows = array_at(layer.experts, 1, EXPERTS)[0], rooms.rows
     norms = array_at(experts.norms, 4 if experts.norms else 0, NORM)
     apart = array_at(experts.jobs, 2, JOB)[1].apart
     if len(norms):
         norm_hidden(rooms.x, body.hidden, norms[0], body, rows, rooms.normed)
-    perform(array_at(experts.router, 1, JOB)[0], rooms.normed, rows, rooms.routed, helpers)
+    perform(array_at(experts.router, 1, JOB)[0], rooms.normed, rows, rooms.routed, rooms.helpers)
     if len(norms):
         norm_hidden(rooms.x, body.hidden, norms[1], body, rows, rooms.normed)
-    mix_experts(experts, body.hidden, rooms, helpers)
+    mix_experts(experts, body.hidden, rooms)
     if len(norms):
         norm_hidden(rooms.narrow, apart, norms[2], body, rows, rooms.narrow)
         norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
     if layer.inner_size == 0:
         return apart
-    _mlp(layer, up, down, rooms, rooms.given, helpers)
+    _mlp(layer, up, down, rooms, rooms.given)
     if len(norms):
         norm_hidden(rooms.given, down.apart, norms[3], body, rows, rooms.given)
     routed = array_at(experts.router, 1, JOB)[0].apart
@@ -294,7 +275,7 @@ def _mixture(body, layer, up, down, rooms, helpers):
     return apart
 
 
-@njit(error_model="numpy")
+@linked
 def _embed(tokens, table, half, size, scale, out):
     if half == IN_BLOCKS:
         embed_blocks(tokens, array_at(table, 1, JOB)[0], size, out)
@@ -303,12 +284,12 @@ def _embed(tokens, table, half, size, scale, out):
     scale_rows(out, size, size, len(tokens), scale)
 
 
-@njit(error_model="numpy")
-def _make_inputs(body, tokens, rooms, helpers):
+@linked
+def _make_inputs(body, tokens, rooms):
     """``rooms.inputs`` of all layers, see ``LayerInputs``."""
     inputs, rows = array_at(body.inputs, 1, INPUTS)[0], rooms.rows
     job, width, size = array_at(inputs.job, 1, JOB)[0], inputs.width, body.depth * inputs.width
-    perform(job, rooms.x, rows, rooms.both, helpers)
+    perform(job, rooms.x, rows, rooms.both, rooms.helpers)
     scale_rows(rooms.both, job.apart, size, rows, inputs.matrix_scale)
     terms = NormTerms(RMS, array_at(inputs.norm, width, np.float32), 0, body.eps)
     for row in range(rows):
@@ -319,23 +300,23 @@ def _make_inputs(body, tokens, rooms, helpers):
     scale_rows(rooms.inputs, size, size, rows, inputs.scale)
 
 
-@njit(error_model="numpy")
-def _add_beside(body, index, layer, rooms, helpers):
+@linked
+def _add_beside(body, index, layer, rooms):
     """See ``Beside``."""
     jobs, width, rows = array_at(layer.beside, 2, JOB), array_at(body.inputs, 1, INPUTS)[0].width, rooms.rows
     gate, out = jobs[0], jobs[1]
-    perform(gate, rooms.x, rows, rooms.both, helpers)
+    perform(gate, rooms.x, rows, rooms.both, rooms.helpers)
     activation = Activation(layer.beside_activation, 0, width)
     activate(rooms.both, gate.apart, rooms.activated, rows, activation)
     for row in range(rows):
         start = (row * body.depth + index) * width
         for i in range(width):
             rooms.activated[row * width + i] *= rooms.inputs[start + i]
-    perform(out, rooms.activated, rows, rooms.narrow, helpers)
+    perform(out, rooms.activated, rows, rooms.narrow, rooms.helpers)
     join_hidden(rooms.x, rooms.narrow, out.apart, layer.beside_norm, body, rows)
 
 
-@njit(error_model="numpy")
+@linked
 def _sights(body, segments, visible, slots, span):
     """Visible slots of rows: of their texts, and of the parts within layers' windows."""
     number, rows = len(segments), len(slots)
@@ -350,26 +331,26 @@ def _sights(body, segments, visible, slots, span):
     return whole, whole
 
 
-@njit(error_model="numpy", inline="always")
-def _run_layer(body, index, looks, rooms, positions, helpers):
+@linked
+def _run_layer(body, index, looks, rooms):
     """One layer, from ``rooms.normed`` of its input to that of the next one's."""
     layers = array_at(body.layers, body.depth + 1, LAYER)
     jobs = array_at(body.jobs, 4 * body.depth + 1, JOB)[4 * index : 4 * index + 4]
     layer, look, rows, (whole, part) = layers[index], array_at(body.attention, 1, JOB)[0], rooms.rows, looks
     qkv, out, up, down = jobs[0], jobs[1], jobs[2], jobs[3]
     if layer.mixer != 0:
-        mix_states(body, layer, qkv, look, rooms, helpers)
+        mix_states(body, layer, qkv, look, rooms)
     else:
         look.columns = qkv.apart
         if layer.latent != 0:
-            look.columns = _make_latent(body, layer, qkv, rooms, helpers)
+            look.columns = _make_latent(body, layer, qkv, rooms)
         else:
-            perform(qkv, rooms.normed, rows, rooms.qkv, helpers)
+            perform(qkv, rooms.normed, rows, rooms.qkv, rooms.helpers)
         sight = part if layer.window > 0 else whole
         look.slots = body.windowed if layer.window > 0 else body.pool
         _point(look, sight)
-        _attend(body, layer, look, rooms, positions, sight[4], helpers)
-    perform(out, rooms.seen, rows, rooms.narrow, helpers)
+        _attend(body, layer, look, rooms, sight[4])
+    perform(out, rooms.seen, rows, rooms.narrow, rooms.helpers)
     if layer.parallel and not layer.shares:
         norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
     join_hidden(rooms.x, rooms.narrow, out.apart, layer.behind, body, rows)
@@ -377,12 +358,12 @@ def _run_layer(body, index, looks, rooms, positions, helpers):
         norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
     apart = down.apart
     if layer.experts != 0:
-        apart = _mixture(body, layer, up, down, rooms, helpers)
+        apart = _mixture(body, layer, up, down, rooms)
     else:
-        _mlp(layer, up, down, rooms, rooms.narrow, helpers)
+        _mlp(layer, up, down, rooms, rooms.narrow)
     join_hidden(rooms.x, rooms.narrow, apart, layer.last, body, rows)
     if layer.beside != 0:
-        _add_beside(body, index, layer, rooms, helpers)
+        _add_beside(body, index, layer, rooms)
     scale_rows(rooms.x, body.hidden, body.hidden, rows, layer.factor)
     norm_hidden(rooms.x, body.hidden, layers[index + 1].inputs, body, rows, rooms.normed)
 
@@ -404,14 +385,13 @@ def run_layers(model, numbers, visible, choices, made):
     """
     body, (logits, ids, probabilities) = model[0], made
     hidden, jobs = body.hidden, array_at(body.jobs, 4 * body.depth + 1, JOB)
-    helpers = Helpers(array_at(body.current, 1, JOB), array_at(body.state, TODO, np.int64))
     rows, kept, number, span = numbers[:HEAD]
     tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
     keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 4)
-    rooms, look = _cut(body, rows), array_at(body.attention, 1, JOB)[0]
+    rooms, look = _cut(body, positions), array_at(body.attention, 1, JOB)[0]
     _embed(tokens, body.embedding, body.half, hidden, body.embedding_scale, rooms.x)
     if body.inputs != 0:
-        _make_inputs(body, tokens, rooms, helpers)
+        _make_inputs(body, tokens, rooms)
     norm_hidden(rooms.x, body.hidden, array_at(body.layers, 1, LAYER)[0].inputs, body, rows, rooms.normed)
     look.requests, look.room = number, span
     look.scores, look.own_scores = body.scores, body.own_scores
@@ -422,12 +402,12 @@ def run_layers(model, numbers, visible, choices, made):
         if body.taps != 0:
             _tap(body, index, rooms.x, rows)
         if index < body.depth:
-            _run_layer(body, index, looks, rooms, positions, helpers)
+            _run_layer(body, index, looks, rooms)
     for at in range(kept):
         if keep[at] != at:
-            _copy(rooms.normed, keep[at] * hidden, rooms.normed, at * hidden, hidden)
+            copy(rooms.normed, keep[at] * hidden, rooms.normed, at * hidden, hidden)
     flat = logits.reshape(-1)
-    perform(jobs[4 * body.depth], rooms.normed, kept, flat, helpers)
+    perform(jobs[4 * body.depth], rooms.normed, kept, flat, rooms.helpers)
     if body.logit_cap != 0:
         cap(flat, 0, len(flat), np.float32(1), body.logit_cap)
     if probabilities.shape[1]:

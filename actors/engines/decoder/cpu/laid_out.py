@@ -10,6 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.engines.decoder.cpu.records import (
+    CENTRED,
+    EXPERTS,
+    IN_BLOCKS,
+    INPUTS,
+    JOB,
+    LATENT,
+    LAYER,
+    MIXER,
+    NORM,
+    PLAIN,
+    RMS,
+)
+from actors.engines.decoder.cpu.streams import numbers_of
 from actors.engines.decoder.layout import (
     Affine,
     DecoderWeights,
@@ -33,17 +47,16 @@ class LaidOut:
     def __init__(self, weights: DecoderWeights, kernels: ModuleType, team: Any, int8: bool) -> None:
         """``int8``: see :class:`Panels`."""
         self._kernels, self._team, self._int8 = kernels, team, int8
-        self._kind = kernels.CENTRED if weights.spec.norm.centred else kernels.RMS
+        self._kind = CENTRED if weights.spec.norm.centred else RMS
         pairs = weights.head.weight.dtype == torch.bfloat16
         self._pages, self._twelve = HugePages(), waits_for_memory(weights.count(), pairs)
         self._kept: list[object] = []  # what stands in the records by address
         self.mixers: list[Record] = []  # of recurrent layers
-        self.numbers = 0  # of a text's state in all of them
         self.width = 0  # of what a row puts into one of them
         self.read_bytes = 0  # by a token
         self._experts: list[tuple[int, int, int]] = []  # apart: rows of router, gate and up, and down
-        self.jobs: Record = np.zeros(4 * len(weights.layers) + 1, dtype=kernels.JOB)
-        self.layers: Record = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
+        self.jobs: Record = np.zeros(4 * len(weights.layers) + 1, dtype=JOB)
+        self.layers: Record = np.zeros(len(weights.layers) + 1, dtype=LAYER)
         for index, layer in enumerate(weights.layers):
             self._lay_out(layer, self.layers[index], self.jobs[4 * index : 4 * index + 4])
         self.inputs = self._inputs(weights)
@@ -70,7 +83,7 @@ class LaidOut:
         if not shared:
             self._kept.append(panels := Panels(matrix, self._kernels, self._team))
             job = panels.job
-        return self._kernels.IN_BLOCKS, job.ctypes.data
+        return IN_BLOCKS, job.ctypes.data
 
     def _product(self, job: Record, matrix: Matrix, exact: bool = False) -> None:
         """``exact``: weights are not rounded."""
@@ -93,19 +106,20 @@ class LaidOut:
         for place, matrix in enumerate((weights.qkv, weights.out, weights.up, weights.down)):
             if matrix is not None:
                 self._product(jobs[place : place + 1], matrix)
-        norms = {"inputs": weights.attention_norm, "inner": weights.mlp_norm}
-        norms |= {"behind": weights.behind_attention, "last": weights.behind_mlp}
-        shares = parallel and weights.mlp_norm is None
+        found = weights.norms
+        norms = {"inputs": found.attention, "inner": found.mlp, "behind": found.behind_attention}
+        norms["last"] = found.behind_mlp
+        shares = parallel and found.mlp is None
         for name, affine in norms.items():
             if affine is not None:
                 self._norm(layer[name], affine)
             elif name in ("inputs", "inner") and not shares:  # copied as it is
                 self._norm(layer[name], Affine(torch.ones(weights.qkv.weight.shape[1])))
-                layer[name]["kind"] = self._kernels.PLAIN
+                layer[name]["kind"] = PLAIN
         layer["parallel"], layer["shares"] = parallel, shares
         layer["factor"] = weights.scale
         if weights.beside is not None and weights.spec.beside is not None:
-            jobs = np.zeros(2, self._kernels.JOB)
+            jobs = np.zeros(2, JOB)
             self._product(jobs[:1], weights.beside.gate)
             self._product(jobs[1:], weights.beside.out)
             layer["beside"] = self.keep(jobs)
@@ -141,7 +155,7 @@ class LaidOut:
         spec, found = weights.spec.inputs, weights.inputs
         if spec is None or found is None:
             return 0
-        inputs, job = np.zeros(1, self._kernels.INPUTS), np.zeros(1, self._kernels.JOB)
+        inputs, job = np.zeros(1, INPUTS), np.zeros(1, JOB)
         self._product(job, found.matrix)
         inputs["job"], inputs["norm"], inputs["width"] = self.keep(job), self._numbers(found.norm), spec.width
         inputs["half"], inputs["table"] = self.table(found.table, False)
@@ -151,23 +165,23 @@ class LaidOut:
 
     def _recurrent(self, spec: Recurrent, weights: RecurrentWeights) -> int:
         """The address of the record of a recurrent layer."""
-        mixer = np.zeros(1, self._kernels.MIXER)
-        mixer["kind"], mixer["number"], mixer["at"] = RECURRENT.index(spec.kind), len(self.mixers), self.numbers
+        mixer = np.zeros(1, MIXER)
+        mixer["kind"], mixer["number"] = RECURRENT.index(spec.kind), len(self.mixers)
+        mixer["at"] = numbers_of(self.mixers[-1]) if self.mixers else 0
         for name in ("heads", "groups", "keys", "values", "kernel", "channels", "normed", "tiled"):
             mixer[name] = getattr(spec, name)
         mixer["past"], mixer["taps"] = (spec.kernel - 1) * spec.channels, self._numbers(weights.convolution)
         for name in ("bias", "decay", "step", "skip", "norm"):
             mixer[name] = self._numbers(getattr(weights, name))
         self.mixers.append(mixer)
-        self.numbers += (spec.kernel - 1) * spec.channels + spec.heads * spec.keys * spec.values
         return mixer.ctypes.data
 
     def _latent(self, spec: Latent, weights: LatentWeights) -> int:
         """The address of the record of a layer's latent attention."""
-        latent = np.zeros(1, self._kernels.LATENT)
+        latent = np.zeros(1, LATENT)
         latent["rank"], latent["eps"], latent["key_norm"] = spec.rank, spec.eps, self._numbers(weights.key_norm)
         if weights.query is not None:
-            job = np.zeros(1, self._kernels.JOB)
+            job = np.zeros(1, JOB)
             self._product(job, weights.query)
             latent["query"], latent["query_norm"] = self.keep(job), self._numbers(weights.query_norm)
             latent["query_rank"] = weights.query.weight.shape[1]
@@ -175,14 +189,14 @@ class LaidOut:
 
     def _mixture(self, spec: Experts, weights: ExpertWeights) -> int:
         """The address of the record of a layer's experts."""
-        jobs, router = np.zeros(2 * spec.count, self._kernels.JOB), np.zeros(1, self._kernels.JOB)
+        jobs, router = np.zeros(2 * spec.count, JOB), np.zeros(1, JOB)
         self._product(router, weights.router, exact=True)
         before = self.read_bytes
         for index, matrix in enumerate(matrix for both in weights.each for matrix in both):
             self._product(jobs[index : index + 1], matrix)
         self.read_bytes = before + (self.read_bytes - before) * spec.used // spec.count
         self._experts.append((int(router[0]["apart"]), int(jobs[0]["apart"]), int(jobs[1]["apart"])))
-        experts = np.zeros(1, self._kernels.EXPERTS)
+        experts = np.zeros(1, EXPERTS)
         for name in ("count", "used", "inner", "inside"):
             experts[name] = getattr(spec, name)
         for name in ("sigmoid", "groups", "used_groups", "best", "divided", "scale"):
@@ -190,7 +204,7 @@ class LaidOut:
         experts["router"], experts["jobs"] = self.keep(router), self.keep(jobs)
         experts["correction"], experts["scales"] = self._numbers(weights.correction), self._numbers(weights.scales)
         if weights.norms:
-            norms = np.zeros(len(weights.norms), self._kernels.NORM)
+            norms = np.zeros(len(weights.norms), NORM)
             for place, affine in enumerate(weights.norms):
                 self._norm(norms[place], affine)
             experts["norms"] = self.keep(norms)

@@ -11,7 +11,8 @@ import llvmlite.ir as ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from actors.engines.decoder.cpu.simd import LANES, VECTOR, WORDS, Vector, multiplied, picked, splatted
+from actors.engines.decoder.cpu.records import LANES
+from actors.engines.decoder.cpu.simd import VECTOR, WORDS, Vector, multiplied, picked, splatted
 
 _GOLDEN, _MUL1, _MUL2 = 0x9E3779B1, 0x7FEB352D, 0x846CA68B
 

@@ -9,10 +9,11 @@ import numpy as np
 from numba import njit, types
 
 from actors.engines.decoder.cpu.formats import GROUP
+from actors.engines.decoder.cpu.linking import linked
 
 _BYTES, _WORDS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-SOURCES = "7940a78cdd74395d"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "f9b4deaaa8a1263f"  # see :mod:`actors.engines.decoder.cpu`
 _compiled = {"error_model": "numpy", "nogil": True, "cache": True}
 
 
@@ -71,7 +72,7 @@ def pack_groups(codes, steps, scales, sizes, into):
             at += 4 * panel * (quads if bits == 8 else quads * bits // 8)
 
 
-@njit(error_model="numpy")  # no signature: it would be compiled at every import
+@linked  # no signature: it would be compiled at every import
 def _escapes(number, largest, codes):
     """Whether a number of bfloat16 has an exponent that is none of the ``codes - 1`` up to the largest."""
     exponent = number >> 7 & 0xFF

@@ -10,7 +10,8 @@ from numba.core import types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from actors.engines.decoder.cpu.simd import LANES, VECTOR, WORDS, address, multiplied, picked
+from actors.engines.decoder.cpu.records import LANES
+from actors.engines.decoder.cpu.simd import VECTOR, WORDS, address, multiplied, picked
 
 # as numba sees the processor, since it keeps code by that on disk
 FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from actors.engines.decoder.cpu.attention_formats import SCORED
 from actors.engines.decoder.cpu.attention_tiles import (
@@ -28,18 +27,9 @@ from actors.engines.decoder.cpu.attention_tiles import (
     score_keys,
 )
 from actors.engines.decoder.cpu.between import cap
-from actors.engines.decoder.cpu.simd import (
-    LANES,
-    add,
-    exponential,
-    fma,
-    highest,
-    larger,
-    load,
-    splat,
-    store,
-    total,
-)
+from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.records import LANES
+from actors.engines.decoder.cpu.simd import add, exponential, fma, highest, larger, load, splat, store, total
 
 BLOCK = 4 * LANES  # slots: their keys in a head of 64 are 16 KiB, which the first cache holds
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -102,13 +92,13 @@ class Then(NamedTuple):
     count: Any
 
 
-@njit(error_model="numpy")
+@linked
 def _filled(count):
     """``count`` slots and what fills the last vector up."""
     return (count + LANES - 1) // LANES * LANES
 
 
-@njit(error_model="numpy")
+@linked
 def _soften(scores, start, count, skipped, heads, sink):
     """``scores[start : start + count]`` become weights whose sum is one, or, with a ``sink`` above -inf, less than one.
     The first ``skipped`` and the padding weigh nothing."""
@@ -143,7 +133,7 @@ def _soften(scores, start, count, skipped, heads, sink):
         pack(scores, start, i - start, fma(load(scores, i), part, zero), heads.values)
 
 
-@njit(error_model="numpy")
+@linked
 def shared_slots(sees, room, counts, first, end, shares):
     """For each row of one request from how many slots on the next sees others; for the last, all of its own."""
     for row in range(first, end):
@@ -155,7 +145,7 @@ def shared_slots(sees, room, counts, first, end, shares):
         shares[row] = count
 
 
-@njit(error_model="numpy")
+@linked
 def _together(piece, sight, one, count):
     """How many slots the rows of ``count`` queries from ``one`` on see in common from their first on, in whole vectors;
     what fills up counts where it is one row."""
@@ -166,7 +156,7 @@ def _together(piece, sight, one, count):
     return common // LANES * LANES
 
 
-@njit(error_model="numpy")
+@linked
 def _fetch_ahead(array, piece, sight, begin, end, then):
     """Slots ``begin .. end`` of the first row are about to be read: ask for those a block further on and, as far as
     there are none, for the first ones of what is read ``then``."""
@@ -180,7 +170,7 @@ def _fetch_ahead(array, piece, sight, begin, end, then):
             fetch_rows(then.array, sight.sees, then.start + following, piece.width)
 
 
-@njit(error_model="numpy")
+@linked
 def _score_slots(queries, at, piece, keys, sight, scores):
     """Products of ``queries``, the first and how many, with the keys of 16 slots from ``at`` on."""
     one, count = queries
@@ -189,7 +179,7 @@ def _score_slots(queries, at, piece, keys, sight, scores):
     score_keys(count, places, keys, SeenSlots(sight.sees, row * room + at, LANES), width)
 
 
-@njit(error_model="numpy")
+@linked
 def _score(piece, keys, values, sight, scores):
     """Products of all queries with the keys that they see. ``values`` are read next."""
     then = Then(values, piece.first * sight.room, sight.counts[piece.first])
@@ -208,7 +198,7 @@ def _score(piece, keys, values, sight, scores):
                     _score_slots((alone, 1), at, piece, keys, sight, scores)
 
 
-@njit(error_model="numpy")
+@linked
 def _mix(piece, values, sight, scores, then):
     """All queries' sums over the values that they see. ``then``: what is read next."""
     # few queries are through with a value before the next has come, of more each block is read by one after another
@@ -228,7 +218,7 @@ def _mix(piece, values, sight, scores, then):
                 _add_values((alone, 1), (max(block, common), to), piece, values, sight, scores)
 
 
-@njit(error_model="numpy")
+@linked
 def _add_values(queries, slots, piece, values, sight, scores):
     """Slots from the first up to the second of ``slots``, for ``queries``, the first and how many."""
     (one, count), (begin, end) = queries, slots
@@ -239,14 +229,14 @@ def _add_values(queries, slots, piece, values, sight, scores):
         mix_values(count, places, values, seen, MixedColumns(width, j, min(most, (width - j) // LANES)))
 
 
-@njit(error_model="numpy")
+@linked
 def _place(piece, heads, ends):
     """A piece's request, that one's first row, and the piece's head."""
     request = piece // heads
     return request, (ends[request - 1] if request else 0), piece % heads
 
 
-@njit(error_model="numpy")
+@linked
 def _longest(counts, first, end):
     longest = 0
     for row in range(first, end):
@@ -254,7 +244,7 @@ def _longest(counts, first, end):
     return longest
 
 
-@njit(error_model="numpy")
+@linked
 def attend_piece(number, coming, rows, heads, sight, scores):
     """Softmax attention of one request's rows and of the query heads that share one of ``heads.number`` keys: piece
     ``request * heads.number + head``. ``coming``: the piece that this thread is likely to take next, or a negative

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.formats import GROUP, PANEL, ROWS, TABLE, TWELVE
+from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.tile import InputRows, Meanwhile, Sums, TileWeights, multiply_tile
 
 # Inputs with weights of a panel that stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
@@ -23,9 +23,6 @@ NEAR = 24 << 10
 # 9.8 ms with 128, 9.6 with 256, 11.1 with 512
 UNPACKED_DEPTH = 128
 ROOM = UNPACKED_DEPTH * PANEL // 2  # pairs of bfloat16
-
-# A weight that stands beside its matrix: what the code of 12 bits cannot say
-ESCAPE = np.dtype([("input", np.int32), ("output", np.int32), ("weight", np.float32)])
 
 
 class PanelRange(NamedTuple):
@@ -38,21 +35,21 @@ class PanelRange(NamedTuple):
     count: Any
 
 
-@njit(error_model="numpy")
+@linked
 def _ahead(here, at, size, wide, then):
     """What to ask for: input ``at`` of panels whose inputs, of ``wide`` bytes, begin at the address ``here``, and
     behind the last of ``size`` what is read ``then``; 0: what lies behind them."""
     return then + (at - size) * wide if then != 0 and at >= size else here + at * wide
 
 
-@njit(error_model="numpy")
+@linked
 def _depth(k, size, most, lead, then):
     """How many inputs from ``k`` on are multiplied next: what is asked for meanwhile lies in one place."""
     depth = min(most, size - k)
     return min(depth, size - lead - k) if then != 0 and k < size - lead else depth
 
 
-@njit(error_model="numpy")
+@linked
 def _part(inputs, sums, number, passes, k):
     """The rows of one of several passes, from input ``k`` on, and their sums."""
     row, following = inputs.count * number // passes, inputs.count * (number + 1) // passes
@@ -60,7 +57,7 @@ def _part(inputs, sums, number, passes, k):
     return rows, Sums(sums.out, row * sums.columns + sums.to, sums.columns, k > 0)
 
 
-@njit(error_model="numpy")
+@linked
 def multiply_panels(inputs, panels, sums, then):
     """The outputs of ``panels`` for all rows. ``then``: the address that is read next, or 0: what lies behind."""
     weights, size, share = panels.weights, inputs.size, panels.share
@@ -80,7 +77,7 @@ def multiply_panels(inputs, panels, sums, then):
         k += depth
 
 
-@njit(error_model="numpy")
+@linked
 def multiply_packed_panels(inputs, panels, sums, room, then):
     """The same with weights of 12 bits, which are unpacked once, into ``room`` for ``ROOM`` pairs. Of more than
     ``ROWS`` rows there is one panel."""
@@ -105,7 +102,7 @@ def multiply_packed_panels(inputs, panels, sums, room, then):
         k += depth
 
 
-@njit(error_model="numpy")
+@linked
 def add_escapes(job, escapes, out):
     """What these weights beside a job's matrix add, one after the other."""
     rows, size = job.rows, job.columns

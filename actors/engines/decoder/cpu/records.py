@@ -1,4 +1,4 @@
-"""What compiled code reads by address: a model, its layers, and the rows between operations."""
+"""What compiled code reads by address: a model, its layers, jobs and rows, as numpy writes them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+LANES = 16  # numbers of a vector
+LOOKS = 4  # numbers of a row beside the slots that it sees
+IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
+# How a norm computes: not at all, by its root mean square, or behind taking the mean away
+PLAIN, RMS, CENTRED = 0, 1, 2
 # A norm: the address of its weights, that of what is added, or 0, and how it computes
 NORM = np.dtype([(name, np.int64) for name in ("weight", "bias", "kind")])
 # Of a layer what is not a product. Norms: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
@@ -57,11 +62,76 @@ INPUTS = np.dtype(
     + [(name, np.float32) for name in ("table_scale", "matrix_scale", "scale")]
 )
 
+# A weight that stands beside its matrix: what the code of 12 bits cannot say
+ESCAPE = np.dtype([("input", np.int32), ("output", np.int32), ("weight", np.float32)])
+
+# A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
+# of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``pairs``: 1
+# where weights are pairs of it; ``escapes``: weights beside the matrix, or 0, and ``starts``: where each panel's begin;
+# ``bias``: what is added to outputs, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0.
+# With a ``form`` of ``block_forms.FORMS`` the weights are ``own`` outputs from ``first`` on in that form, and ``more``
+# is the address of a job with the others, or 0. ``walk``: the address of a ``WALK`` in place of attention, or 0
+JOB = np.dtype(
+    [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
+    + [(name, np.int64) for name in ("bits", "half", "pairs", "weights", "panels", "outputs", "bias")]
+    + [(name, np.int64) for name in ("starts", "escapes", "then", "form", "first", "own", "more")]
+    + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
+    + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
+    + [(name, np.int64) for name in ("skips", "sinks", "walk")]
+    + [("scale", np.float32), ("cap", np.float32)]
+)
+
+# Experts of a layer: the addresses of the router's job, which has one more output behind those of the experts if
+# ``gated``, of two jobs for each expert, and of what is added to scores for the choice alone, of what shares are
+# multiplied by, and of four norms, see ``ExpertNorms``, or 0. ``sigmoid``: scores are that instead of a softmax;
+# ``best``: scores that make a group's; ``divided``: shares add up to one; ``inside``: they multiply inputs
+EXPERTS = np.dtype(
+    [(name, np.int64) for name in ("count", "used", "router", "jobs", "correction", "scales", "norms")]
+    + [(name, np.int64) for name in ("activation", "inner")]
+    + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "inside", "gated")]
+    + [("scale", np.float32)]
+)
+
+DELTA, SCAN, CONVOLUTION = 0, 1, 2
+# A recurrent layer: its place among them and in a text's numbers, sizes, of which ``past`` is numbers of former inputs;
+# then by address, 0 where there are none: taps of the convolution, its bias, rates of decay, what is added to steps,
+# shares of values, and weights of the norm of ``normed`` numbers; ``tiled``: see ``Recurrent``
+MIXER = np.dtype(
+    [(name, np.int64) for name in ("kind", "number", "at", "heads", "groups", "keys", "values", "kernel", "channels")]
+    + [(name, np.int64) for name in ("past", "taps", "bias", "decay", "step", "skip", "norm", "normed", "tiled")]
+)
+# A text in a forward: its rows, and the rows behind those of all texts where its pending rows and its former inputs
+# lie; by address its numbers, those that are to hold the state behind its last row (0: nothing is), and its records;
+# ``borrowed``: its numbers stay as they are
+STREAM = np.dtype(
+    [(name, np.int64) for name in ("first", "rows", "pending", "pending_at", "past_at", "state", "ahead", "records")]
+    + [("borrowed", np.int64)]
+)
+# What all recurrent layers of a forward share: ``streams``; each row's parent in its text in ``parents`` (-1: its
+# state); of all ``rows``, then of pending ones and of ``past`` former inputs of each text, the row before it in
+# ``before`` and where its tile lies in ``places`` (0: it is the text's own); ``raw``: inputs of convolutions, of
+# each layer ``total`` rows of ``width`` numbers; ``mixed``: what they give; ``decays`` and ``rates`` of heads
+WALK = np.dtype(
+    [(name, np.int64) for name in ("mixer", "streams", "count", "rows", "pending", "total", "past", "width")]
+    + [(name, np.int64) for name in ("parents", "before", "places", "raw", "mixed", "decays", "rates")]
+)
+
+# A row: ``position`` and ``seed`` of its noise; ``colder``: 1 / temperature, or 0: greedy; ``top_k``, ``top_p`` (0 and
+# 1: off), and ``min_p``: its logarithm, or -inf
+CHOICE = np.dtype(
+    [
+        *[("position", np.uint64), ("seed", np.uint64), ("colder", np.float32)],
+        *[("top_k", np.int64), ("top_p", np.float64), ("min_p", np.float32)],
+    ]
+)
+
 
 class Rooms(NamedTuple):
-    """``rows`` rows between operations, flat."""
+    """``rows`` rows between operations, flat, and the threads that compute them."""
 
+    helpers: Any
     rows: Any
+    positions: Any
     x: Any  # the residual stream
     seen: Any  # what attention gives
     qkv: Any

@@ -10,25 +10,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.between import RMS, SILU, NormTerms, activated, norm_part
-from actors.engines.decoder.cpu.simd import LANES, fma, load, splat, store, total
-from actors.engines.decoder.cpu.state_walk import CONVOLUTION, DELTA, MIXER, SCAN, STREAM, WALK
+from actors.engines.decoder.cpu.between import SILU, NormTerms, activated, copy, norm_part
+from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.records import CONVOLUTION, DELTA, LANES, MIXER, RMS, SCAN, STREAM, WALK
+from actors.engines.decoder.cpu.simd import fma, load, splat, store, total
 from actors.engines.decoder.cpu.team import perform
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _EPS = np.float32(1e-6)  # of unit queries and keys, in every model with a delta rule
 
 
-@njit(error_model="numpy")
-def _copied(source, start, target, to, count):
-    for i in range(count):
-        target[to + i] = source[start + i]
-
-
-@njit(error_model="numpy")
+@linked
 def _put_in(mixer, walk, qkv, apart, raw):
     """The convolution's inputs and what heads have a number of: of the forward's rows, then of those that are pending,
     then former ones."""
@@ -40,21 +34,21 @@ def _put_in(mixer, walk, qkv, apart, raw):
             for i in range(0, channels, LANES):
                 store(raw, to + i, fma(load(qkv, start + i), load(qkv, start + 2 * inner + i), zero))
         else:
-            _copied(qkv, start, raw, to, channels)
-            _copied(qkv, start + channels + inner, raw, to + channels, apart - channels - inner)
+            copy(qkv, start, raw, to, channels)
+            copy(qkv, start + channels + inner, raw, to + channels, apart - channels - inner)
     streams = array_at(walk.streams, walk.count, STREAM)
     for index in range(walk.count):
         stream = streams[index]
         size = stream.pending * width
         if size:
             records = array_at(stream.records + 4 * mixer.number * size, size, np.float32)
-            _copied(records, 0, raw, stream.pending_at * width, size)
+            copy(records, 0, raw, stream.pending_at * width, size)
         numbers = array_at(stream.state + 4 * mixer.at, mixer.past, np.float32)
         for place in range(past):
-            _copied(numbers, place * channels, raw, (stream.past_at + place) * width, channels)
+            copy(numbers, place * channels, raw, (stream.past_at + place) * width, channels)
 
 
-@njit(error_model="numpy")
+@linked
 def _keep_past(mixer, walk, raw, before):
     """The inputs of every text that the next forward's rows look back at."""
     streams, past, channels = array_at(walk.streams, walk.count, STREAM), mixer.kernel - 1, mixer.channels
@@ -69,11 +63,11 @@ def _keep_past(mixer, walk, raw, before):
             row = stream.pending_at + stream.pending - 1
         numbers = array_at(where + 4 * mixer.at, mixer.past, np.float32)
         for place in range(past - 1, -1, -1):
-            _copied(raw, row * walk.width, numbers, place * channels, channels)
+            copy(raw, row * walk.width, numbers, place * channels, channels)
             row = before[row]
 
 
-@njit(error_model="numpy")
+@linked
 def _convolve(mixer, walk, raw, before, mixed):
     """Of the forward's rows and the pending ones."""
     channels, kernel, width = mixer.channels, mixer.kernel, walk.width
@@ -92,7 +86,7 @@ def _convolve(mixer, walk, raw, before, mixed):
             store(mixed, row * channels + i, made if mixer.kind == CONVOLUTION else activated(made, SILU))
 
 
-@njit(error_model="numpy")
+@linked
 def _to_unit(x, start, size, scale):
     """``x[start : start + size]`` of length ``scale``."""
     squares, zero = splat(_ZERO), splat(_ZERO)
@@ -104,12 +98,12 @@ def _to_unit(x, start, size, scale):
         store(x, i, fma(load(x, i), factor, zero))
 
 
-@njit(error_model="numpy")
+@linked
 def _softplus(x):
     return x if x > np.float32(20) else np.float32(math.log1p(math.exp(x)))
 
 
-@njit(error_model="numpy")
+@linked
 def _weigh(mixer, walk, raw, mixed):
     """The factors of each row's heads for the state before it, and their contributions."""
     heads, groups, keys, channels = mixer.heads, mixer.groups, mixer.keys, mixer.channels
@@ -134,7 +128,7 @@ def _weigh(mixer, walk, raw, mixed):
             decays[number] = np.float32(math.exp(rate[head] * time))
 
 
-@njit(error_model="numpy")
+@linked
 def _gate(mixer, rows, eps, qkv, apart, seen):
     """Outputs through the gates, normed on one side of them."""
     inner, zero, gates = mixer.heads * mixer.values, splat(_ZERO), mixer.channels
@@ -153,15 +147,15 @@ def _gate(mixer, rows, eps, qkv, apart, seen):
                 norm_part(seen, start + at, mixer.normed, terms, at, seen)
 
 
-@njit(error_model="numpy")
-def mix_states(body, layer, inputs, look, rooms, helpers):
+@linked
+def mix_states(body, layer, inputs, look, rooms):
     """``rooms.seen`` of a recurrent layer, of what ``rooms.normed`` gives through ``inputs``. ``look``: a job that all
     layers use in turns."""
     walk, mixer = array_at(body.walk, 1, WALK)[0], array_at(layer.mixer, 1, MIXER)[0]
     channels, every, inner = mixer.channels, walk.rows + walk.pending, mixer.heads * mixer.values
     array_at(body.walk, 1, WALK)[0].mixer = layer.mixer
     rows = rooms.rows
-    perform(inputs, rooms.normed, rows, rooms.qkv, helpers)
+    perform(inputs, rooms.normed, rows, rooms.qkv, rooms.helpers)
     size = walk.total * walk.width
     raw = array_at(walk.raw + 4 * mixer.number * size, size, np.float32)
     before, mixed = array_at(walk.before, walk.total, np.int64), array_at(walk.mixed, every * channels, np.float32)
@@ -178,6 +172,6 @@ def mix_states(body, layer, inputs, look, rooms, helpers):
     _weigh(mixer, walk, raw, mixed)
     look.walk, look.requests = body.walk, walk.count
     look.apart, look.heads = inner, mixer.heads
-    perform(look, mixed, rows, rooms.seen, helpers)
+    perform(look, mixed, rows, rooms.seen, rooms.helpers)
     look.walk = 0
     _gate(mixer, rows, body.eps, rooms.qkv, inputs.apart, rooms.seen)

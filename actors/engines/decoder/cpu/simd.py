@@ -10,7 +10,8 @@ import llvmlite.ir as ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
-LANES = 16
+from actors.engines.decoder.cpu.records import LANES
+
 LINE = 64  # bytes of the cache's
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
 WORDS = ir.VectorType(ir.IntType(32), LANES)

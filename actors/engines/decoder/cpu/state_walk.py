@@ -8,38 +8,16 @@ is changed by certain rows alone: the last verdict's accepted ones (``pending``)
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.simd import LANES, add, fma, load, splat, store
+from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.records import DELTA, LANES, MIXER, STREAM
+from actors.engines.decoder.cpu.simd import add, fma, load, splat, store
 
-DELTA, SCAN, CONVOLUTION = 0, 1, 2
-# A recurrent layer: its place among them and in a text's numbers, sizes, of which ``past`` is numbers of former inputs;
-# then by address, 0 where there are none: taps of the convolution, its bias, rates of decay, what is added to steps,
-# shares of values, and weights of the norm of ``normed`` numbers; ``tiled``: see ``Recurrent``
-MIXER = np.dtype(
-    [(name, np.int64) for name in ("kind", "number", "at", "heads", "groups", "keys", "values", "kernel", "channels")]
-    + [(name, np.int64) for name in ("past", "taps", "bias", "decay", "step", "skip", "norm", "normed", "tiled")]
-)
-# A text in a forward: its rows, and the rows behind those of all texts where its pending rows and its former inputs
-# lie; by address its numbers, those that are to hold the state behind its last row (0: nothing is), and its records;
-# ``borrowed``: its numbers stay as they are
-STREAM = np.dtype(
-    [(name, np.int64) for name in ("first", "rows", "pending", "pending_at", "past_at", "state", "ahead", "records")]
-    + [("borrowed", np.int64)]
-)
-# What all recurrent layers of a forward share: ``streams``; each row's parent in its text in ``parents`` (-1: its
-# state); of all ``rows``, then of pending ones and of ``past`` former inputs of each text, the row before it in
-# ``before`` and where its tile lies in ``places`` (0: it is the text's own); ``raw``: inputs of convolutions, of
-# each layer ``total`` rows of ``width`` numbers; ``mixed``: what they give; ``decays`` and ``rates`` of heads
-WALK = np.dtype(
-    [(name, np.int64) for name in ("mixer", "streams", "count", "rows", "pending", "total", "past", "width")]
-    + [(name, np.int64) for name in ("parents", "before", "places", "raw", "mixed", "decays", "rates")]
-)
 _ZERO = np.float32(0)
 
 
-@njit(error_model="numpy")
+@linked
 def _place_rows(parents, first, rows, before, places, root):
     """Where the tiles of a window's rows lie. A row takes its parent's place if no other row is to read that any more.
     ``root``: the row before the first one."""
@@ -63,7 +41,7 @@ def _place_rows(parents, first, rows, before, places, root):
             taken += 1
 
 
-@njit(error_model="numpy")
+@linked
 def place_streams(walk):
     """Fill ``before`` and ``places``."""
     streams, parents = array_at(walk.streams, walk.count, STREAM), array_at(walk.parents, walk.rows, np.int64)
@@ -82,7 +60,7 @@ def place_streams(walk):
             before[first + row], places[first + row] = root if row == 0 else first + row - 1, 0
 
 
-@njit(error_model="numpy")
+@linked
 def _step(mixer, walk, place, row, source, target):
     """The tile behind a row, of that before it; ``place``: its head, and which of that one's. Returns the row's
     output."""
@@ -127,13 +105,13 @@ def _step(mixer, walk, place, row, source, target):
     return out
 
 
-@njit(error_model="numpy")
+@linked
 def _tile(place, own, room, size):
     address = own if place == 0 else room + 4 * (place - 1) * size
     return array_at(address, size, np.float32)
 
 
-@njit(error_model="numpy")
+@linked
 def walk_piece(walk, number, out, apart, room):
     """All rows of one text and head. ``room``: the address of tiles of a thread's own."""
     mixer = array_at(walk.mixer, 1, MIXER)[0]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.cache.snapshots import BORDER
+from actors.engines.decoder.cpu.records import LANES, STREAM, WALK
 from actors.engines.flat_batch import Segment
 
 Array = NDArray[np.float32]
@@ -54,25 +54,30 @@ class FusedState:
         self.numbers, self.ahead, self.pending = self.ahead, None, self.pending[:, :0]
 
 
+def numbers_of(mixer: NDArray[Any]) -> int:
+    """Of a text's state in a recurrent layer and those before it."""
+    at, past, heads, keys, values = (int(mixer[name][0]) for name in ("at", "past", "heads", "keys", "values"))
+    return at + past + heads * keys * values
+
+
 class FusedRecurrence:
     """A :class:`actors.engines.engine.Recurrence`."""
 
     pieces_agree = True
     border, fine = BORDER, 1
 
-    def __init__(self, kernels: ModuleType, mixers: Sequence[NDArray[Any]], numbers: int, width: int) -> None:
-        """``mixers``: of the recurrent layers; ``numbers``: of a state; ``width``: of what a row puts in."""
-        self._kernels, self._layers, self._numbers, self._width = kernels, len(mixers), numbers, width
+    def __init__(self, mixers: Sequence[NDArray[Any]], width: int) -> None:
+        """``mixers``: of the recurrent layers; ``width``: of what a row puts in."""
+        self._layers, self._numbers, self._width = len(mixers), numbers_of(mixers[-1]), width
         self.limit = sys.maxsize  # set by whoever builds the engine
         self._past = int(mixers[0]["kernel"][0]) - 1
         self._heads, self._channels = (max(int(mixer[name][0]) for mixer in mixers) for name in ("heads", "channels"))
-        self.tile = max(int(mixer["keys"][0]) for mixer in mixers) * kernels.LANES
-        self._walk: NDArray[Any] = np.zeros(1, kernels.WALK)
+        self.tile = max(int(mixer["keys"][0]) for mixer in mixers) * LANES
+        self._walk: NDArray[Any] = np.zeros(1, WALK)
         self._rows: NDArray[np.int64] = np.empty((3, 0), np.int64)  # parents, rows before rows, and places
-        self._streams: NDArray[Any] = np.zeros(0, kernels.STREAM)
+        self._streams: NDArray[Any] = np.zeros(0, STREAM)
         self._raw: Array = np.empty(0, np.float32)
         self._work: Array = np.empty(0, np.float32)
-        self._nothing: Array = np.empty((self._layers, 0, width), np.float32)
         self._spare: list[Array] = []  # memory of a state without a stream
         self._states: list[FusedState] = []  # of the last forward
 
@@ -81,7 +86,8 @@ class FusedRecurrence:
         return 4 * self._numbers
 
     def new(self) -> FusedState:
-        return FusedState(np.zeros(self._numbers, np.float32), self._nothing, self._spare)
+        nothing = np.empty((self._layers, 0, self._width), np.float32)
+        return FusedState(np.zeros(self._numbers, np.float32), nothing, self._spare)
 
     def lay_out(self, segments: Sequence[Segment]) -> int:
         """A forward for compiled code: the address of its ``WALK``."""
@@ -98,7 +104,7 @@ class FusedRecurrence:
         self._make_room(parents, rows + pending, total)
         raw = self._raw[: self._layers * total * self._width].reshape(self._layers, total, self._width)
         first, pending_at, past_at = 0, rows, rows + pending
-        self._streams = np.zeros(len(segments), self._kernels.STREAM)
+        self._streams = np.zeros(len(segments), STREAM)
         for segment, state, stream in zip(segments, self._states, self._streams, strict=True):
             count = state.pending.shape[1]
             stream["first"], stream["rows"], stream["pending"] = first, segment.rows, count
@@ -118,7 +124,7 @@ class FusedRecurrence:
         """The forward that was laid out is over: what was pending is in the states."""
         for state in self._states:
             if state.ahead is None:
-                state.pending = self._nothing
+                state.pending = state.pending[:, :0]
         self._states = []
 
     def _ahead(self, state: FusedState) -> Array:

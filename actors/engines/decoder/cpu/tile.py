@@ -15,7 +15,8 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from actors.engines.decoder.cpu.formats import BESIDE, PANEL, ROWS, UNPACKED, WIDE, format_of
-from actors.engines.decoder.cpu.simd import LANES, LINE, VECTOR, Parts, asked, for_each, repeated, splatted
+from actors.engines.decoder.cpu.records import LANES
+from actors.engines.decoder.cpu.simd import LINE, VECTOR, Parts, asked, for_each, repeated, splatted
 
 _INT = ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()

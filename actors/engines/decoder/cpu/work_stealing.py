@@ -7,9 +7,8 @@ in common.
 
 from __future__ import annotations
 
-from numba import njit
-
 from actors.engines.decoder.cpu.atomics import compare_exchange, read, write
+from actors.engines.decoder.cpu.linking import linked
 
 # int64 between what different threads write: two lines of the cache, as processors fetch them in pairs
 APART = 16
@@ -19,19 +18,19 @@ _BITS = 18
 _FIRST, _JOB, _LAST = 1 << _BITS, 1 << 2 * _BITS, (1 << 27) - 1
 
 
-@njit(error_model="numpy")
+@linked
 def _parted(known):
     """A job's number, the first piece that is left and the end."""
     return known // _JOB, known // _FIRST % _FIRST, known % _FIRST
 
 
-@njit(error_model="numpy")
+@linked
 def begin_of(pieces, thread, threads):
     """The first piece of a thread's range; of the thread behind the last: how many there are."""
     return pieces * thread // threads
 
 
-@njit(error_model="numpy")
+@linked
 def assign(state, todo, pieces, threads):
     """A job's pieces, fewer than 2^18, to so many threads, whose ranges are at ``state[todo]``, ``APART`` from each
     other; the caller's, which is the first, comes last."""
@@ -41,14 +40,14 @@ def assign(state, todo, pieces, threads):
         write(state, todo + APART * thread, job * _JOB + first * _FIRST + end)
 
 
-@njit(error_model="numpy")
+@linked
 def has_work(state, todo, thread):
     """Whether something is left of a thread's range."""
     _, first, end = _parted(read(state, todo + APART * thread))
     return first < end
 
 
-@njit(error_model="numpy")
+@linked
 def pop(state, todo, thread):
     """A piece of one's own range and the one behind it there, or a negative number where there is none."""
     while True:
@@ -60,7 +59,7 @@ def pop(state, todo, thread):
             return first, first + 1 if first + 1 < end else -1
 
 
-@njit(error_model="numpy")
+@linked
 def steal_half(state, todo, thread, other):
     """The latter half of what is left of somebody's range becomes one's own, of which nothing is left. False: there is
     nothing.

@@ -124,13 +124,12 @@ class _StretchGroup:
         looks: list[LayerView] = [each[layer] for each in self.views]
         if self.copied:
             looks = [self._with_copies(layer, *each) for each in zip(looks, self.copied, strict=True)]
-        keys, values = zip(*looks, strict=True)
-        count, kv_heads, width = len(keys), keys[0][0].shape[0], queries.shape[2]
+        count, kv_heads, width = len(looks), looks[0][0][0].shape[0], queries.shape[2]
         split = queries.view(count, self.rows, kv_heads, shared.heads // kv_heads, width).permute(0, 2, 3, 1, 4)
         if self.rows > MAX_ROUND and shared.softcap is None and sinks is None:
-            seen = _attend_prompts(split, keys, values, self.mask, shared.scale)
+            seen = _attend_prompts(split, looks, self.mask, shared.scale)
         else:
-            seen = _attend(split, keys, values, self.mask, shared.scale, shared.softcap, sinks)
+            seen = _attend(split, looks, self.mask, shared.scale, shared.softcap, sinks)
         return seen.permute(0, 3, 1, 2, 4)[:, : self.kept].reshape(count * self.kept, -1)
 
     def _with_copies(self, layer: int, look: LayerView, slots: Tensor) -> LayerView:
@@ -145,8 +144,7 @@ def _lengthened(mask: Tensor, rows: int) -> Tensor:
 
 def _attend(
     queries: Tensor,
-    keys: Sequence[Sequence[Tensor]],
-    values: Sequence[Sequence[Tensor]],
+    looks: Sequence[LayerView],
     mask: Tensor,
     scale: float,
     softcap: float | None,
@@ -158,8 +156,9 @@ def _attend(
     them. ``mask``: ``(n, 1, 1, rows, span)``. ``sinks``: ``(heads,)``."""
     dtype = queries.dtype
     if queries.device.type == "cpu" and dtype != torch.float32:  # 16 bits are 5 times slower without instructions
-        queries, keys = queries.float(), [[part.float() for part in each] for each in keys]
-        values = [[block.float() for block in each] for each in values]
+        queries = queries.float()
+        looks = [(tuple(map(Tensor.float, keys)), tuple(map(Tensor.float, values))) for keys, values in looks]
+    keys, values = zip(*looks, strict=True)
     count, kv_heads, group, rows, width = queries.shape
     stacked = queries.reshape(count, kv_heads, group * rows, width)
     if count == 1:
@@ -220,11 +219,9 @@ def _weighed(weights: Tensor, blocks: Sequence[Tensor]) -> Tensor:
     return out
 
 
-def _attend_prompts(
-    queries: Tensor, keys: Sequence[Sequence[Tensor]], values: Sequence[Sequence[Tensor]], mask: Tensor, scale: float
-) -> Tensor:
+def _attend_prompts(queries: Tensor, looks: Sequence[LayerView], mask: Tensor, scale: float) -> Tensor:
     seen = []
-    for query, [key], blocks, bias in zip(queries.unbind(), keys, values, mask.unbind(), strict=True):
+    for query, ([key], blocks), bias in zip(queries.unbind(), looks, mask.unbind(), strict=True):
         flat = query.reshape(-1, *query.shape[2:])
         value = blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), 1)
         seen.append(attend_prompt(flat, key.transpose(1, 2), value, bias[0, 0], scale).view(query.shape))
@@ -250,9 +247,8 @@ def attend(
         query = torch.cat([query, query[:, -1:].expand(-1, padded - rows, -1)], dim=1)
         mask = _lengthened(mask, padded)
     split = query.reshape(1, kv_heads, heads // kv_heads, padded, width)
-    seen = _attend(
-        split, [[keys.transpose(1, 2)]], [torch.split(values, BLOCK, 1)], mask[None, None, None], scale, softcap
-    )
+    looks = [((keys.transpose(1, 2),), torch.split(values, BLOCK, 1))]
+    seen = _attend(split, looks, mask[None, None, None], scale, softcap)
     return seen.view(heads, padded, width)[:, :rows]
 
 

@@ -47,14 +47,14 @@ class TorchBody:
         self.device = weights.embedding.weight.device
 
         def block(layer: LayerWeights) -> Block:
-            assert layer.attention_norm is not None and layer.mlp_norm is not None, "see `is_plain`"
+            assert layer.norms.attention is not None and layer.norms.mlp is not None, "see `is_plain`"
             assert layer.up is not None and layer.down is not None
             return Block(
-                layer.attention_norm.weight,
+                layer.norms.attention.weight,
                 layer.qkv,
                 None if layer.head_norms is None else layer.head_norms.to(pool.dtype),
                 layer.out,
-                layer.mlp_norm.weight,
+                layer.norms.mlp.weight,
                 layer.up,
                 layer.down,
             )

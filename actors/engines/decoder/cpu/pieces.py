@@ -1,0 +1,145 @@
+"""A piece of a job, computed. What takes pieces is called by its address, so it is compiled by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import cfunc
+
+from actors.engines.decoder.cpu.atomics import add, array_at
+from actors.engines.decoder.cpu.block_forms import PANEL as BLOCK_PANEL
+from actors.engines.decoder.cpu.block_forms import panel_bytes
+from actors.engines.decoder.cpu.blocks import BlockPanel, GroupedRows, grouped_words, multiply_blocks
+from actors.engines.decoder.cpu.formats import BESIDE, HAS_TWELVE, PANEL, ROWS, TABLE, TWELVE
+from actors.engines.decoder.cpu.jobs import AWAKE, BLOCK_PIECE, DONE, PIECE, ROOM_APART, ROOMS, THREADS, TODO, pieces_of
+from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.pool_attention import Heads, QueryRows, Sight, attend_piece
+from actors.engines.decoder.cpu.products import ROOM, PanelRange, add_escapes, multiply_packed_panels, multiply_panels
+from actors.engines.decoder.cpu.records import ESCAPE, JOB, WALK
+from actors.engines.decoder.cpu.state_walk import walk_piece
+from actors.engines.decoder.cpu.tile import InputRows, Sums
+from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
+
+SOURCES = "f9b4deaaa8a1263f"  # see :mod:`actors.engines.decoder.cpu`
+
+
+@linked
+def _attend(job, piece, coming, me, out):
+    rows = QueryRows(array_at(job.x, job.rows * job.columns, np.float32), job.columns, out, job.apart)
+    sight = Sight(
+        array_at(job.sees, job.rows * job.room, np.int64),
+        job.room,
+        array_at(job.counts, job.rows, np.int64),
+        array_at(job.shares, job.rows, np.int64),
+        array_at(job.ends, job.requests, np.int64),
+        array_at(job.skips, job.rows, np.int64),
+    )
+    scores = array_at(job.scores + 4 * me * job.own_scores, job.own_scores, np.float32)
+    sinks = array_at(job.sinks, job.apart // job.width if job.sinks else 0, np.float32)
+    numbers, pool = (job.heads, job.width, sinks, job.scale, job.cap), job.heads * job.slots * job.width
+    if job.half:
+        keys, values = array_at(job.keys, pool, np.int16), array_at(job.values, pool, np.int16)
+        attend_piece(piece, coming, rows, Heads(keys, values, *numbers), sight, scores)
+    else:
+        whole_keys, whole_values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
+        attend_piece(piece, coming, rows, Heads(whole_keys, whole_values, *numbers), sight, scores)
+
+
+@linked
+def _multiply(job, panel, number, room, out, then):
+    """The outputs of ``number`` panels. The last panel of a matrix ends with its last output, so it may have some
+    outputs in common with the one before. ``room``: the address of this thread's own; ``then``: of what is read next,
+    if not what lies behind."""
+    rows, size, pairs = job.rows, job.columns, job.columns // 2
+    sums, count = Sums(out, min(panel * PANEL, job.apart - PANEL), job.apart, False), job.panels * size * PANEL
+    numbers = InputRows(array_at(job.x, rows * size, np.float32), 0, size, rows)
+    paired = InputRows(array_at(job.x, rows * pairs, np.uint32), 0, pairs, rows)
+    words = array_at(job.weights, count // 2, np.uint32)
+    if HAS_TWELVE and job.bits == 12:
+        packed = array_at(job.weights, TABLE + count // PANEL * TWELVE, np.uint8)
+        unpacked = array_at(room, ROOM, np.uint32)
+        if job.half:
+            multiply_packed_panels(paired, PanelRange(packed, 2, panel, number), sums, unpacked, then)
+        else:
+            multiply_packed_panels(numbers, PanelRange(packed, 1, panel, number), sums, unpacked, then)
+    elif job.half:
+        multiply_panels(paired, PanelRange(words, 1, panel, number), sums, then)
+    elif job.bits == 32:
+        whole = array_at(job.weights, count, np.float32)
+        multiply_panels(numbers, PanelRange(whole, 1, panel, number), sums, then)
+    elif job.pairs:
+        multiply_panels(numbers, PanelRange(words, 2, panel, number), sums, then)
+    else:
+        halves = array_at(job.weights, count, np.uint16)
+        multiply_panels(numbers, PanelRange(halves, 1, panel, number), sums, then)
+    if job.escapes != 0:
+        starts = array_at(job.starts, job.panels + 1, np.int64)
+        escapes = array_at(job.escapes, starts[job.panels], ESCAPE)
+        add_escapes(job, escapes[starts[panel] : starts[panel + number]], out)
+
+
+@linked
+def _compute_blocks(job, piece):
+    """A piece of one of the parts of a product in blocks."""
+    part = job
+    while piece >= max(1, part.panels // BLOCK_PIECE):
+        piece -= max(1, part.panels // BLOCK_PIECE)
+        part = array_at(part.more, 1, JOB)[0]
+    whole, groups = piece + 1 < max(1, part.panels // BLOCK_PIECE), job.columns // 32
+    size, inputs = panel_bytes(part.form, groups), GroupedRows(job.x, grouped_words(job.columns))
+    out = array_at(job.out, job.rows * job.apart, np.float32)
+    for panel in range(BLOCK_PIECE * piece, BLOCK_PIECE * (piece + 1) if whole else part.panels):
+        to = part.first + min(panel * BLOCK_PANEL, part.own - BLOCK_PANEL)
+        weights = BlockPanel(part.weights + panel * size, part.form, groups)
+        multiply_blocks(job.rows, inputs, weights, Sums(out, to, job.apart, False))
+
+
+@linked
+def _compute(job, piece, following, me, state):
+    """``following``: the piece that this thread takes next, if it is known, or a negative number."""
+    out = array_at(job.out, job.rows * job.apart, np.float32)
+    if job.walk != 0:
+        walk_piece(array_at(job.walk, 1, WALK)[0], piece, out, job.apart, job.scores + 4 * me * job.own_scores)
+        return
+    if job.bits == 0:
+        _attend(job, piece, following, me, out)
+        return
+    if job.form:
+        _compute_blocks(job, piece)
+        return
+    # one thread computes the last two panels, which may have outputs in common
+    panel, end = PIECE * piece, job.panels if piece + 1 == pieces_of(job) else PIECE * (piece + 1)
+    then = _first_weights(job.then, me, 1 + state[AWAKE]) if following < 0 else 0
+    most, room = BESIDE[min(job.rows, ROWS)], state[ROOMS] + 4 * me * ROOM_APART
+    while panel < end:
+        # the last one alone: its overlap with the one before is computed again, escapes too
+        number = max(1, min(most, min(end, job.panels - 1) - panel))
+        _multiply(job, panel, number, room, out, then if panel + number == end else 0)
+        panel += number
+
+
+@linked
+def _first_weights(place, me, threads):
+    """The address of those that thread ``me`` of so many multiplies first in the job at that address, or 0."""
+    if place == 0:
+        return 0
+    job = array_at(place, 1, JOB)[0]
+    if job.form:
+        return 0
+    begin = PIECE * begin_of(pieces_of(job), me, threads) * job.columns * PANEL
+    return job.weights + (TABLE if job.bits == 12 else 0) + begin * job.bits // 8
+
+
+@cfunc("void(int64, int64, int64)", cache=True)
+def take(jobs, states, me):
+    """Compute pieces until all are taken. What a job consists of is read behind a piece of it, so it is that job's."""
+    job, state = array_at(jobs, 1, JOB), array_at(states, TODO, np.int64)
+    done, other = 0, 0
+    while other < state[THREADS]:
+        piece, following = pop(state, TODO, me)
+        while piece >= 0:
+            _compute(job[0], piece, following, me, state)
+            done += 1
+            piece, following = pop(state, TODO, me)
+        if not steal_half(state, TODO, me, other):
+            other += 1
+    add(state, DONE, done)
