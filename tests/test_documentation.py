@@ -62,10 +62,12 @@ def runs(block: Block) -> bool:
 EVERY = [block for page in pages() for block in blocks(page)]
 STARTS: dict[str, list[Block]] = defaultdict(list)  # examples
 TOGETHER: dict[str, list[Block]] = defaultdict(list)  # by page, or pages and examples that need the same actors
+LAST: list[Block] = []  # they begin with the shared actors, and end with keys and variables
 for page in pages():
     if run_here := [*filter(runs, blocks(page))]:
-        alone = any("duoactor keys" in block.code for block in run_here)  # it writes files and sets variables
-        TOGETHER[page.name if alone else start_of(run_here) or SHARED_START] += run_here
+        start = start_of(run_here)
+        keys = any("duoactor keys" in block.code for block in run_here)
+        (LAST if keys and start else TOGETHER[page.name if keys else start or SHARED_START]).extend(run_here)
 for example in sorted((ROOT / "examples").glob("*.py")):
     start, block = example_block(example)
     if block.not_run:
@@ -73,6 +75,7 @@ for example in sorted((ROOT / "examples").glob("*.py")):
     else:
         STARTS[start].append(block)
         TOGETHER[start] += [Block("what starts the actors", "bash", start + "\n"), block]
+TOGETHER[SHARED_START] += LAST
 
 
 def test_every_block_of_code_says_its_language():

@@ -36,6 +36,11 @@ from protocols.errors import ConfigError, ModelError
 from tests.engines.tiny import COMMON, VOCAB, make, make_model
 
 
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(draft_models.DraftModels, "tokens", 512)
+
+
 def words(letter: str = "w") -> PreTrainedTokenizerFast:
     """Tokens are the words w0, w1, …"""
     tokens = Tokenizer(WordLevel({f"{letter}{i}": i for i in range(VOCAB)}, unk_token=f"{letter}2"))
