@@ -29,7 +29,3 @@ class Backoff:
 
     def succeed(self) -> None:
         self.next = self.first
-
-    def clear(self) -> None:
-        self.succeed()
-        self.until = 0.0

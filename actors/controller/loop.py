@@ -14,7 +14,6 @@ from protocols.messages import Budget, DraftStats, Drain, Hello, Kind, RoundStat
 from protocols.transport import Network
 
 PERIOD_S = 0.05  # of decisions
-REPEAT_S = 0.5  # a budget that says nothing new but its rates
 
 
 class Controller:
@@ -49,12 +48,13 @@ class Controller:
                 self._say(budget, loop.time())
 
     def _say(self, budget: Budget, now: float) -> None:
-        """A changed budget leaves at once; an unchanged one, often enough to keep it and its rates alive."""
+        """A changed budget leaves at once; an unchanged one as often as a heartbeat, to keep it and its rates alive."""
+        assert self.line.welcome is not None
         kind = budget.kind
         known, until = self.said.get(kind, (None, 0.0))
         if known is None or now >= until or _setting(known) != _setting(budget):
             self.said = {one: told for one, told in self.said.items() if now < told[1]}
-            self.said[kind] = (budget, now + REPEAT_S)
+            self.said[kind] = (budget, now + self.line.welcome.heartbeat_ms / 1000)
             self.line.send(budget)
 
     async def _converse(self) -> None:

@@ -195,7 +195,7 @@ class Drafter:
     def _prefill(self, lease: Lease) -> None:
         """Compute the next chunk of a text."""
         tokens = min(self.prefill.chunk, lease.missing)
-        self._announce(self.prefill.expected_s)
+        self._announce(self.prefill.time_s(tokens))
         begin = self.timer()
         try:
             self.held.model(lease).prefill(lease.handle, tokens)

@@ -22,11 +22,6 @@ class Prefill:
         """Tokens of the next chunk."""
         return int(min(LARGEST, max(SMALLEST, CHUNK_S / self._token_s)))
 
-    @property
-    def expected_s(self) -> float:
-        """Expected time of the next chunk."""
-        return self.time_s(self.chunk)
-
     def time_s(self, tokens: int) -> float:
         """Expected time of the next tokens of a text."""
         return tokens * self._token_s

@@ -72,7 +72,7 @@ class Operations:
         if old is new:
             raise RequestError(FailureCode.BAD_REQUEST, "OLD and NEW are the same drafter")
         self.state.drafters.swap(old, new)
-        self.context.trials.pardon(new.source)
+        self.context.trials.forget(new.source)
         return f"moved {_streams(self.leases.move(old, new))} from {old.actor_id} to {new.actor_id}"
 
     async def _swap_head(self, peer: bytes, message: Swap) -> None:

@@ -48,10 +48,7 @@ class Peers:
             return Role.CLIENT
         if peer in state.drafters.by_peer:
             return Role.DRAFTER
-        for role, single in ((Role.CONTROLLER, state.controller), (Role.LEARNER, state.learner)):
-            if single is not None and single.peer == peer:
-                return role
-        return None
+        return next((role for role, single in state.singles.items() if single.peer == peer), None)
 
     def seen(self, peer: bytes, message: Message) -> None:
         """A message of the peer has arrived: it is alive."""
@@ -61,7 +58,7 @@ class Peers:
             drafter.heard(now, message.busy_ms / 1000 if isinstance(message, Heartbeat) else 0.0)
             if drafter.draining and isinstance(message, Heartbeat):
                 self.send(peer, Drain())  # the first may have been lost
-        for one in (state.clients.get(peer), state.controller, state.learner):
+        for one in (state.clients.get(peer), *state.singles.values()):
             if one is not None and one.peer == peer:
                 one.last_seen = now
 
@@ -87,12 +84,10 @@ class Peers:
                 key = b"" if holder.may_be(KeyRole.OPERATOR) else holder.key
                 self._give_states(self.state.drafters.add(peer, hello, now, key))
                 self.leases.offer()
-            case Role.CONTROLLER:
-                self.state.controller = SinglePeer(peer, hello, now)
-            case Role.LEARNER:
-                self.state.learner = SinglePeer(peer, hello, now)
-            case _:
+            case Role.CLIENT:
                 self.state.clients[peer] = ClientPeer(peer, hello.actor_id, now, holder)
+            case single:
+                self.state.singles[single] = SinglePeer(peer, hello, now)
         if hello.role is not Role.CLIENT:
             self.publish(ActorUp(hello.role, hello.actor_id, hello.model_id))
 
@@ -122,14 +117,11 @@ class Peers:
             own = " and ".join(sorted(holder.roles)) or "nobody"
             sentence = f"this key is for {own}; make one with `duoactor keys NAME --role {hello.role}` for that"
             return Refuse(RefuseCode.FORBIDDEN, sentence)
-        if hello.role is Role.CONTROLLER:
-            return self._second(self.state.controller, hello)
-        if hello.role not in (Role.DRAFTER, Role.LEARNER):
-            return None
-        if (detail := tokenizers_differ(hello, self.context.info)) is not None:
+        models = hello.role in (Role.DRAFTER, Role.LEARNER)
+        if models and (detail := tokenizers_differ(hello, self.context.info)) is not None:
             return Refuse(RefuseCode.TOKENIZER, detail)
-        if hello.role is Role.LEARNER:
-            return self._second(self.state.learner, hello)
+        if hello.role is not Role.DRAFTER:
+            return self._second(self.state.singles.get(hello.role), hello)
         if max(hello.states, default=0) > (layers := self.context.info.layers):
             detail = f"draft head {hello.model_id} reads layer {max(hello.states)} and the target has {layers}"
             return Refuse(RefuseCode.TOKENIZER, f"{detail}; choose the head that was made for this target")
@@ -180,31 +172,27 @@ class Peers:
                 drafter = state.drafters.by_peer[peer]
                 self.leases.lose(drafter)
                 self.publish(ActorDown(Role.DRAFTER, drafter.actor_id, reason))
-            case Role.CONTROLLER if state.controller is not None:
-                self.publish(ActorDown(Role.CONTROLLER, state.controller.actor_id, reason))
-                state.controller = None
-                state.budgets.forget()
-            case Role.LEARNER if state.learner is not None:
-                self.publish(ActorDown(Role.LEARNER, state.learner.actor_id, reason))
-                state.learner = None
             case Role.CLIENT:
                 del state.clients[peer]
                 self.admission.client_gone(peer)
+            case Role() as single:
+                self.publish(ActorDown(single, state.singles.pop(single).actor_id, reason))
+                if single is Role.CONTROLLER:
+                    state.budgets.forget()
 
     def expire(self, late_s: float, read_all: bool) -> None:
         """Give up peers that were silent for longer than their time to live. ``late_s``: how much later than planned
         this is called because the event loop was computing, which is not the peers' silence. ``read_all``: no message
         lies unread."""
         state, now = self.state, self.clock()
-        singles = [one for one in (state.controller, state.learner) if one is not None]
         known: list[DrafterPeer | ClientPeer | SinglePeer] = [*state.drafters.by_peer.values()]
-        for one in (*known, *state.clients.values(), *singles):
+        for one in (*known, *state.clients.values(), *state.singles.values()):
             one.last_seen = min(now, one.last_seen + late_s)
         patience = 1 if read_all else UNREAD
         lost = [
             d.peer for d in state.drafters.by_peer.values() if now - max(d.last_seen, d.silent_until) > patience * TTL_S
         ]
         lost += [c.peer for c in state.clients.values() if now - c.last_seen > patience * CLIENT_TTL_S]
-        lost += [c.peer for c in singles if now - c.last_seen > patience * TTL_S]
+        lost += [c.peer for c in state.singles.values() if now - c.last_seen > patience * TTL_S]
         for peer in lost:
             self.gone(peer, "no heartbeat")

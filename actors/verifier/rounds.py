@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.tree.tree import Node
-from protocols.messages import FinishReason, RequestStats, RoundStats, TokenLogprobs
+from protocols.messages import FinishReason, RoundStats, TokenLogprobs
 
 if TYPE_CHECKING:
     from actors.verifier.streams import Stream
@@ -153,20 +153,3 @@ class RoundSums:
         self.forced += forced
         self.gamma_sum += rounds * gamma
         self.count(self.histogram, accepted, rounds)
-
-    def stats(self, **others: Any) -> RequestStats:
-        """``others``: the fields that are no sums over rounds."""
-        return RequestStats(
-            rounds=self.rounds,
-            draft_tokens=self.drafted,
-            accepted_tokens=self.accepted,
-            acceptance_histogram=tuple(self.histogram),
-            sequences_histogram=tuple(self.sequences),
-            gamma=self.gamma_sum / self.rounds if self.rounds else 0.0,
-            forward_ms=self.forward_us / 1000,
-            wait_ms=self.wait_us / 1000,
-            resyncs=self.resyncs,
-            forced_tokens=self.forced,
-            foreseen_rounds=self.foreseen,
-            **others,
-        )

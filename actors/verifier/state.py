@@ -11,7 +11,7 @@ from actors.verifier.budgets import Budgets
 from actors.verifier.drafters import Drafters
 from actors.verifier.streams import Stream, Streams
 from actors.verifier.totals import Totals
-from protocols.messages import ActorStatus, Generate, Hello, Promote
+from protocols.messages import ActorStatus, Generate, Hello, Promote, Role
 from protocols.security import ANYBODY, Holder, KeyRole
 
 # Peers say something every HEARTBEAT_MS; a peer silent for TTL_MS is taken for dead.
@@ -60,8 +60,7 @@ class State:
     requests: Streams = field(default_factory=Streams)
     drafters: Drafters = field(default_factory=Drafters)
     clients: dict[bytes, ClientPeer] = field(default_factory=dict)
-    controller: SinglePeer | None = None
-    learner: SinglePeer | None = None
+    singles: dict[Role, SinglePeer] = field(default_factory=dict)
     promoted: Promote | None = None  # the weights that the learner last had the drafters serve with
     budgets: Budgets = field(default_factory=Budgets)
     counters: Counter[str] = field(default_factory=Counter)  # as ``StatusReport.counters`` tells them
@@ -71,6 +70,14 @@ class State:
 
     def __post_init__(self) -> None:
         self.totals = Totals(self.counters)
+
+    @property
+    def controller(self) -> SinglePeer | None:
+        return self.singles.get(Role.CONTROLLER)
+
+    @property
+    def learner(self) -> SinglePeer | None:
+        return self.singles.get(Role.LEARNER)
 
     def next_epoch(self) -> int:
         self.epoch += 1

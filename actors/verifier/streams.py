@@ -232,13 +232,24 @@ class Stream:
         return chunk
 
     def stats(self) -> RequestStats:
-        text, times, delivery = self.text, self.times, self.delivery
-        return self.tally.stats(
+        text, times, delivery, sums = self.text, self.times, self.delivery, self.tally
+        return RequestStats(
             method=self.method,
             prompt_tokens=text.prompt_len,
             completion_tokens=delivery.offset,
             time_to_first_token_ms=(times.first_at - times.arrived) * 1000,
             decode_ms=(times.last_at - times.first_at) * 1000,
+            rounds=sums.rounds,
+            draft_tokens=sums.drafted,
+            accepted_tokens=sums.accepted,
+            acceptance_histogram=tuple(sums.histogram),
+            sequences_histogram=tuple(sums.sequences),
+            gamma=sums.gamma_sum / sums.rounds if sums.rounds else 0.0,
+            forward_ms=sums.forward_us / 1000,
+            wait_ms=sums.wait_us / 1000,
+            resyncs=sums.resyncs,
+            forced_tokens=sums.forced,
+            foreseen_rounds=sums.foreseen,
             overhead_ms=times.overhead_us / 1000,
             drafters=tuple(self.loan.names),
             prediction_tokens=len(self.prediction),

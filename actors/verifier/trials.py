@@ -124,14 +124,8 @@ class Trials:
         """The stream is over."""
         self._streams.pop(stream, None)
 
-    def pardon(self, source: str) -> None:
-        """An operator wants it."""
-        for (name, _), trial in self._groups.items():
-            if name == source:
-                trial.backoff.clear()
-
     def forget(self, source: str) -> None:
-        """Another bears its name from now on."""
+        """Another bears its name from now on, or an operator wants it."""
         for key in [key for key in self._groups if key[0] == source]:
             del self._groups[key]
         for trials in self._streams.values():

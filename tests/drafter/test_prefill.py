@@ -127,7 +127,7 @@ def settled(step_s: float, token_s: float) -> Prefill:
 def test_a_chunk_is_as_large_as_time_allows(token_s, chunk):
     prefill = settled(token_s, token_s)
     assert prefill.chunk == chunk
-    assert prefill.expected_s <= max(CHUNK_S, SMALLEST * token_s)
+    assert prefill.time_s(prefill.chunk) <= max(CHUNK_S, SMALLEST * token_s)
 
 
 def test_the_end_of_a_text_says_nothing_about_chunks():
@@ -141,8 +141,8 @@ def test_chunks_and_steps_share_the_time_where_there_are_both():
     chunks = steps = 0.0
     for _ in range(1000):
         if prefill.due(growing=True):
-            prefill.computed(prefill.chunk, prefill.expected_s)
-            chunks += prefill.expected_s
+            prefill.computed(prefill.chunk, prefill.time_s(prefill.chunk))
+            chunks += prefill.time_s(prefill.chunk)
         else:
             prefill.grew(0.0015)
             steps += 0.0015

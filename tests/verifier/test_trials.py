@@ -103,11 +103,11 @@ def test_the_time_of_a_round_is_divided_by_what_each_source_should_have_cost():
     assert trials.expected("inline", GROUP) == pytest.approx(3 / 3, rel=0.1)
 
 
-def test_an_operator_pardons_a_source():
+def test_a_source_that_an_operator_wants_is_judged_anew():
     trials, stream = Trials(), Someone()
     for _ in range(50):
         rounds_with(trials, Someone(), 0.5, 40, "drafter a")
-    trials.pardon("drafter a")
+    trials.forget("drafter a")
     assert not any(rests for _, rests in trials.all_of("drafter a")) and stream.rounds == 0
 
 
