@@ -31,7 +31,7 @@ def choose_streams(numbers: str) -> list[int]:
     return sorted({int(number) for number in asked})
 
 
-class Sent(NamedTuple):
+class StreamRequest(NamedTuple):
     """A request to ``prompt``, and its answer; None: it failed. Times in ms from the start of the run."""
 
     prompt: str
@@ -49,7 +49,7 @@ async def run_streams(
     """Every prompt at least once, and ``PER_STREAM`` requests a stream."""
     ordered = by_turns(prompts)
     waiting = itertools.islice(itertools.cycle(ordered), max(len(ordered), PER_STREAM * streams))
-    requests: list[Sent] = []
+    requests: list[StreamRequest] = []
     began = time.perf_counter()
 
     async def stream() -> None:
@@ -57,7 +57,7 @@ async def run_streams(
             at, answer = 1000 * (time.perf_counter() - began), None
             with contextlib.suppress(RequestError):
                 answer = await ours.answer(row, (ChatTurn("user", prompt.turns[0]),), sampling)
-            requests.append(Sent(prompt.id, at, answer))
+            requests.append(StreamRequest(prompt.id, at, answer))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(streams):
@@ -76,7 +76,7 @@ async def run_streams(
     )
 
 
-def throughput(requests: Sequence[Sent]) -> float:
+def throughput(requests: Sequence[StreamRequest]) -> float:
     """Tokens per second of all streams, until the first of them finds no request left."""
     last = max((one.at for one in requests), default=0.0)
     ends = (chunks[-1][0] for one in requests if (chunks := one.chunks))

@@ -8,7 +8,7 @@ from duoactor.bench.answers import TimedAnswer
 from duoactor.bench.methods import BY_NAME
 from duoactor.bench.report import markdown, verdict
 from duoactor.bench.results import StreamsRun
-from duoactor.bench.streams import Sent, choose_streams, run_streams, summarize_streams, throughput
+from duoactor.bench.streams import StreamRequest, choose_streams, run_streams, summarize_streams, throughput
 from duoactor.bench.suites import Prompt
 from protocols.errors import ConfigError, RequestError
 from protocols.messages import ChatTurn, FailureCode, Sampling
@@ -57,9 +57,9 @@ def answered(first: float, last: float) -> TimedAnswer:
 
 def test_throughput_ends_when_the_first_stream_finds_no_request_left():
     answers = [
-        Sent("a", 0.0, answered(100.0, 200.0)),
-        Sent("b", 0.0, answered(100.0, 1000.0)),
-        Sent("c", 200.0, answered(100.0, 200.0)),
+        StreamRequest("a", 0.0, answered(100.0, 200.0)),
+        StreamRequest("b", 0.0, answered(100.0, 1000.0)),
+        StreamRequest("c", 200.0, answered(100.0, 200.0)),
     ]
     assert throughput(answers) == pytest.approx(1000 * (10 + 1 + 10) / 400)
     assert throughput([]) == 0.0

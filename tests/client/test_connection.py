@@ -126,6 +126,42 @@ def test_a_closed_client_says_so():
     run(go())
 
 
+def test_who_waits_for_the_first_connection_is_told_that_the_client_was_closed():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        puppet.welcomes = False
+        client = AsyncClient(ADDRESS, network=network)
+        waiting = [asyncio.create_task(client.connect()), asyncio.create_task(client.status())]
+        await settled(lambda: puppet.heard)
+        await client.aclose()
+        for one in waiting:
+            with pytest.raises(ConnectionLost, match="the client was closed"):
+                await one
+        assert network.links == []
+        puppet.task.cancel()
+
+    run(go())
+
+
+def test_a_call_that_is_cancelled_while_it_connects_leaves_the_others_waiting():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        puppet.welcomes = False
+        client = AsyncClient(ADDRESS, network=network)
+        first, second = asyncio.create_task(client.connect()), asyncio.create_task(client.connect())
+        await settled(lambda: puppet.heard)
+        first.cancel()
+        puppet.welcomes = True
+        await second
+        assert first.cancelled() and len(network.links) == 1
+        await client.aclose()
+        puppet.task.cancel()
+
+    run(go())
+
+
 # --- what cannot be read, or sent ------------------------------------------------------------------------------------
 
 

@@ -125,7 +125,6 @@ class ChatAnswer(OpenAIAnswer):
     def __init__(self, wanted: ChatRequest, model: str, parser: Callable[[], Parser]) -> None:
         super().__init__(wanted, model, "chatcmpl-", ("chat.completion", "chat.completion.chunk"), parser)
         self._calls = [0] * wanted.n  # that have begun
-        self._begun: set[int] = set()
 
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
         return self.body([self._choice(index, chunks, pieces) for index, chunks in enumerate(choices)], stats)
@@ -144,9 +143,6 @@ class ChatAnswer(OpenAIAnswer):
         )
 
     def opening(self, index: int) -> bytes:
-        if index in self._begun:
-            return b""
-        self._begun.add(index)
         return self.event([ChatChoice(index=index, delta=ChatDelta("assistant", ""))])
 
     def part(self, index: int, chunk: Chunk, pieces: Pieces) -> tuple[ChatChoice, bool]:

@@ -94,10 +94,12 @@ class OpenAIAnswer(Answer):
         """A choice's part for one chunk, and whether it has text."""
 
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
+        begins = index not in self._running
         known = self._running.get(index, RequestStats("", chunk.prompt_tokens, 0, cached_tokens=chunk.cached_tokens))
         made = known.completion_tokens + len(chunk.token_ids)
         self._running[index] = msgspec.structs.replace(known, completion_tokens=made)
-        out, (choice, said) = self.opening(index), self.part(index, chunk, pieces)
+        out = self.opening(index) if begins else b""
+        choice, said = self.part(index, chunk, pieces)
         trace = traced(chunk, pieces) if self._traced and chunk.token_ids else UNSET
         if not said and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
             return out  # inside a character, or inside a possible call
