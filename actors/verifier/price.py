@@ -17,6 +17,7 @@ from actors.estimate import Estimate
 from actors.tree.window import Cost
 from actors.verifier.rounds import Round
 
+PIECE_MEMORY = 4  # pieces of prompts: each sees more tokens than the one before, so that its rows take longer
 GOOD_AGREEMENT = 0.8  # of a good draft: where even it does not pay, none is tried
 
 
@@ -29,7 +30,7 @@ class Price:
         self._rates = defaultdict[int, Estimate](Estimate)
         longest = target.own.rows[-1]
         slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
-        self._prompt_row = Estimate(slope, weight=1)
+        self._prompt_row = Estimate(max(1e-3, slope), weight=1, memory=PIECE_MEMORY)
         self._beside = Estimate()  # of a round without drafts, for each stream
 
     def forward(self, streams: int, drafts: int = 0, prompt_rows: int = 0) -> float:
@@ -81,10 +82,6 @@ class Price:
     def drafts_within(self, streams: int, time_us: float, most: int) -> int:
         """The rows of drafts that a round of ``streams`` has time for, at most ``most``."""
         return bisect_right(range(1, most + 1), time_us, key=self.rows(streams))
-
-    def prompt_rows_within(self, time_us: float, most: int) -> int:
-        """The rows of a prompt that a forward of their own has time for, at most ``most``."""
-        return bisect_right(range(1, most + 1), time_us, key=lambda rows: self.forward(0, 0, rows))
 
     def rate(self, streams: int) -> float:
         """Tokens per microsecond of all ``streams`` together now."""

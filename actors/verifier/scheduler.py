@@ -21,9 +21,6 @@ from actors.verifier.sources.source import Allowance, Source
 from actors.verifier.streams import Stage, Stream
 from actors.verifier.windows import choose
 
-# Streams that decode wait for pieces of others' prompts for as long as this many rounds of all of them, then they have
-# a round themselves.
-MAX_STALL = 2.0
 MAX_DRAFTS = 0.5  # of a round, that drafts may take of a forward that others wait for
 MAX_PIECE = 64  # rows of a piece that others wait for, in a forward of its own: the calibration's largest
 MAX_SHARED = 256  # rows of a forward that a piece shares with a round
@@ -112,11 +109,13 @@ class Scheduler:
     def _time_for_prompt(self) -> int:
         """Rows of a prompt that there is time for before the streams must have a round, at most ``MAX_PIECE``."""
         spent_us = (self.context.clock() - (self._prefilling_since or 0.0)) * 1e6
-        return self.context.price.prompt_rows_within(self._stall_us(self.state.requests.decoding) - spent_us, MAX_PIECE)
+        left_us = self._longest_us(self.state.requests.decoding) - spent_us
+        return min(int(left_us / self.context.price.prompt_row), MAX_PIECE)
 
-    def _stall_us(self, decoding: int) -> float:
-        """Longest wait of ``decoding`` streams for a piece of a prompt, in microseconds."""
-        return MAX_STALL * self.context.price.forward(decoding + len(self.state.requests.of(Stage.PREFILL)))
+    def _longest_us(self, decoding: int, drafts: int = 0) -> float:
+        """What a prompt's rows may add to a forward that ``decoding`` streams wait for: one more round of all."""
+        price, streams = self.context.price, decoding + len(self.state.requests.of(Stage.PREFILL))
+        return price.forward(streams, drafts) + price.beside(streams)
 
     def _piece(self, stream: Stream) -> Batch:
         """A forward of a prompt's next piece alone: as many tokens as there is time for, or as suit the model where
@@ -130,11 +129,10 @@ class Scheduler:
         waiting = [stream for stream in prompts if stream.status is Stage.PREFILL]
         return self._piece(waiting[0]) if waiting else None
 
-    def _rows_beside(self, streams: int, drafts: int, drafting_us: float) -> int:
-        """Rows of a prompt that lengthen a round, its drafts included, by no more than streams may wait."""
-        price = self.context.price
-        left_us = self._stall_us(streams) - drafting_us - price.rows(streams)(drafts)
-        return max(1, min(int(left_us / price.prompt_row), MAX_SHARED - streams - drafts))
+    def _rows_beside(self, streams: int, drafts: int) -> int:
+        """Rows of a prompt that share a round's forward."""
+        rows = int(self._longest_us(streams, drafts) / self.context.price.prompt_row)
+        return max(1, min(rows, MAX_SHARED - streams - drafts))
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
@@ -165,7 +163,7 @@ class Scheduler:
             most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
         windows = self._windows({stream: self._cap(stream) for stream in streams}, allowance, most)
         drafts = sum(len(chosen.nodes) for chosen in windows)
-        rows = self._rows_beside(len(streams), drafts, drafting_us) if prompt is not None else 0
+        rows = self._rows_beside(len(streams), drafts) if prompt is not None else 0
         plain = not drafts and prompt is None and not self.state.requests.of(Stage.PREFILL)
         steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
         asked = tuple(tuple(self._asked(stream, source) for source in using[stream]) for stream in streams)

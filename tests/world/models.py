@@ -148,6 +148,7 @@ class Costs:
     row: float = 100.0  # each further one
     stream: float = 0.0  # ... and each stream beside the first, in addition
     prompt_row: float = 0.0  # each row of a prompt; 0: prompts take no time
+    sight: float = 0.0  # each token that a prompt's row sees
     lent: float = 1.0  # factor on all of it, with the CPUs of drafters that rest
     code: float = 150.0  # of a round, outside the forward
     step: float = 500.0  # of the draft, one leaf
@@ -272,25 +273,25 @@ class ToyTarget:
     def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
         rows = self._piece(handle, limit)
         if self.costs is not None:
-            self._spend(0, 0, rows)
+            self._spend([], self._reading_us(handle, rows))
         return self._read(handle, rows)
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
-        return self._verify(windows, 0)
+        return self._verify(windows, 0.0)
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
         rows = self._piece(handle, limit)
-        return self._verify(windows, rows), self._read(handle, rows)
+        return self._verify(windows, self._reading_us(handle, rows)), self._read(handle, rows)
 
     def close(self, handle: int) -> None:
         del self.open_requests[handle], self.unread[handle]
         self.constraints.pop(handle, None)
 
-    def _verify(self, windows: Sequence[Window], prompt_rows: int) -> list[Outcome]:
+    def _verify(self, windows: Sequence[Window], reading_us: float) -> list[Outcome]:
         self.rounds += 1
         self.batches.append([w.handle for w in windows])
         if self.costs is not None:
-            self._spend(len(windows), sum(1 + len(w.tokens) for w in windows), prompt_rows)
+            self._spend(windows, reading_us)
         if self.broken or any(self.open_requests[w.handle][0][0] == self.poison for w in windows):
             raise Broken("the toy target broke, as asked")
         return [self._walked(w) for w in windows]
@@ -309,12 +310,16 @@ class ToyTarget:
         outcome.reused = self.reused[handle]
         return outcome
 
-    def _spend(self, streams: int, rows: int, prompt_rows: int) -> None:
-        costs = self.costs
+    def _reading_us(self, handle: int, rows: int) -> float:
+        """Of a piece of a prompt, beside its forward."""
+        costs, seen = self.costs or Costs(), len(self.open_requests[handle][0]) - self.unread[handle]
+        return rows * (costs.prompt_row + costs.sight * (seen + rows / 2))
+
+    def _spend(self, windows: Sequence[Window], reading_us: float) -> None:
+        costs, streams, rows = self.costs, len(windows), sum(1 + len(window.tokens) for window in windows)
         assert costs is not None and self.watch is not None
         took = costs.rows(rows) + costs.stream * (streams - 1) if streams else costs.forward * bool(costs.prompt_row)
-        took += costs.prompt_row * prompt_rows
-        self.watch.spend(took * (costs.lent if self.lent else 1.0), costs.code)
+        self.watch.spend((took + reading_us) * (costs.lent if self.lent else 1.0), costs.code)
 
     def _walked(self, window: Window) -> Outcome:
         context, sampling, _ = self.open_requests[window.handle]
