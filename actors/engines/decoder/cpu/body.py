@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.laid_out import LaidOut
-from actors.engines.decoder.cpu.records import BODY, CENTRED, CHOICE, JOB, LANES, LOOKS, RMS
+from actors.engines.decoder.cpu.records import BODY, CENTRED, CHOICE, JOB, LANES, LOOKS, RMS, TOGETHER
 from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
@@ -45,20 +45,21 @@ class _Rooms:
         self._scores: Array = np.empty((0, 0), np.float32)
         self._looks: NDArray[np.int64] = np.empty(0, np.int64)
 
-    def fit(self, rows: int, most: int, span: int, segments: int, team: Any) -> dict[str, int]:
+    def fit(self, rows: int, most: int, span: int, team: Any) -> dict[str, int]:
         """What compiled code is to be told. ``most``: rows of a segment at most."""
         told: dict[str, int] = {}
         if len(self._between) < rows * self._numbers:
             self._between = np.empty(rows * self._numbers, np.float32)
             told["room"] = self._between.ctypes.data
             team.make_room(rows * self._widest)
-        looks = self._sights * (rows * (span + LOOKS) + segments)
+        looks = rows * (self._sights * (span + LOOKS) + 1)
         if len(self._looks) < looks:
             self._looks = np.empty(looks, np.int64)
             told["looks"] = self._looks.ctypes.data
+        few = min(most, TOGETHER)
         own = max(
             (most + 1) * self._tile,
-            *(most * heads // kv * (span + 2 * width) + LANES * width for heads, kv, width in self._heads),
+            *(few * heads // kv * (span + 2 * width) + LANES * width for heads, kv, width in self._heads),
         )
         if self._scores.shape[1] < own:
             self._scores = team.buffers(own)
@@ -189,7 +190,7 @@ class CompiledBody:
             most, span = max(most, segment.rows), max(span, segment.span)
             looked += (segment.rows, segment.base, segment.span, 0 if self.rings is None else self.rings.begin(segment))
         span = -(-span // LANES) * LANES
-        self._tell(**self._rooms.fit(len(tokens), most, span, len(segments), self._team))
+        self._tell(**self._rooms.fit(len(tokens), most, span, self._team))
         head = (len(tokens), len(keep), len(segments), span)
         numbers = np.array([*head, *tokens, *batch.positions, *batch.slots, *keep, *looked], dtype=np.int64)
         if len(segments) == 1:

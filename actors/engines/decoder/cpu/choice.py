@@ -255,7 +255,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     _best(scores, ids, probabilities)
 
 
-SOURCES = "f9b4deaaa8a1263f"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "fee6ddd238fd5033"  # see :mod:`actors.engines.decoder.cpu`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

@@ -50,6 +50,7 @@ from actors.engines.decoder.cpu.records import (
     LOOKS,
     NORM,
     RMS,
+    TOGETHER,
     WALK,
     Rooms,
 )
@@ -73,7 +74,7 @@ __all__ = [
 ]
 
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "f9b4deaaa8a1263f"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "fee6ddd238fd5033"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -82,8 +83,8 @@ _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "
 @linked
 def _collect(segments, visible, places, counts, shares, ends):
     """The slots that each row sees, in order, how many they are, and how many of them the next row shares. The last one
-    is repeated up to a whole vector."""
-    row = at = 0
+    is repeated up to a whole vector. Returns the ends of rows that are attended to together."""
+    row = at = parts = 0
     for segment in range(len(segments)):
         rows, base, span, _ = segments[segment]
         for _ in range(rows):
@@ -97,16 +98,19 @@ def _collect(segments, visible, places, counts, shares, ends):
                 places[start + more] = places[start + count - 1]
             row, at = row + 1, at + span
         shared_slots(places, len(places) // len(counts), counts, row - rows, row, shares)
-        ends[segment] = row
+        for end in range(row - rows + TOGETHER, row + TOGETHER, TOGETHER):
+            ends[parts] = min(end, row)
+            parts += 1
+    return ends[:parts]
 
 
 @linked
-def _look(looks, rows, span, number):
+def _look(looks, rows, span):
     """Parts of ``looks``: the slots that each row sees, in order, how many they are, how many of them the next row
-    shares, how many of the first ones it does not see all the same, each row's own slot, and each segment's end."""
+    shares, how many of the first ones it does not see all the same, and each row's own slot."""
     a = rows * span
     counts, shares, skips = looks[a:][:rows], looks[a + rows :][:rows], looks[a + 2 * rows :][:rows]
-    return looks[:a], counts, shares, skips, looks[a + 3 * rows :][:rows], looks[a + 4 * rows :]
+    return looks[:a], counts, shares, skips, looks[a + 3 * rows :][:rows]
 
 
 @linked
@@ -119,12 +123,12 @@ def _in_ring(slot, base, ring, length):
 def _narrow(whole, part, segments, span, body):
     """What rows see that look back some tokens: from the last whole block before those on, so that rows that
     follow one another begin alike. Where texts have rings, these are their slots."""
-    places, counts, _, _, own, ends = whole
-    few, fewer, shares, skips, few_own, few_ends = part
+    places, counts, _, _, own = whole
+    few, fewer, shares, skips, few_own = part
     first = 0
     for segment in range(len(segments)):
-        _, base, _, ring = segments[segment]
-        for row in range(first, ends[segment]):
+        rows, base, _, ring = segments[segment]
+        for row in range(first, first + rows):
             begin = max(0, counts[row] - body.window)
             if body.chunked:
                 begin = (counts[row] - 1) // body.window * body.window
@@ -137,15 +141,16 @@ def _narrow(whole, part, segments, span, body):
                 if body.ring > 0:
                     few[at] = _in_ring(few[at], base, ring, body.ring)
             fewer[row], skips[row] = count, begin - aligned
-        shared_slots(few, span, fewer, first, ends[segment], shares)
-        first = few_ends[segment] = ends[segment]
+        shared_slots(few, span, fewer, first, first + rows, shares)
+        first += rows
 
 
 @linked
-def _point(look, parts):
-    sees, counts, shares, skips, _, ends = parts
+def _point(look, parts, ends):
+    sees, counts, shares, skips, _ = parts
     look.sees, look.counts = sees.ctypes.data, counts.ctypes.data
     look.shares, look.skips, look.ends = shares.ctypes.data, skips.ctypes.data, ends.ctypes.data
+    look.requests = len(ends)
 
 
 @linked
@@ -318,17 +323,17 @@ def _add_beside(body, index, layer, rooms):
 
 @linked
 def _sights(body, segments, visible, slots, span):
-    """Visible slots of rows: of their texts, and of the parts within layers' windows."""
-    number, rows = len(segments), len(slots)
-    size = rows * (span + LOOKS) + number
-    looks = array_at(body.looks, 2 * size, np.int64)
-    whole, part = _look(looks[:size], rows, span, number), _look(looks[size:], rows, span, number)
-    _collect(segments, visible.reshape(-1), whole[0], whole[1], whole[2], whole[5])
+    """Visible slots of rows: of their texts, and of the parts within layers' windows; and :func:`_collect`'s ends."""
+    rows = len(slots)
+    size = rows * (span + LOOKS)
+    looks = array_at(body.looks, 2 * size + rows, np.int64)
+    whole, part = _look(looks[rows:], rows, span), _look(looks[rows + size :], rows, span)
+    ends = _collect(segments, visible.reshape(-1), whole[0], whole[1], whole[2], looks[:rows])
     whole[3][:], whole[4][:] = 0, slots
     if body.window > 0 and (span > body.window or body.ring > 0):
         _narrow(whole, part, segments, span, body)
-        return whole, part
-    return whole, whole
+        return whole, part, ends
+    return whole, whole, ends
 
 
 @linked
@@ -336,7 +341,7 @@ def _run_layer(body, index, looks, rooms):
     """One layer, from ``rooms.normed`` of its input to that of the next one's."""
     layers = array_at(body.layers, body.depth + 1, LAYER)
     jobs = array_at(body.jobs, 4 * body.depth + 1, JOB)[4 * index : 4 * index + 4]
-    layer, look, rows, (whole, part) = layers[index], array_at(body.attention, 1, JOB)[0], rooms.rows, looks
+    layer, look, rows, (whole, part, ends) = layers[index], array_at(body.attention, 1, JOB)[0], rooms.rows, looks
     qkv, out, up, down = jobs[0], jobs[1], jobs[2], jobs[3]
     if layer.mixer != 0:
         mix_states(body, layer, qkv, look, rooms)
@@ -348,7 +353,7 @@ def _run_layer(body, index, looks, rooms):
             perform(qkv, rooms.normed, rows, rooms.qkv, rooms.helpers)
         sight = part if layer.window > 0 else whole
         look.slots = body.windowed if layer.window > 0 else body.pool
-        _point(look, sight)
+        _point(look, sight, ends)
         _attend(body, layer, look, rooms, sight[4])
     perform(out, rooms.seen, rows, rooms.narrow, rooms.helpers)
     if layer.parallel and not layer.shares:
@@ -393,7 +398,7 @@ def run_layers(model, numbers, visible, choices, made):
     if body.inputs != 0:
         _make_inputs(body, tokens, rooms)
     norm_hidden(rooms.x, body.hidden, array_at(body.layers, 1, LAYER)[0].inputs, body, rows, rooms.normed)
-    look.requests, look.room = number, span
+    look.room = span
     look.scores, look.own_scores = body.scores, body.own_scores
     looks = _sights(body, segments, visible, slots, span)
     if body.walk != 0:

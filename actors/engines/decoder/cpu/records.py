@@ -8,6 +8,9 @@ import numpy as np
 
 LANES = 16  # numbers of a vector
 LOOKS = 4  # numbers of a row beside the slots that it sees
+# Rows of a request that are attended to together, a piece for each head of keys: threads have equal shares of a
+# prompt's attention, and the second cache holds a piece's scores
+TOGETHER = 16
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 # How a norm computes: not at all, by its root mean square, or behind taking the mean away
 PLAIN, RMS, CENTRED = 0, 1, 2
