@@ -33,12 +33,11 @@ class Price:
         self._prompt_row = Estimate(max(1e-3, slope), weight=1, memory=PIECE_MEMORY)
         self._beside = Estimate()  # of a round without drafts, for each stream
 
-    def forward(self, streams: int, drafts: int = 0, prompt_rows: int = 0) -> float:
-        """Time of a forward with a row for each of ``streams``, ``drafts`` further ones in all, and rows of a
-        prompt."""
+    def forward(self, streams: int, drafts: int = 0) -> float:
+        """Time of a forward with a row for each of ``streams`` and ``drafts`` further ones in all."""
         cost = self.target
         shared = self._extra(streams) * cost.factor.mean
-        return cost(max(1, streams + drafts)) + shared + prompt_rows * self.prompt_row
+        return cost(streams + drafts) + shared
 
     def beside(self, streams: int) -> float:
         """Time of a round beside its forward."""

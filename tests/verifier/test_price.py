@@ -40,7 +40,7 @@ def test_streams_that_share_a_forward_take_more_than_as_many_rows():
 
 def test_rows_of_a_prompt_have_a_price_of_their_own():
     price = learnt(a_round(), a_round(prompt_rows=100, forward_us=6000.0))
-    assert price.forward(1, 0, 100) == pytest.approx(6000.0, rel=0.1)
+    assert price.forward(1) + 100 * price.prompt_row == pytest.approx(6000.0, rel=0.1)
 
 
 def test_a_drafter_on_cpus_of_the_target_is_tried_only_where_a_good_draft_could_pay():
