@@ -12,15 +12,14 @@ from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
 from actors.engines.decoder.layout import lay_out_ends
 from actors.engines.engine import Trunk
-from actors.engines.weights.gguf_loading import GGUFSource, open_gguf
+from actors.engines.weights.gguf_loading import file_source
 from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.loading import describe, known_config, serving_tokenizer
 from actors.engines.weights.panels import Panels
-from actors.engines.weights.source import WeightSource
+from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import StoredModel, generation_of
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
-from actors.engines.weights.tensor_source import TensorSource
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
@@ -37,18 +36,14 @@ def ends_of(name: str, threads: int) -> tuple[Trunk, ModelInfo]:
             f"a head for {name} cannot run apart from it: its family, or this processor, has no compiled layers; name "
             "the head to the verifier, by --inline-draft"
         )
-    source: WeightSource
     generation = None
     if is_gguf(name):
-        source = GGUFSource(open_gguf(name), torch.float32)
+        source = file_source(name, torch.float32)
     else:
         directory = Path(located(name))
         weights, generation = TensorFiles(weight_files(directory)), generation_of(directory)
-        source = TensorSource(weights, torch.float32)
-    try:
-        ends = lay_out_ends(spec, source)
-    except KeyError as error:
-        raise ModelError(f"the checkpoint of {name} has no {error.args[0]}; a head cannot run apart from it") from None
+        source = StoredSource(weights, torch.float32)
+    ends = lay_out_ends(spec, source)
     team = kernels.Team(threads - 1)
     panels = Panels(ends.head, kernels, team)
     made = CompiledTrunk(ends, kernels, team, panels.job)

@@ -78,10 +78,10 @@ def _out_of_file(name: str, config: Any, trunk: Trunk) -> Mtp:
     for what, own in sizes.items():
         if file.config[what] != own:
             raise ModelError(f"it is made for a {what} of {file.config[what]} and the target's is {own}")
-    weights = {key: torch.from_numpy(file.values(key)) for key in file.next_names()}
+    weights = {key: torch.from_numpy(weight.values()) for key, weight in file.own(more=True).items()}
     last = f"model.layers.{trunk.layers}.{DEEPSEEK.last_norm}"
     if last not in weights:  # llama.cpp takes the target's then
-        weights[last] = torch.from_numpy(file.values("model.norm.weight"))
+        weights[last] = torch.from_numpy(file.own()["model.norm.weight"].values())
     return Mtp(config, weights, trunk, DEEPSEEK)
 
 

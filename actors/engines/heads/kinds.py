@@ -72,7 +72,7 @@ def own_layer(place: str) -> MtpConvention | None:
     """That of a target in a directory or a GGUF file; None also for what is no checkpoint."""
     if place.endswith(".gguf") and Path(place).is_file():
         file = _file(place)
-        return None if file is None else convention_in(file.next_names(), file.config["num_hidden_layers"])
+        return None if file is None else convention_in(file.own(more=True), file.config["num_hidden_layers"])
     if not Path(place).is_dir():
         return None
     config = configuration(place)

@@ -17,6 +17,7 @@ from actors.engines.weights import gguf_dense, gguf_mixtures, gguf_recurrent
 from actors.engines.weights.gguf import GGUF, Stored
 from actors.engines.weights.gguf_architecture import Config, Floats, Order
 from actors.engines.weights.gguf_mixtures import MIXTRAL
+from actors.engines.weights.grouped import Blocks, FileBlocks
 from protocols.errors import ModelError
 
 ARCHITECTURES = gguf_dense.DENSE | gguf_mixtures.MIXTURES | gguf_recurrent.RECURRENT  # by the name in the file
@@ -34,12 +35,38 @@ STILL = 1e30  # what a frequency is divided by to be none, in Gemma 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Weight:
-    """What a weight is in the file."""
+class FileWeight:
+    """A weight made of tensors of the file."""
 
     parts: list[Stored]
     make: Callable[..., Floats] | None = None  # of the numbers of its parts; None: there is one, as it is
     rows: Order | None = None
+    above: float = 0.0  # what the file's numbers are above the model's
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.parts[0].shape
+
+    def values(self) -> Floats:
+        parts = [part.values() for part in self.parts]
+        if self.make is not None:
+            return self.make(*parts)
+        values = parts[0] if self.rows is None else parts[0][self.rows]
+        return values - np.float32(self.above) if self.above else values
+
+    def blocks(self) -> Blocks | None:
+        if self.make is not None or not FileBlocks.takes(self.parts[0]):
+            return None
+        return Blocks([(FileBlocks(self.parts[0]), self.rows)])
+
+    def expert_blocks(self) -> list[Blocks] | None:
+        """Of each the matrices that one of ours is made of, one below the other."""
+        if self.make is None or any(len(part.shape) != 3 for part in self.parts):
+            return None
+        experts = [[part.parted(expert) for part in self.parts] for expert in range(self.shape[0])]
+        if not all(FileBlocks.takes(matrix) for matrices in experts for matrix in matrices):
+            return None
+        return [Blocks([(FileBlocks(matrix), None) for matrix in matrices]) for matrices in experts]
 
 
 class GGUFCheckpoint:
@@ -57,38 +84,20 @@ class GGUFCheckpoint:
         mixture = known is ARCHITECTURES["llama"] and self.file.of_architecture("expert_count", 0)
         self._known = MIXTRAL if mixture else known
         self.config = self._config()
-        self._weights = dict(self._found())
+        self._weights = dict[str, FileWeight](self._found())
 
-    def names(self) -> list[str]:
-        """All weights of the model."""
-        return [name for name in self._weights if not self._is_next(name)]
+    def own(self, more: bool = False) -> dict[str, FileWeight]:
+        """The weights of the model, or those of its layers for ``more`` tokens, which may be none."""
+        return {name: weight for name, weight in self._weights.items() if self._is_more(name) is more}
 
-    def next_names(self) -> list[str]:
-        """Of the layers for more tokens; empty: there are none."""
-        return [name for name in self._weights if self._is_next(name)]
-
-    def _is_next(self, name: str) -> bool:
+    def _is_more(self, name: str) -> bool:
         found = LAYER.match(name)
         return found is not None and int(found[1]) >= self.config["num_hidden_layers"]
 
     @property
     def only_next(self) -> bool:
         """Whether there are layers for more tokens and no others, as llama.cpp's ``mtp-*.gguf`` have it."""
-        return bool(self.next_names()) and not any(name.startswith("model.layers.0.") for name in self._weights)
-
-    def matrix(self, name: str) -> tuple[Stored, Order | None] | None:
-        """A weight in the blocks of the file and the order of its rows; None: it has to be computed."""
-        found = self._weights.get(name)
-        if found is None or found.make is not None or (self._known.offset and len(found.parts[0].shape) == 1):
-            return None
-        return found.parts[0], found.rows
-
-    def expert_matrices(self, name: str) -> list[list[Stored]]:
-        """Of each expert the matrices that one of ours is made of, one below the other; empty: there are none."""
-        found = self._weights.get(name)
-        if found is None or found.make is None or any(len(part.shape) != 3 for part in found.parts):
-            return []
-        return [[part.parted(expert) for part in found.parts] for expert in range(found.parts[0].shape[0])]
+        return bool(self.own(True)) and not any(name.startswith("model.layers.0.") for name in self._weights)
 
     @property
     def kinds(self) -> str:
@@ -99,21 +108,9 @@ class GGUFCheckpoint:
                 sizes[one.kind.name] = sizes.get(one.kind.name, 0) + one.data.nbytes
         return ", ".join(sorted(sizes, key=lambda kind: -sizes[kind]))
 
-    def values(self, name: str) -> Floats:
-        """A weight's numbers. Raises ModelError if the file lacks it."""
-        found = self._weights.get(name)
-        if found is None:
-            raise ModelError(f"{self.file.path} has no tensor for {name}; download it again")
-        parts = [part.values() for part in found.parts]
-        if found.make is not None:
-            return found.make(*parts)
-        values = parts[0] if found.rows is None else parts[0][found.rows]
-        shifted = self._known.offset and values.ndim == 1 and RECURRENT not in name
-        return values - np.float32(1) if shifted else values
-
     def side_by_side(self, name: str) -> Floats:
         """The same with value heads that share keys beside each other, as Hugging Face has them."""
-        values, config = self.values(name), self.config
+        values, config = self._weights[name].values(), self.config
         if RECURRENT not in name or not config.get("tiled_value_heads"):
             return values
         width, keys = config["linear_value_head_dim"], config["linear_num_key_heads"] * config["linear_key_head_dim"]
@@ -135,21 +132,22 @@ class GGUFCheckpoint:
             raise ModelError(f"{self.file.path} has no tensor {name}; download it again")
         return self.file.tensors[name]
 
-    def _found(self) -> Iterator[tuple[str, _Weight]]:
+    def _found(self) -> Iterator[tuple[str, FileWeight]]:
         for ours, theirs in (OUTSIDE | self._known.outside).items():
             yield from self._named(ours, theirs)
         for layer in range(self._one("block_count")):
             ours, theirs = f"model.layers.{layer}.", f"blk.{layer}."
             for part, (needed, make) in self._known.made.items():
                 if theirs + needed[0] in self.file.tensors:
-                    yield ours + part, _Weight([self._stored(theirs + one) for one in needed], make)
+                    yield ours + part, FileWeight([self._stored(theirs + one) for one in needed], make)
             for part, name in (self._known.names | NEXT).items():
                 yield from self._named(ours + part, theirs + name)
 
-    def _named(self, ours: str, theirs: str) -> Iterator[tuple[str, _Weight]]:
+    def _named(self, ours: str, theirs: str) -> Iterator[tuple[str, FileWeight]]:
         for kind in ("weight", "bias"):
             if (found := self.file.tensors.get(f"{theirs}.{kind}")) is not None:
-                yield f"{ours}.{kind}", _Weight([found], rows=self._order(ours, found))
+                above = float(self._known.offset and len(found.shape) == 1 and RECURRENT not in ours)
+                yield f"{ours}.{kind}", FileWeight([found], None, self._order(ours, found), above)
 
     def _order(self, ours: str, found: Stored) -> Order | None:
         """The rows that are its own, and those in the order of a rotation of halves where the file has neighbours."""

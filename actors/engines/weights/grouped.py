@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from actors.engines.weights.blocks import BITS, Bytes, Codes, Floats
 from actors.engines.weights.gguf import Stored
-from actors.engines.weights.twelve_bits import Room
+from actors.engines.weights.huge_pages import Room
 
 GROUP, PANEL = 32, 16
 
@@ -56,28 +54,6 @@ class FileBlocks:
 
     def codes(self, rows: NDArray[np.int64]) -> Codes:
         return self.stored.kind.codes(self.stored.rows[rows])
-
-
-@dataclass(frozen=True, slots=True)
-class Rounded:
-    """A matrix rounded to 8 bits, in groups with a scale each, as Q8_0 is."""
-
-    weight: Tensor
-
-    @staticmethod
-    def takes(weight: Tensor) -> bool:
-        return len(weight) >= PANEL and weight.shape[1] % GROUP == 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.weight.shape)
-
-    def codes(self, rows: NDArray[np.int64]) -> Codes:
-        whole = self.weight[torch.from_numpy(rows)].float().numpy().reshape(len(rows), -1, GROUP)
-        steps = (np.abs(whole).max(2, keepdims=True) / 127).astype(np.float16)
-        wide = steps.astype(np.float32)
-        codes = np.rint(np.divide(whole, wide, out=np.zeros_like(whole), where=wide > 0)).clip(-127, 127)
-        return Codes(5, (codes + 128).astype(np.uint8).reshape(len(rows), -1), steps)
 
 
 @dataclass(slots=True)

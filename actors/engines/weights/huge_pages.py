@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 PAGE = 2 << 20  # bytes
 CHUNK = 32 * PAGE  # asked for at once; what is not written to takes no memory
 LINE = 64  # bytes: of a cache
+Room = Callable[[int], NDArray[np.uint8]]  # by the number of bytes
 
 
 class HugePages:

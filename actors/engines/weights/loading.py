@@ -23,9 +23,9 @@ from actors.engines.weights.hub import FILES, located
 from actors.engines.weights.kept_config import KeptConfig
 from actors.engines.weights.quantised import check as check_quantisation
 from actors.engines.weights.quantised import dequantised, method_of, read_weights
+from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import Checkpoint, StoredModel, compare, generation_of, stored_model
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
-from actors.engines.weights.tensor_source import TensorSource
 from actors.kept import kept_of_files
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
@@ -217,7 +217,7 @@ def _quantised_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel 
     directory = Path(located(name))
     quantisation = _quantisation(str(directory))
     weights = dict(read_weights(TensorFiles(sorted(directory.glob("*.safetensors"))), quantisation))
-    source, spec = TensorSource(weights, dtype), spec_of(config)
+    source, spec = StoredSource(weights, dtype), spec_of(config)
     tied = config.get_text_config().tie_word_embeddings
     if spec is None or any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
         return None

@@ -16,17 +16,40 @@ from torch import Tensor, nn
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.records import ESCAPE
-from actors.engines.weights.grouped import Blocks, Rounded
-from actors.engines.weights.huge_pages import HugePages
+from actors.engines.weights.blocks import Codes
+from actors.engines.weights.grouped import GROUP, PANEL, Blocks
+from actors.engines.weights.huge_pages import HugePages, Room
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.packed import make_linear
-from actors.engines.weights.twelve_bits import Escapes, Room, split
+from actors.engines.weights.twelve_bits import Escapes, split
 
 Array = NDArray[np.float32]
 
 
 def _bytes(size: int) -> NDArray[np.uint8]:
     return np.empty(size, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A matrix rounded to 8 bits, in groups with a scale each, as Q8_0 is."""
+
+    weight: Tensor
+
+    @staticmethod
+    def takes(weight: Tensor) -> bool:
+        return len(weight) >= PANEL and weight.shape[1] % GROUP == 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight.shape)
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        whole = self.weight[torch.from_numpy(rows)].float().numpy().reshape(len(rows), -1, GROUP)
+        steps = (np.abs(whole).max(2, keepdims=True) / 127).astype(np.float16)
+        wide = steps.astype(np.float32)
+        codes = np.rint(np.divide(whole, wide, out=np.zeros_like(whole), where=wide > 0)).clip(-127, 127)
+        return Codes(5, (codes + 128).astype(np.uint8).reshape(len(rows), -1), steps)
 
 
 class Panels:

@@ -12,14 +12,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.engines.weights.blocks import MXFP4, Codes, half_powers
+from actors.engines.weights.grouped import GROUP, PANEL, Blocks, in_float16
 from protocols.errors import ModelError
 
 Parts = Mapping[str, Tensor]  # of one layer, by the end of their names
 Config = Mapping[str, Any]
 FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+FORMS = {(4, 8.0): 1, (8, 128.0): 5}  # of products with integers, by bits and the zero of all groups
+WITH_ZEROS = {4: 2}  # by bits, where groups have zeros of their own
+CLOSE = 1e-3  # relative: float16 has scales to within half of it, unless they are below its normal numbers
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the columns 0 to 7 of a word are
 _STATE = "weight.quant_state.bitsandbytes__"
 ENDS = (
@@ -59,23 +66,60 @@ class Integers:
         """Inputs of a group."""
         return -(-self.shape[1] // self.scales.shape[1])
 
+    @property
+    def _form(self) -> int:
+        """See :class:`Codes`; 0: there is none."""
+        own = isinstance(self.zeros, Tensor)
+        return WITH_ZEROS.get(self.bits, 0) if own else FORMS.get((self.bits, float(self.zeros)), 0)
+
+    def blocks(self) -> Blocks | None:
+        rows, inputs = self.shape
+        if not self._form or rows < PANEL or inputs % GROUP or self.groups is not None or self.group % GROUP:
+            return None
+        scales = self.scales.float()
+        return Blocks([(self, None)]) if torch.allclose(scales.half().float(), scales, rtol=CLOSE, atol=0) else None
+
+    def expert_blocks(self) -> None:
+        return None
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        """For the products. Scales, and what zeros take away, are rounded to float16."""
+        chosen = torch.from_numpy(rows)
+        scales = self.scales[chosen].float()
+        steps = [scales.half()]
+        if isinstance(self.zeros, Tensor):
+            steps.append((-self.zeros[chosen] * scales).half())
+        each = torch.stack(steps, 2).repeat_interleave(self.group // GROUP, 1)[:, : self.shape[1] // GROUP]
+        return Codes(self._form, self.read(chosen).to(torch.uint8).numpy(), each.numpy())
+
 
 @dataclass(frozen=True, slots=True)
 class Microscaled:
     """MXFP4 of experts ``(experts, outputs, groups of 32, 16)``: two codes a byte, the even input's in its low half,
     and a power of two for each group. transformers has outputs last."""
 
-    blocks: Tensor
+    packed: Tensor
     scales: Tensor
+    woven: bool = False  # a gate's row lies beside its row of up
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        experts, outputs, groups, _ = self.blocks.shape
+        experts, outputs, groups, _ = self.packed.shape
         return experts, 32 * groups, outputs
+
+    def blocks(self) -> None:
+        return None
+
+    def expert_blocks(self) -> list[Blocks] | None:
+        if not in_float16(self.scales.numpy()):
+            return None
+        experts, _, outputs = self.shape
+        order = np.concatenate([np.arange(0, outputs, 2), np.arange(1, outputs, 2)]) if self.woven else None
+        return [Blocks([(_OfExpert(self, expert), order)]) for expert in range(experts)]
 
     def codes(self, expert: int, rows: Tensor) -> Tensor:
         """uint8 ``(rows, inputs)``."""
-        chosen = self.blocks[expert][rows]
+        chosen = self.packed[expert][rows]
         return torch.stack([chosen & 15, chosen >> 4], -1).flatten(1)
 
     def values(self) -> Tensor:
@@ -85,6 +129,23 @@ class Microscaled:
             steps = torch.exp2(self.scales[expert].float() - 127).repeat_interleave(32, 1)
             whole[expert] = (FP4[self.codes(expert, torch.arange(outputs)).long()] * steps).t()
         return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _OfExpert:
+    """The matrix of one expert."""
+
+    whole: Microscaled
+    expert: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.whole.shape[:0:-1]
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        chosen = torch.from_numpy(rows)
+        steps = half_powers(self.whole.scales[self.expert][chosen].numpy())
+        return Codes(MXFP4, self.whole.codes(self.expert, chosen).numpy(), steps[:, :, None])
 
 
 Weight = Tensor | Integers | Microscaled
@@ -152,13 +213,7 @@ def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor
 
 
 def _fp8(name: str, parts: Parts, config: Config) -> Tensor:
-    scale = parts["weight_scale_inv"] if "weight_scale_inv" in parts else parts["weight_scale"]
-    block = config.get("weight_block_size")
-    if block and scale.ndim == 2:
-        whole = scale.float().repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
-        values = parts["weight"].float()
-        return values * whole[: values.shape[0], : values.shape[1]]
-    return _scaled(parts["weight"], scale)
+    return _scaled(parts["weight"], parts["weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"])
 
 
 def _gptq(name: str, parts: Parts, config: Config) -> Integers:
@@ -257,7 +312,7 @@ def read_weights(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tupl
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.endswith("_scales") and (base := name.removesuffix("_scales")) + "_blocks" in tensors:
-            yield base, Microscaled(tensors[base + "_blocks"], tensor)
+            yield base, Microscaled(tensors[base + "_blocks"], tensor, base.endswith("gate_up_proj"))
             continue
         if name.endswith("_blocks"):
             continue

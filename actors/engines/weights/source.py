@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Protocol
+import math
+from collections.abc import Container, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from actors.engines.weights.grouped import Blocks
+from protocols.errors import ModelError
+
+CPU = torch.device("cpu")
 
 
 class WeightSource(Protocol):
@@ -20,7 +24,7 @@ class WeightSource(Protocol):
     def __contains__(self, name: str) -> bool: ...
 
     def take(self, name: str) -> Tensor:
-        """The whole tensor. The source may let go of it. Raises KeyError."""
+        """The whole tensor. The source may let go of it. Raises KeyError or ModelError."""
         ...
 
     def blocks(self, name: str) -> Blocks | None:
@@ -32,6 +36,25 @@ class WeightSource(Protocol):
         return None
 
 
+class Packed(Protocol):
+    """A weight that is stored otherwise than as a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def values(self) -> Any:
+        """Its numbers, an array or a tensor."""
+        ...
+
+    def blocks(self) -> Blocks | None:
+        """See :class:`WeightSource`."""
+        ...
+
+    def expert_blocks(self) -> list[Blocks] | None:
+        """See :class:`WeightSource`."""
+        ...
+
+
 # How the text part's names begin in models with eyes, instead of ``model.``
 PREFIXES = ("model.", "model.language_model.", "model.text_model.")
 
@@ -41,6 +64,39 @@ def own_name(name: str, names: Container[str]) -> str:
     rest = name.removeprefix("model.")
     own = (prefix + rest for prefix in PREFIXES if rest != name and prefix + rest in names)
     return next(own, name)
+
+
+class StoredSource(WeightSource):
+    """Of a checkpoint's files. On a CPU what is packed stays so where the products read it."""
+
+    def __init__(self, weights: Mapping[str, Tensor | Packed], dtype: torch.dtype, device: torch.device = CPU) -> None:
+        """``dtype``: of all tensors, and of packed matrices that the products do not read."""
+        self.device, self.dtype, self._weights = device, dtype, weights
+
+    def __contains__(self, name: str) -> bool:
+        return own_name(name, self._weights) in self._weights
+
+    def take(self, name: str) -> Tensor:
+        found = self._weights.get(own_name(name, self._weights))
+        if found is None:
+            raise ModelError(f"the checkpoint has no {name}; download it again")
+        if isinstance(found, Tensor):
+            return found.to(self.device, self.dtype)
+        values = torch.as_tensor(found.values())
+        return values if values.ndim == 1 else values.to(self.device, self.dtype)
+
+    def blocks(self, name: str) -> Blocks | None:
+        found = self._weights.get(own_name(name, self._weights))
+        return None if found is None or isinstance(found, Tensor) else found.blocks()
+
+    def expert_blocks(self, name: str) -> list[Blocks] | None:
+        found = self._weights.get(own_name(name, self._weights))
+        return None if found is None or isinstance(found, Tensor) else found.expert_blocks()
+
+    @property
+    def size(self) -> int:
+        """Weights in all."""
+        return sum(math.prod(weight.shape) for weight in self._weights.values())
 
 
 class ModuleSource(WeightSource):

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actors.engines.weights.source import WeightSource
+from actors.engines.weights.source import StoredSource, WeightSource
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
-from actors.engines.weights.tensor_source import TensorSource
 
 
 class StoredModel(nn.Module):
@@ -48,7 +47,7 @@ def stored_model(
     config: Any, directory: Path, found: Checkpoint, device: torch.device, dtype: torch.dtype
 ) -> StoredModel:
     """The model of a checkpoint that was found to be plain."""
-    source = TensorSource(TensorFiles(weight_files(directory), found.unused), dtype, device)
+    source = StoredSource(TensorFiles(weight_files(directory), found.unused), dtype, device)
     return StoredModel(config, source, source.size, generation=generation_of(directory))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from actors.engines.weights.huge_pages import Room
 
 CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 LAST_CACHE = 32 << 20  # bytes, where the kernel does not tell
@@ -27,7 +28,6 @@ BEYOND_CACHE, BEYOND_CACHE_IN_PAIRS = 2, 1
 CODES = 16  # of which the first is 0's
 MOST_ESCAPES = 0.01  # of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
 
-Room = Callable[[int], NDArray[np.uint8]]  # by the number of bytes
 Escapes = tuple[NDArray[np.int64], NDArray[Any]]  # where those of each panel begin, and all of them
 
 

@@ -488,11 +488,9 @@ def test_matrices_keep_their_blocks_and_rows_their_order(tmp_path: Path) -> None
     checkpoint = GGUFCheckpoint(written(tmp_path / "tiny.gguf", "llama", model, _none))
     for name, weight in model.state_dict().items():
         if name != "lm_head.weight":
-            found = checkpoint.matrix(name)
-            assert found is not None
-            stored, order = found
-            values = stored.values() if order is None else stored.values()[order]
-            np.testing.assert_array_equal(values, weight.numpy())
+            found = checkpoint.own()[name]
+            assert found.make is None
+            np.testing.assert_array_equal(found.values(), weight.numpy())
 
 
 def test_a_file_without_a_tensor_says_so(tmp_path: Path) -> None:

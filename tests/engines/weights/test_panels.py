@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
-from actors.engines.weights.grouped import Blocks, Rounded
+from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.layers import Matrix
-from actors.engines.weights.panels import PanelLinear, Panels, quickest_linear
+from actors.engines.weights.panels import PanelLinear, Panels, Rounded, quickest_linear
 from tests.world.pairs import every_pair
 
 
