@@ -13,14 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.engines.weights import gguf_dense, gguf_mixtures, gguf_recurrent
 from actors.engines.weights.gguf import GGUF, Stored
-from actors.engines.weights.gguf_architecture import Config, Floats, Order
-from actors.engines.weights.gguf_mixtures import MIXTRAL
+from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTRAL, Floats, Order
+from actors.engines.weights.gguf_configs import Config
 from actors.engines.weights.grouped import Blocks, FileBlocks
 from protocols.errors import ModelError
 
-ARCHITECTURES = gguf_dense.DENSE | gguf_mixtures.MIXTURES | gguf_recurrent.RECURRENT  # by the name in the file
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 RECURRENT = "linear_attn."
 # Of a layer for more tokens (MTP), which lies behind the others: DeepSeek's names to the file's

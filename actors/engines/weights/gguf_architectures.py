@@ -1,0 +1,294 @@
+"""GGUF architectures in Hugging Face's words: what each is called there, and how its file differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.engines.weights import gguf_configs as configs
+from actors.engines.weights.gguf import GGUF
+from actors.engines.weights.gguf_configs import Config
+
+Floats = NDArray[np.float32]
+Made = dict[str, tuple[tuple[str, ...], Callable[..., Floats]]]
+Order = NDArray[np.int64]
+
+_ATTENTION = {f"self_attn.{name}_proj": f"attn_{name}" for name in "qkv"} | {"self_attn.o_proj": "attn_output"}
+_MLP = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
+_QUERY_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+_IN_FRONT = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+_STANDARD = _ATTENTION | _MLP | _IN_FRONT
+_SANDWICH = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_BEHIND_ATTENTION = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What one ``general.architecture`` is called and how it differs."""
+
+    model_type: str
+    names: dict[str, str]  # of a layer's parts: ours (Hugging Face's) to the file's
+    config: Callable[[GGUF, Config], Config] = lambda file, config: {}  # what is added to the usual configuration
+    turned: bool = False  # queries and keys have the partners of a rotation side by side
+    offset: bool = False  # norms hold w + 1, but for those of recurrent layers
+    made: Made = field(default_factory=dict)  # out of several
+    varied: tuple[str, ...] = ()  # keys that may differ between layers: the usual configuration has the largest
+    rows: dict[str, Callable[[Config], Order]] = field(default_factory=dict)  # of a part that has some of a tensor's
+    outside: dict[str, str] = field(default_factory=dict)  # names beside the usual ones
+
+
+_GLM4 = {"input_layernorm": "attn_norm", "post_self_attn_layernorm": "post_attention_norm"} | {
+    "post_attention_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+}
+_FUSED_MLP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+_LAYER_INPUTS = {
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+}
+_BESIDE_MLP = {
+    "router.proj": "ffn_gate_inp",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+}
+_OF_GEMMA4 = {
+    "layer_scalar": "layer_output_scale.weight",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+}
+
+
+def _keys_and_values(keys: Floats, values: Floats) -> Floats:
+    """Of heads one below the other, each its keys and then its values."""
+    whole: Floats = np.concatenate([keys.swapaxes(1, 2), values], 1)
+    return whole.reshape(-1, whole.shape[2])
+
+
+def _stacked(gate: Floats, up: Floats) -> Floats:
+    return np.concatenate([gate, up], 1)
+
+
+def _woven(gate: Floats, up: Floats) -> Floats:
+    """gpt-oss: gate and up side by side in the last dimension, inputs in the one before."""
+    woven: Floats = np.stack([gate, up], -1)
+    if woven.ndim == 3:
+        return woven.reshape(len(gate), -1)
+    return np.ascontiguousarray(woven.transpose(0, 2, 1, 3).reshape(len(gate), gate.shape[2], -1))
+
+
+def _swapped(weight: Floats) -> Floats:
+    return np.ascontiguousarray(weight.swapaxes(1, 2))
+
+
+def _of_experts(part: str = "mlp") -> Made:
+    return {
+        f"{part}.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), _stacked),
+        f"{part}.experts.down_proj": (("ffn_down_exps.weight",), lambda down: down),
+    }
+
+
+_ROUTER = {"mlp.gate": "ffn_gate_inp"}
+_SHARED = {f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
+_SHARED_GATE: Made = {
+    "mlp.shared_expert_gate.weight": (("ffn_gate_inp_shexp.weight",), lambda gate: gate.reshape(1, -1))
+}
+_SHARED_EXPERTS = {ours.replace("expert.", "experts."): theirs for ours, theirs in _SHARED.items()}
+_CORRECTED: Made = {"mlp.gate.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias)}
+_LATENT = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
+    "self_attn.o_proj": "attn_output",
+}
+# Files of Llama's architecture with experts
+MIXTRAL = Architecture("mixtral", _ATTENTION | _IN_FRONT | _ROUTER, configs.mixtral, turned=True, made=_of_experts())
+
+
+_DELTA = {
+    **{f"linear_attn.in_proj_{ours}": theirs for ours, theirs in (("qkv", "attn_qkv"), ("z", "attn_gate"))},
+    **{f"linear_attn.in_proj_{ours}": theirs for ours, theirs in (("a", "ssm_alpha"), ("b", "ssm_beta"))},
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+}
+_OF_DELTA: Made = {
+    "linear_attn.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
+    "linear_attn.A_log": (("ssm_a",), lambda rates: np.log(-rates)),
+    "linear_attn.dt_bias": (("ssm_dt.bias",), lambda bias: bias),
+}
+_FEED_FORWARD = {
+    f"feed_forward.{ours}": f"ffn_{theirs}" for ours, theirs in (("w1", "gate"), ("w2", "down"), ("w3", "up"))
+}
+_LFM2 = (
+    {ours.replace("o_proj", "out_proj"): theirs for ours, theirs in _ATTENTION.items()}
+    | {ours.replace("norm", "layernorm"): theirs for ours, theirs in _QUERY_NORMS.items()}
+    | {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm"}
+    | {"conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj"}
+    | _FEED_FORWARD
+)
+_OF_LFM2: Made = {"conv.conv.weight": (("shortconv.conv.weight",), lambda taps: taps[:, None])}
+
+
+def _interleaved(part: int) -> Callable[[Config], Order]:
+    """Qwen3-Next: the rows of the numbers of each key head's value heads, first those of ``b``, then of ``a``."""
+
+    def rows(config: Config) -> Order:
+        groups = config["linear_num_key_heads"]
+        return np.arange(2 * config["linear_num_value_heads"]).reshape(groups, 2, -1)[:, part].reshape(-1)
+
+    return rows
+
+
+ARCHITECTURES = {  # by the name in the file
+    "llama": Architecture("llama", _STANDARD, turned=True),
+    "qwen2": Architecture("qwen2", _STANDARD),
+    "qwen3": Architecture("qwen3", _STANDARD | _QUERY_NORMS),
+    "gemma2": Architecture("gemma2", _ATTENTION | _MLP | _SANDWICH, configs.gemma2, offset=True),
+    "gemma3": Architecture("gemma3_text", _ATTENTION | _MLP | _SANDWICH | _QUERY_NORMS, configs.gemma3, offset=True),
+    "gemma4": Architecture(
+        "gemma4_text",
+        _ATTENTION | _MLP | _SANDWICH | _QUERY_NORMS | _LAYER_INPUTS | _BESIDE_MLP,
+        configs.gemma4,
+        made={ours: ((theirs,), lambda one: one) for ours, theirs in _OF_GEMMA4.items()},
+        varied=("feed_forward_length", "attention.head_count_kv"),
+        outside={
+            "model.embed_tokens_per_layer": "per_layer_token_embd",
+            "model.per_layer_model_projection": "per_layer_model_proj",
+            "model.per_layer_projection_norm": "per_layer_proj_norm",
+        },
+    ),
+    "phi3": Architecture(
+        "phi3",
+        {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"} | _FUSED_MLP | _IN_FRONT,
+        configs.phi3,
+    ),
+    "smollm3": Architecture("smollm3", _STANDARD, configs.smollm3, turned=True),
+    "granite": Architecture("granite", _STANDARD, configs.granite, turned=True),
+    "glm4": Architecture("glm4", _ATTENTION | _FUSED_MLP | _GLM4),
+    "olmo2": Architecture(
+        "olmo2",
+        _ATTENTION
+        | _MLP
+        | _QUERY_NORMS
+        | {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+    ),
+    "cohere2": Architecture("cohere2", _ATTENTION | _MLP | {"input_layernorm": "attn_norm"}, configs.cohere2),
+    # with experts
+    "qwen3moe": Architecture(
+        "qwen3_moe", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.experts, made=_of_experts()
+    ),
+    "qwen2moe": Architecture(
+        "qwen2_moe", _ATTENTION | _IN_FRONT | _ROUTER | _SHARED, configs.qwen2_moe, made=_of_experts() | _SHARED_GATE
+    ),
+    "olmoe": Architecture("olmoe", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.olmoe, made=_of_experts()),
+    "granitemoe": Architecture(
+        "granitemoe",
+        _ATTENTION | _IN_FRONT | {"block_sparse_moe.router": "ffn_gate_inp"},
+        configs.granite_moe,
+        turned=True,
+        made=_of_experts("block_sparse_moe"),
+    ),
+    "glm4moe": Architecture(
+        "glm4_moe",
+        _ATTENTION | _MLP | _QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED_EXPERTS,
+        configs.glm4_moe,
+        made=_of_experts() | _CORRECTED,
+    ),
+    "llama4": Architecture(
+        "llama4_text",
+        _ATTENTION
+        | _IN_FRONT
+        | {"feed_forward.router": "ffn_gate_inp"}
+        | {ours.replace("mlp.", "feed_forward."): theirs for ours, theirs in (_MLP | _SHARED).items()},
+        configs.llama4,
+        made={
+            "feed_forward.experts.gate_up_proj": (
+                ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
+                lambda gate, up: _swapped(_stacked(gate, up)),
+            ),
+            "feed_forward.experts.down_proj": (("ffn_down_exps.weight",), _swapped),
+        },
+    ),
+    "deepseek2": Architecture(
+        "deepseek_v3",
+        _IN_FRONT | _MLP | _ROUTER | _SHARED_EXPERTS | _LATENT,
+        configs.deepseek2,
+        made=_of_experts()
+        | _CORRECTED
+        | {"self_attn.kv_b_proj.weight": (("attn_k_b.weight", "attn_v_b.weight"), _keys_and_values)},
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        _ATTENTION | _BEHIND_ATTENTION | {"mlp.router": "ffn_gate_inp"},
+        configs.gpt_oss,
+        made={
+            "self_attn.sinks": (("attn_sinks.weight",), lambda sinks: sinks),
+            "mlp.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), _woven),
+            "mlp.experts.gate_up_proj_bias": (("ffn_gate_exps.bias", "ffn_up_exps.bias"), _woven),
+            "mlp.experts.down_proj": (("ffn_down_exps.weight",), _swapped),
+            "mlp.experts.down_proj_bias": (("ffn_down_exps.bias",), lambda bias: bias),
+        },
+    ),
+    # with recurrent layers
+    "qwen35": Architecture(
+        "qwen3_5_text",
+        _ATTENTION | _QUERY_NORMS | _MLP | _BEHIND_ATTENTION | _DELTA,
+        configs.qwen35,
+        offset=True,
+        made=_OF_DELTA,
+    ),
+    "qwen35moe": Architecture(
+        "qwen3_5_moe_text",
+        _ATTENTION | _QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED | _DELTA,
+        configs.qwen35_moe,
+        offset=True,
+        made=_OF_DELTA | _of_experts() | _SHARED_GATE,
+    ),
+    "qwen3next": Architecture(
+        "qwen3_5_moe_text",
+        _ATTENTION
+        | _QUERY_NORMS
+        | _BEHIND_ATTENTION
+        | _ROUTER
+        | _SHARED
+        | _DELTA
+        | {"linear_attn.in_proj_a": "ssm_ba", "linear_attn.in_proj_b": "ssm_ba"},
+        configs.qwen3_next,
+        offset=True,
+        made=_OF_DELTA | _of_experts() | _SHARED_GATE,
+        rows={"linear_attn.in_proj_a": _interleaved(1), "linear_attn.in_proj_b": _interleaved(0)},
+    ),
+    "lfm2": Architecture(
+        "lfm2",
+        _LFM2,
+        configs.lfm2,
+        made=_OF_LFM2,
+        varied=("attention.head_count_kv",),
+        outside={"model.embedding_norm": "token_embd_norm"},
+    ),
+    "lfm2moe": Architecture(
+        "lfm2_moe",
+        _LFM2 | {"feed_forward.gate": "ffn_gate_inp"},
+        configs.lfm2_moe,
+        made=_OF_LFM2
+        | _of_experts("feed_forward")
+        | {"feed_forward.expert_bias": (("exp_probs_b.bias",), lambda bias: bias)},
+        varied=("attention.head_count_kv",),
+        outside={"model.embedding_norm": "token_embd_norm"},
+    ),
+}

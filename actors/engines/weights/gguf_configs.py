@@ -1,0 +1,265 @@
+"""What a GGUF file's metadata are called in Hugging Face's configurations, beside what all architectures have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from actors.engines.weights.gguf import GGUF
+
+Config = dict[str, Any]
+
+_MAVERICK = 128  # experts: the only number that tells it from Scout
+_SOFTMAX = 1  # of expert_gating_func
+
+
+def _every(period: int, layers: int) -> list[str]:
+    return ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(layers)]
+
+
+def gemma2(file: GGUF, config: Config) -> Config:
+    # the 27B scales by what a head would have, https://arxiv.org/abs/2408.00118
+    big = config["num_hidden_layers"] == 46
+    width = config["hidden_size"] // config["num_attention_heads"] if big else config["head_dim"]
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": width,
+        "sliding_window": file.of_architecture("attention.sliding_window", 4096),
+        "attn_logit_softcapping": file.of_architecture("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": file.of_architecture("final_logit_softcapping", 30.0),
+    }
+
+
+def gemma3(file: GGUF, config: Config) -> Config:
+    big = config["num_hidden_layers"] == 62
+    width = config["hidden_size"] // config["num_attention_heads"] if big else config["head_dim"]
+    local = {"rope_type": "default", "rope_theta": file.of_architecture("rope.freq_base_swa", 10_000.0)}
+    whole = {**config["rope_parameters"], "rope_theta": file.of_architecture("rope.freq_base", 1_000_000.0)}
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": width,
+        "sliding_window": file.of_architecture("attention.sliding_window", 512),
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": file.of_architecture("final_logit_softcapping"),
+        "layer_types": _every(6, config["num_hidden_layers"]),
+        "rope_parameters": {"sliding_attention": local, "full_attention": whole},
+    }
+
+
+def gemma4(file: GGUF, config: Config) -> Config:
+    of, layers = file.of_architecture, config["num_hidden_layers"]
+    kinds = ["sliding_attention" if one else "full_attention" for one in of("attention.sliding_window_pattern")]
+    whole = kinds.index("full_attention")
+    inner = np.broadcast_to(of("feed_forward_length"), layers).tolist()
+    heads = np.broadcast_to(of("attention.head_count_kv"), layers).tolist()
+    local = {"rope_type": "default", "rope_theta": of("rope.freq_base_swa", 10_000.0)}
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": kinds,
+        "intermediate_size": inner[0],
+        "use_double_wide_mlp": inner[-1] != inner[0],
+        "head_dim": of("attention.key_length_swa"),
+        "global_head_dim": of("attention.key_length"),
+        "num_key_value_heads": heads[kinds.index("sliding_attention")],
+        "num_global_key_value_heads": heads[whole],
+        "attention_k_eq_v": f"blk.{whole}.attn_v.weight" not in file.tensors,
+        "num_kv_shared_layers": of("attention.shared_kv_layers", 0),
+        "sliding_window": of("attention.sliding_window"),
+        "hidden_size_per_layer_input": of("embedding_length_per_layer_input", 0),
+        "vocab_size_per_layer_input": config["vocab_size"],
+        "enable_moe_block": of("expert_count", 0) > 0,
+        "num_experts": of("expert_count", 0) or None,
+        "top_k_experts": of("expert_used_count", 0) or None,
+        "moe_intermediate_size": of("expert_feed_forward_length", 0) or None,
+        "final_logit_softcapping": of("final_logit_softcapping"),
+        "rope_parameters": {"sliding_attention": local, "full_attention": config["rope_parameters"]},
+    }
+
+
+def phi3(file: GGUF, config: Config) -> Config:
+    made: Config = {"sliding_window": file.of_architecture("attention.sliding_window")}
+    before = file.of_architecture("rope.scaling.original_context_length", config["max_position_embeddings"])
+    made["original_max_position_embeddings"] = before
+    if "rope_factors_long.weight" in file.tensors:
+        long, short = (file.tensors[f"rope_factors_{kind}.weight"].values().tolist() for kind in ("long", "short"))
+        rope = {"rope_type": "longrope", "long_factor": long, "short_factor": short}
+        made["rope_parameters"] = {**config["rope_parameters"], **rope, "original_max_position_embeddings": before}
+    return made
+
+
+def granite(file: GGUF, config: Config) -> Config:
+    return {
+        "embedding_multiplier": file.of_architecture("embedding_scale", 1.0),
+        "residual_multiplier": file.of_architecture("residual_scale", 1.0),
+        "attention_multiplier": file.of_architecture("attention.scale", 1.0),
+        "logits_scaling": file.of_architecture("logit_scale", 1.0),
+    }
+
+
+def smollm3(file: GGUF, config: Config) -> Config:
+    layers = config["num_hidden_layers"]
+    return {
+        "no_rope_layers": [int((i + 1) % 4 != 0) for i in range(layers)],
+        "layer_types": ["full_attention"] * layers,
+    }
+
+
+def cohere2(file: GGUF, config: Config) -> Config:
+    return {
+        "layer_norm_eps": file.of_architecture("attention.layer_norm_epsilon", 1e-5),
+        "logit_scale": file.of_architecture("logit_scale", 1.0),
+        "sliding_window": file.of_architecture("attention.sliding_window", 4096),
+        "layer_types": _every(4, config["num_hidden_layers"]),
+    }
+
+
+def experts(file: GGUF, config: Config) -> Config:
+    inner = file.of_architecture("expert_feed_forward_length", config["intermediate_size"])
+    return {
+        "num_experts": file.of_architecture("expert_count"),
+        "num_experts_per_tok": file.of_architecture("expert_used_count"),
+        "moe_intermediate_size": inner,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+
+
+def qwen2_moe(file: GGUF, config: Config) -> Config:
+    shared = file.of_architecture("expert_shared_feed_forward_length", config["intermediate_size"])
+    return experts(file, config) | {"norm_topk_prob": False, "shared_expert_intermediate_size": shared}
+
+
+def olmoe(file: GGUF, config: Config) -> Config:
+    return experts(file, config) | {"norm_topk_prob": False}
+
+
+def mixtral(file: GGUF, config: Config) -> Config:
+    return {
+        "num_local_experts": file.of_architecture("expert_count"),
+        "num_experts_per_tok": file.of_architecture("expert_used_count"),
+    }
+
+
+def granite_moe(file: GGUF, config: Config) -> Config:
+    return granite(file, config) | mixtral(file, config)
+
+
+def gpt_oss(file: GGUF, config: Config) -> Config:
+    rope = config["rope_parameters"]
+    if rope["rope_type"] == "yarn":
+        rope = {**rope, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+    layers = config["num_hidden_layers"]
+    return {
+        "rope_parameters": rope,
+        **mixtral(file, config),
+        "intermediate_size": file.of_architecture("expert_feed_forward_length", config["intermediate_size"]),
+        "sliding_window": file.of_architecture("attention.sliding_window", 128),
+        "layer_types": ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)],
+    }
+
+
+def ranked(file: GGUF, config: Config) -> Config:
+    """As DeepSeek's experts: behind a few dense layers, chosen by groups."""
+    of = file.of_architecture
+    return {
+        "n_routed_experts": of("expert_count"),
+        "num_experts_per_tok": of("expert_used_count"),
+        "moe_intermediate_size": of("expert_feed_forward_length"),
+        "n_shared_experts": of("expert_shared_count", 0),
+        "first_k_dense_replace": of("leading_dense_block_count", 0),
+        "n_group": of("expert_group_count", 1),
+        "topk_group": of("expert_group_used_count", 1),
+        "routed_scaling_factor": of("expert_weights_scale", 1.0),
+        "norm_topk_prob": of("expert_weights_norm", False),
+    }
+
+
+def glm4_moe(file: GGUF, config: Config) -> Config:
+    return ranked(file, config) | {"use_qk_norm": "blk.0.attn_q_norm.weight" in file.tensors}
+
+
+def llama4(file: GGUF, config: Config) -> Config:
+    """What no file says is as in both published models."""
+    of = file.of_architecture
+    return {
+        "intermediate_size_mlp": config["intermediate_size"],
+        "intermediate_size": of("expert_feed_forward_length"),
+        **mixtral(file, config),
+        "interleave_moe_layer_step": of("interleave_moe_layer_step", 1),
+        "attention_chunk_size": 8192,
+        "no_rope_layers": [int((i + 1) % 4 != 0) for i in range(config["num_hidden_layers"])],
+        "use_qk_norm": of("expert_count") != _MAVERICK,
+        "attn_temperature_tuning": True,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+    }
+
+
+def deepseek2(file: GGUF, config: Config) -> Config:
+    """DeepSeek V2 and V3, and GLM 4.7 Flash, which is as V3. Old files have no keys of unfolded heads."""
+    of = file.of_architecture
+    turned = of("rope.dimension_count")
+    rope = {name: one for name, one in config["rope_parameters"].items() if name != "partial_rotary_factor"}
+    if stretch := of("rope.scaling.yarn_log_multiplier"):
+        rope |= {"mscale": 10 * stretch, "mscale_all_dim": 10 * stretch}
+    second = of("expert_gating_func", _SOFTMAX) == _SOFTMAX
+    names = {"model_type": "deepseek_v2"} if second else {}
+    return {
+        **ranked(file, config),
+        **names,
+        "num_key_value_heads": config["num_attention_heads"],
+        "head_dim": turned,
+        "q_lora_rank": of("attention.q_lora_rank"),
+        "kv_lora_rank": of("attention.kv_lora_rank"),
+        "qk_rope_head_dim": turned,
+        "qk_nope_head_dim": of("attention.key_length_mla", of("attention.key_length")) - turned,
+        "v_head_dim": of("attention.value_length_mla", of("attention.value_length")),
+        "rope_parameters": rope,
+        "topk_method": "group_limited_greedy" if of("expert_group_count", 1) > 1 else "greedy",
+    }
+
+
+def qwen35(file: GGUF, config: Config) -> Config:
+    layers, heads = config["num_hidden_layers"], file.of_architecture("ssm.time_step_rank")
+    groups = file.of_architecture("ssm.group_count")
+    period = file.of_architecture("full_attention_interval", 4)
+    recurrent = file.of_architecture("attention.recurrent_layers", [(i + 1) % period != 0 for i in range(layers)])
+    return {
+        "layer_types": ["linear_attention" if one else "full_attention" for one in recurrent[:layers]],
+        "linear_conv_kernel_dim": file.of_architecture("ssm.conv_kernel"),
+        "linear_num_key_heads": groups,
+        "linear_num_value_heads": heads,
+        "linear_key_head_dim": file.of_architecture("ssm.state_size"),
+        "linear_value_head_dim": file.of_architecture("ssm.inner_size") // heads,
+        "tiled_value_heads": heads != groups,
+    }
+
+
+def qwen35_moe(file: GGUF, config: Config) -> Config:
+    return qwen35(file, config) | qwen2_moe(file, config) | {"norm_topk_prob": True}
+
+
+def qwen3_next(file: GGUF, config: Config) -> Config:
+    """Qwen 3.5 computes the same of other files, with heads in the same places."""
+    return qwen35_moe(file, config) | {"tiled_value_heads": False}
+
+
+def lfm2(file: GGUF, config: Config) -> Config:
+    heads = np.broadcast_to(file.of_architecture("attention.head_count_kv"), config["num_hidden_layers"])
+    return {
+        "layer_types": ["full_attention" if one else "conv" for one in heads],
+        "conv_L_cache": file.of_architecture("shortconv.l_cache"),
+        "conv_bias": False,
+        "norm_eps": config["rms_norm_eps"],
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
+def lfm2_moe(file: GGUF, config: Config) -> Config:
+    return (
+        lfm2(file, config)
+        | experts(file, config)
+        | {"num_dense_layers": file.of_architecture("leading_dense_block_count", 0), "use_expert_bias": True}
+    )
