@@ -19,7 +19,7 @@ TESTED = 64  # tokens of such an answer
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Asked:
     """What is asked of a target."""
 
     learned: list[TrainingPrompt]
@@ -30,7 +30,7 @@ class Wanted:
 
 def collect_answers(
     target: Target,
-    asked: Wanted,
+    asked: Asked,
     kept: tuple[Shards, Shards],
     seconds: float,
     report: Report,

@@ -23,19 +23,20 @@ import json
 import math
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from actors.engines.weights.draft_vocabulary import FIELD
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
-from actors.engines.weights.writer import Planned, write_checkpoint
 from protocols.errors import ConfigError, ModelError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -47,7 +48,7 @@ EMBEDDING = "model.embed_tokens.weight"
 MLP_MULTIPLE = 64  # sizes of real models are multiples of it; our kernels need multiples of 16
 MARK = "duoactor_inflated"  # key in config.json: where the function came from, so that reports can say it
 
-Progress = Callable[[int, int], None]  # bytes written, bytes in all
+Progress = Callable[[int, int], None]  # bytes made, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def inflate(
     free = shutil.disk_usage(destination).free
     if total > free:
         raise ConfigError(f"{destination} has {free / 1e9:.1f} GB free but the model needs {total / 1e9:.1f} GB")
-    write_checkpoint(destination, plan, shard_bytes, progress)
+    _write(destination, plan, shard_bytes, progress)
     for pattern in COPIED:
         for file in source.glob(pattern):
             shutil.copyfile(file, destination / file.name)
@@ -124,6 +125,43 @@ def _weights_of(directory: Path) -> TensorFiles:
     if EMBEDDING not in weights:
         raise ModelError(f"{directory} cannot be read: no decoder weights have their usual names in it")
     return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A tensor that is made when its turn comes, then converted to ``dtype``."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    make: Callable[[], Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _write(directory: Path, plan: Sequence[Planned], shard_bytes: int, progress: Progress | None) -> None:
+    """Files named as transformers names them: one, or shards with an index. Memory holds one shard at a time."""
+    planned = {tensor.name: tensor for tensor in plan}
+    # tensors without memory: only their sizes count for the cut
+    sizes = {tensor.name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in plan}
+    split = split_torch_state_dict_into_shards(sizes, max_shard_size=shard_bytes)
+    total = sum(tensor.nbytes for tensor in plan)
+    done = 0
+    for file, names in split.filename_to_tensors.items():
+        shard: dict[str, Tensor] = {}
+        for name in names:
+            tensor = planned[name]
+            shard[name] = tensor.make().to(tensor.dtype).contiguous()
+            assert tuple(shard[name].shape) == tensor.shape, name
+            done += tensor.nbytes
+            if progress is not None:
+                progress(done, total)
+        save_file(shard, directory / file, metadata={"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
 
 
 def _plan(weights: TensorFiles, old: ModelShape, new: ModelShape, dtype: torch.dtype) -> Iterator[Planned]:
