@@ -71,7 +71,8 @@ def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
 def drafter(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     """Run a drafter, here or on another host. It guesses ahead with the draft model.
 
-    Or with a draft head: --target then names a copy of the target here, of which it reads embedding and tokenizer.
+    With a draft head in place of a model, --target names a copy of the target on this host. The head needs its
+    embedding and tokenizer.
 
     \b
     Example:  duoactor drafter --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
@@ -134,7 +135,7 @@ def learner(
     """Run the learner, which trains the draft on what is served. It is optional.
 
     It receives finished texts and trains a copy of the draft while that slows no stream. Drafters load the copy once it
-    agrees with the target more often, on texts kept apart. They must reach its directory.
+    agrees with the target more often, on texts kept apart. They must reach the learner's directory.
 
     \b
     Example:  duoactor learner --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub

@@ -27,7 +27,7 @@ def keys(name: str, roles: tuple[str, ...], directory: str, as_json: bool) -> No
 
     NAME.key is secret and stays on the host that uses it. Copy NAME.pub to the directory that the verifier names with
     --allow; the verifier's own goes to the hosts that connect to it, as their --server-key. The second line of NAME.pub
-    holds the roles, of which only the copy in --allow counts. An operator may swap and drain, and sees all requests.
+    holds its roles; only the copy in --allow counts. An operator may swap and drain, and sees all requests.
 
     \b
     Example:  duoactor keys verifier --directory keys

@@ -40,7 +40,7 @@ class CachedModel:
 def pull(model: str, as_json: bool) -> None:
     """Download MODEL from the hub.
 
-    What is in the cache already is kept.
+    Files that are in the cache already are not fetched again.
 
     \b
     Example:  duoactor pull HuggingFaceTB/SmolLM2-135M-Instruct
@@ -83,7 +83,7 @@ def list_models(as_json: bool) -> None:
 def ps(environment: Environment, /, as_json: bool) -> None:
     """List your running verifiers.
 
-    They are looked for at the default address and at DUOACTOR_CONNECT.
+    Looks at the default address and at DUOACTOR_CONNECT.
 
     \b
     Example:  duoactor ps

@@ -47,7 +47,8 @@ def replay(log: tuple[str, ...], draft: tuple[str, ...], target: str, limit: int
     """Tell how often drafts would match logged requests.
 
     LOG is a file that `duoactor up --log-requests LOG` wrote. Figures are exact, at any temperature: the noise of each
-    token is known from its seed. The target is run for a draft head alone. How fast a pair is tells `duoactor doctor`.
+    token is known from its seed. The target runs only where a draft head reads its states. `duoactor doctor` measures
+    the speed of a pair.
 
     \b
     Example:  duoactor up --log-requests requests.jsonl
