@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from actors.models import DraftModel, Leaf, sample_tokens
+from protocols.limits import MAX_INT
 from protocols.messages import Sampling
 
 PROMPT = 64  # tokens of the text behind which steps, and a target's rounds, are measured
-ANY_VOCABULARY = 1 << 15  # for a draft without a vocabulary of its own, which copies ids
 WIDTHS = (1, 2, 4, 8)  # leaves
 REPEATS = 7  # of each width, or shape of a round
 PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for minutes
@@ -55,7 +55,8 @@ def measuring(model: DraftModel, timer: Callable[[], float] = time.perf_counter)
 
 
 def _prefix(model: DraftModel) -> list[int]:
-    return sample_tokens(max(1, min(PROMPT, model.info.max_context // 2)), model.info.vocab_size or ANY_VOCABULARY)
+    length = max(1, min(PROMPT, model.info.max_context // 2))
+    return sample_tokens(length, model.info.vocab_size or MAX_INT)  # a proposer copies ids, whatever they are
 
 
 def _timed_step(model: DraftModel, handle: int, tokens: Sequence[int], timer: Callable[[], float]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+SURE = 3.0  # standard errors between a difference and zero: one in 740 errs
 STALL = 3.0  # times what is known: a longer time (a page fault, a preempted core) is cut to this
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-SURE = 3.0  # standard errors between a difference and zero, for one trial: one in 740 errs
+from actors.estimate import SURE
+
 FEWEST = 16  # texts: with fewer the standard error itself is not known
 
 

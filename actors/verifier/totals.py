@@ -9,7 +9,6 @@ from actors.estimate import Estimate
 from protocols.messages import Chunk, DraftTotals, RoundStats
 
 MAX_KNOWN = 256  # pairs of method and drafter, or of source and kind of streams; forgotten ones count for no drafter
-LATELY_S = 10.0  # seconds of decoding
 
 
 @dataclass(slots=True)
@@ -20,7 +19,7 @@ class _Drafts:
     tokens: int = 0
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
-    rate: Estimate = field(default_factory=lambda: Estimate(memory=LATELY_S))  # tokens per second of one stream
+    rate: Estimate = field(default_factory=Estimate)  # tokens per second of one stream, by seconds
     plain_us: float = 0.0  # of a round without drafts, lately
 
     def add(self, stats: RoundStats, plain_us: float) -> None:

@@ -12,14 +12,13 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from actors.backoff import Backoff
-from actors.estimate import STALL, Estimate
+from actors.estimate import STALL, SURE, Estimate
 from actors.verifier.rounds import Group, Part, Round
 from actors.verifier.totals import MAX_KNOWN
 
 PRIOR, PRIOR_WEIGHT = 1.2, 8.0  # of a source of which nothing is known, in rounds
 GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
 BORROWED = 16.0  # rounds that a stream's kind counts for: the variance of rounds over that between texts
-SURE = 3.0  # standard errors by which a kind must be below
 
 
 class Stakes(NamedTuple):

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from actors.verifier.streams import Stream
 
 T = TypeVar("T")
-MAX_FITTED = 64  # likeliest drafts that are checked before a window is chosen: twice the largest usual window
 # What one grammar may take, in llguidance's units. With its default limits a regex such as a{1000000} computes for two
 # seconds and holds 250,000 lexer states of 2 kB. With these it is refused after 0.3 s, and a schema of 2,000 properties
 # with patterns still compiles.
@@ -200,7 +199,7 @@ class Grammar:
         if self._without_drafts:
             return
         wanted: set[Node] = set()  # nodes to check, and their ancestors
-        for step in (tree.root, *(one.node for one in best_nodes(tree, MAX_FITTED))):
+        for step in (tree.root, *(one.node for one in best_nodes(tree, DEFAULT_NODES))):
             node: Node | None = None if step.fits else step
             while node is not None and node not in wanted:
                 wanted.add(node)

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from actors.calibration import USUAL_MEMORY, TextCalibration
 from actors.cost import CostModel
+from actors.draft_timing import WIDTHS
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
 from actors.models import MAX_FAILURES, DraftModel
@@ -32,7 +33,7 @@ from protocols.limits import MAX_SEQUENCES
 from protocols.messages import InlineStatus, Load
 
 log = logging.getLogger("duoactor.verifier")
-UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
+UNREAD = max(WIDTHS)  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
 
 

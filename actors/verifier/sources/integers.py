@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Schema = Mapping[str, Any]
 
 MAX_RULES = 1000  # of one grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
-EXACT = 1 << 53  # float64 has every integer up to here
+EXACT = 1 << sys.float_info.mant_dig  # float64 has every integer up to here
 NOTES = frozenset(
     [
         "title",
@@ -34,7 +35,7 @@ NOTES = frozenset(
         "x-guidance",
     ]
 )
-LARGEST = (1 << 63) - 1024  # the last float64 below 2^63
+LARGEST = int(math.nextafter(2.0**63, 0.0))  # the last float64 below 2^63
 # the name of an inclusive bound, and the way inwards
 BOUNDS = {
     "minimum": ("minimum", 1),
