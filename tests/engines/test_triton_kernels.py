@@ -58,7 +58,8 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
     pointers = of(sums, "seen", "tops", "sums") | of("*i32", "starts", "lengths") | of(own, "out")
     compiled(attention._join, pointers, {}, heads | {"SPLIT": attention.SPLIT, "JOINED": attention.JOINED})
 
-    for gated, rows in itertools.product((False, True), linear.ROWS):
+    every = linear.ROWS if (dtype, capability) == ("bf16", 90) else (linear.ROWS[0], linear.ROWS[-1])
+    for gated, rows in itertools.product((False, True), every):
         cut = linear.cut_of(rows, 4096, 4096, 4 if dtype == "fp32" else 2, gated, 163 << 10)
         sizes = {"BIASED": True, "GATED": gated, "EVEN": True, "ROWS": cut.rows, "COLUMNS": linear.COLUMNS}
         text = compiled(

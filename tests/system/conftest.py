@@ -21,8 +21,8 @@ from tests.world.wall_clocks import COMPILER, WallClocks
 KEY = "secret"
 
 
-class Service(Up):
-    """``duoactor up`` with two drafters, which a client takes a while to outrun, and a gateway that wants a key."""
+class SharedUp(Up):
+    """``duoactor up`` with two drafters and a gateway that wants a key."""
 
     @property
     def http(self) -> str:
@@ -63,16 +63,16 @@ def clocks(tmp_path_factory: pytest.TempPathFactory) -> WallClocks | None:
 
 
 @pytest.fixture(scope="session")
-def up(tmp_path_factory: pytest.TempPathFactory, clocks: WallClocks | None) -> Iterator[Service]:
+def up(tmp_path_factory: pytest.TempPathFactory, clocks: WallClocks | None) -> Iterator[SharedUp]:
     slowly = ("--dtype", "float32", "--threads", "1")  # a stream must last until a browser has clicked
     flags = ("--drafters", "2", "--http", f"127.0.0.1:{free_port()}", "--api-key", KEY, *slowly)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (clocks.environment if clocks else {}).items():
             patch.setenv(name, value)
-        service = Service(tmp_path_factory.mktemp("up"), *flags)
-    yield service
-    if service.process.poll() is None:
-        assert service.stop(signal.SIGTERM) == 0
+        shared = SharedUp(tmp_path_factory.mktemp("up"), *flags)
+    yield shared
+    if shared.process.poll() is None:
+        assert shared.stop(signal.SIGTERM) == 0
 
 
 def kill(pid: int) -> None:
