@@ -131,10 +131,10 @@ def sources(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("gamma", [1, 4, 9])
-def test_the_text_is_the_targets_own_whatever_the_channel_does(method, gamma, sources):
+def test_the_text_is_the_targets_own_whatever_the_channel_does(method, sources):
     language = ToyLanguage(eos_rate=0.01)
     for seed in range(12):
+        gamma = (1, 4, 9)[seed // 4]
         sampling = Sampling(temperature=0.8 * (seed % 3 > 0), seed=seed, max_tokens=40)
         pair = Pair(seed, method, gamma, seed % 4, sampling, language, 0.8, drop=0.15, repeat=0.15, sources=sources)
         assert pair.run() == language.continuation(PROMPT, sampling)
@@ -185,7 +185,7 @@ def test_a_guess_that_no_drafter_made_says_nothing_about_the_drafter(sources):
 @pytest.mark.parametrize("skill", [0.0, 1.0])
 def test_neither_a_useless_nor_a_perfect_drafter_changes_the_text(skill, sources):
     language = ToyLanguage(eos_rate=0.02)
-    for seed in range(10):
+    for seed in range(4):
         for method in METHODS:
             sampling = Sampling(temperature=1.0, seed=seed, max_tokens=30)
             pair = Pair(seed, method, 5, 0, sampling, language, skill, sources=sources)

@@ -66,10 +66,12 @@ def test_a_kept_tokenizer_does_what_transformers_own_does():
         assert codecs[0].chat(TURNS, TOOLS, rendering) == codecs[1].chat(TURNS, TOOLS, rendering)
 
 
-def test_a_second_start_imports_no_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_second_start_imports_no_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setenv("DUOACTOR_CACHE", str(tmp_path))
-    command = [sys.executable, "-c", SCRIPT, str(TARGET)]
-    first, second = (subprocess.check_output(command, cwd=ROOT, text=True).split() for _ in range(2))
+    monkeypatch.setattr(sys, "argv", ["-c", str(TARGET)])
+    exec(SCRIPT, {})
+    first = capsys.readouterr().out.split()
+    second = subprocess.check_output([sys.executable, "-c", SCRIPT, str(TARGET)], cwd=ROOT, text=True).split()
     assert first[:-1] == second[:-1]
     assert (first[-1], second[-1]) == ("True", "False")
 
