@@ -42,7 +42,7 @@ def ends_of(name: str, threads: int) -> tuple[Trunk, ModelInfo]:
     else:
         directory = Path(located(name))
         weights, generation = TensorFiles(weight_files(directory)), generation_of(directory)
-        source = StoredSource(weights, torch.float32)
+        source = StoredSource(name, weights, torch.float32)
     ends = lay_out_ends(spec, source)
     team = kernels.Team(threads - 1)
     panels = Panels(ends.head, kernels, team)

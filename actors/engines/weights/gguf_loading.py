@@ -47,7 +47,7 @@ def gguf_tokenizer(name: str) -> Any:
 
 def file_source(name: str, dtype: torch.dtype) -> StoredSource:
     """Of a file, on a CPU. ``dtype``: of matrices that are not read from their blocks. Raises ModelError."""
-    return StoredSource(open_gguf(name).own(), dtype)
+    return StoredSource(name, open_gguf(name).own(), dtype)
 
 
 def packed_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel:

@@ -217,7 +217,7 @@ def _quantised_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel 
     directory = Path(located(name))
     quantisation = _quantisation(str(directory))
     weights = dict(read_weights(TensorFiles(sorted(directory.glob("*.safetensors"))), quantisation))
-    source, spec = StoredSource(weights, dtype), spec_of(config)
+    source, spec = StoredSource(name, weights, dtype), spec_of(config)
     tied = config.get_text_config().tie_word_embeddings
     if spec is None or any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
         return None

@@ -69,9 +69,16 @@ def own_name(name: str, names: Container[str]) -> str:
 class StoredSource(WeightSource):
     """Of a checkpoint's files. On a CPU what is packed stays so where the products read it."""
 
-    def __init__(self, weights: Mapping[str, Tensor | Packed], dtype: torch.dtype, device: torch.device = CPU) -> None:
-        """``dtype``: of all tensors, and of packed matrices that the products do not read."""
-        self.device, self.dtype, self._weights = device, dtype, weights
+    def __init__(
+        self,
+        where: str,
+        weights: Mapping[str, Tensor | Packed],
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+    ) -> None:
+        """``where``: the model's name. ``dtype``: of all tensors, and of packed matrices that the products do not
+        read."""
+        self.device, self.dtype, self._where, self._weights = device, dtype, where, weights
 
     def __contains__(self, name: str) -> bool:
         return own_name(name, self._weights) in self._weights
@@ -79,7 +86,7 @@ class StoredSource(WeightSource):
     def take(self, name: str) -> Tensor:
         found = self._weights.get(own_name(name, self._weights))
         if found is None:
-            raise ModelError(f"the checkpoint has no {name}; download it again")
+            raise ModelError(f"{self._where} has no tensor for {name}; download it again")
         if isinstance(found, Tensor):
             return found.to(self.device, self.dtype)
         values = torch.as_tensor(found.values())

@@ -47,7 +47,7 @@ def stored_model(
     config: Any, directory: Path, found: Checkpoint, device: torch.device, dtype: torch.dtype
 ) -> StoredModel:
     """The model of a checkpoint that was found to be plain."""
-    source = StoredSource(TensorFiles(weight_files(directory), found.unused), dtype, device)
+    source = StoredSource(str(directory), TensorFiles(weight_files(directory), found.unused), dtype, device)
     return StoredModel(config, source, source.size, generation=generation_of(directory))
 
 

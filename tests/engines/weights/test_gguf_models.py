@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from actors.engines.weights.gguf_loading import gguf_config
+from actors.engines.weights.gguf_loading import file_source, gguf_config
 from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
 from actors.engines.weights.loading import load_model
 from protocols.errors import ModelError
@@ -499,6 +499,8 @@ def test_a_file_without_a_tensor_says_so(tmp_path: Path) -> None:
     path = str(written(tmp_path / "holed.gguf", "llama", model, _none))
     with pytest.raises(ModelError, match=r"1 weights are missing .*model\.layers\.2\.mlp\.up_proj\.weight first"):
         load_model(path, torch.device("cpu"), torch.float32)
+    with pytest.raises(ModelError, match=r"holed\.gguf has no tensor for model\.layers\.2\.mlp\.up_proj\.weight"):
+        file_source(path, torch.float32).take("model.layers.2.mlp.up_proj.weight")
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:
