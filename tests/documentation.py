@@ -26,17 +26,6 @@ from duoactor.cli import cli
 ROOT = Path(__file__).parents[1]
 RUN = ("bash", "console", "python")
 SHOWN = ("text", "json", "toml", "yaml", "ini", "mermaid", "promql")
-CHECKOUT = (
-    "pyproject.toml",
-    "setup.py",
-    "constraints.txt",
-    "README.md",
-    "LICENSE",
-    "actors",
-    "duoactor",
-    "protocols",
-    "tests",
-)
 LIMIT_S = 900  # only a hang reaches it
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
@@ -169,7 +158,7 @@ def example_block(example: Path) -> tuple[str, Block]:
 
 
 def run(parts: Iterable[Block], directory: Path, ports: Mapping[str, int]) -> None:
-    """Run the blocks in order, in one shell, in a directory that looks like a checkout; the first failure fails.
+    """Run the blocks in order, in one shell, in a directory with examples and docs; the first failure fails.
 
     ``ports``: free ones in place of those that the pages name.
     """
@@ -179,8 +168,6 @@ def run(parts: Iterable[Block], directory: Path, ports: Mapping[str, int]) -> No
             text = text.replace(f":{port}", f":{free}")
         return text
 
-    for name in CHECKOUT:
-        (directory / name).symlink_to(ROOT / name)
     for name in ("examples", "docs"):  # commands may write there
         shutil.copytree(ROOT / name, directory / name)
     for example in (*directory.glob("examples/*.py"), *directory.glob("examples/*.sh")):
