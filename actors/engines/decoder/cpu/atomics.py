@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import llvmlite.ir as ir
-from numba import carray, types
-from numba.core import cgutils
+from numba import types
 from numba.extending import intrinsic
+from numba.np.arrayobj import get_itemsize, populate_array
 
-from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.simd import address
 
 
@@ -53,17 +52,19 @@ def compare_exchange(typing, state, at, known, new):
 
 
 @intrinsic
-def _pointer(typing, number):
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), generate
-
-
-@linked
-def array_at(number, count, kind):
+def array_at(typing, number, count, kind):
     """The array of ``count`` elements at an address."""
-    return carray(_pointer(number), (count,), kind)
+    array = types.Array(kind.dtype, 1, "C")
+
+    def generate(context, builder, signature, arguments):
+        number, count, _ = arguments
+        made, size = context.make_array(array)(context, builder), get_itemsize(context, array)
+        size = context.get_constant(types.intp, size)
+        place = builder.inttoptr(number, made.data.type)
+        populate_array(made, data=place, shape=[count], strides=[size], itemsize=size, meminfo=None)
+        return made._getvalue()
+
+    return array(types.int64, types.intp, kind), generate
 
 
 @intrinsic

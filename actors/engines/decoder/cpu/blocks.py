@@ -18,6 +18,7 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.block_forms import FORMS, GROUP, PANEL, SUPER
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.pairs import FEATURES
@@ -326,7 +327,8 @@ def grouped_words(size):
 @linked
 def quantize_groups(x, rows, size, words):
     """Rows of ``size`` numbers in groups: see :func:`grouped_words`."""
-    zero, minus, scales, at = splat(np.float32(0)), splat(np.float32(-1)), words.view(np.float32), 0
+    zero, minus, at = splat(np.float32(0)), splat(np.float32(-1)), 0
+    scales = array_at(words.ctypes.data, len(words), np.float32)
     for begin in range(0, rows * size, GROUP):
         first, second = load(x, begin), load(x, begin + LANES)
         most = larger(larger(first, fma(first, minus, zero)), larger(second, fma(second, minus, zero)))

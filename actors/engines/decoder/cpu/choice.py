@@ -71,16 +71,12 @@ def _top(logits):
 @linked
 def _value(order):
     """The number that stands at that place in the order of all: floats' bits, where they are negative counted down."""
-    bits = np.empty(1, np.int32)
-    bits[0] = order if order >= 0 else order ^ 0x7FFFFFFF
-    return bits.view(np.float32)[0]
+    return np.int32(order if order >= 0 else order ^ 0x7FFFFFFF).view(np.float32)
 
 
 @linked
 def _order(value):
-    bits = np.empty(1, np.float32)
-    bits[0] = value
-    known = np.int64(bits.view(np.int32)[0])
+    known = np.int64(np.float32(value).view(np.int32))
     return known if known >= 0 else known ^ 0x7FFFFFFF
 
 
@@ -255,7 +251,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     _best(scores, ids, probabilities)
 
 
-SOURCES = "fee6ddd238fd5033"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "e7e3fb81f35e83a8"  # see :mod:`actors.engines.decoder.cpu`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 
@@ -286,7 +282,8 @@ def rank_rows(rows, logits, tokens, ids, probabilities):
     ``tokens``: the id of each column, ascending; none: its number."""
     scores = np.empty(logits.shape[1], np.float32)
     for at in range(len(rows)):
-        _rank(rows[at], _row(logits, at), tokens.view(np.float32), scores, ids[at], probabilities[at])
+        known = array_at(tokens.ctypes.data, len(tokens), np.float32)
+        _rank(rows[at], _row(logits, at), known, scores, ids[at], probabilities[at])
         if len(tokens):
             for place in range(ids.shape[1]):
                 ids[at, place] = tokens[ids[at, place]]

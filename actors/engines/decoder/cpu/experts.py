@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.between import Activation, activate
+from actors.engines.decoder.cpu.between import Activation, activate, copy
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.records import JOB, LANES
 from actors.engines.decoder.cpu.simd import fma, load, splat, store
@@ -61,7 +61,7 @@ def _leave_groups(candidates, experts, room):
     size = experts.count // experts.groups
     totals = np.empty(experts.groups, np.float32)
     for group in range(experts.groups):
-        room[:] = candidates
+        copy(candidates, 0, room, 0, experts.count)
         totals[group] = _ZERO
         for _ in range(experts.best):
             totals[group] += _take(room, group * size, (group + 1) * size)[1]
@@ -80,9 +80,11 @@ def _route(logits, apart, rows, experts, chosen, shares):
     scores, candidates, room = np.empty(count, np.float32), np.empty(count, np.float32), np.empty(count, np.float32)
     for row in range(rows):
         _score(logits, row * apart, experts, scores)
-        candidates[:] = scores
+        copy(scores, 0, candidates, 0, count)
         if experts.correction != 0:
-            candidates += array_at(experts.correction, count, np.float32)
+            correction = array_at(experts.correction, count, np.float32)
+            for i in range(count):
+                candidates[i] += correction[i]
         if experts.groups > 1:
             _leave_groups(candidates, experts, room)
         whole = _ZERO

@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "fee6ddd238fd5033"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "e7e3fb81f35e83a8"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -329,7 +329,8 @@ def _sights(body, segments, visible, slots, span):
     looks = array_at(body.looks, 2 * size + rows, np.int64)
     whole, part = _look(looks[rows:], rows, span), _look(looks[rows + size :], rows, span)
     ends = _collect(segments, visible.reshape(-1), whole[0], whole[1], whole[2], looks[:rows])
-    whole[3][:], whole[4][:] = 0, slots
+    whole[3][:] = 0
+    copy(slots, 0, whole[4], 0, rows)
     if body.window > 0 and (span > body.window or body.ring > 0):
         _narrow(whole, part, segments, span, body)
         return whole, part, ends

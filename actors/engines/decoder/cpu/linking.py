@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import _dynfunc, njit
+from numba import _dynfunc, njit, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
@@ -37,4 +37,13 @@ class _Compiler(Compiler):
         super().__init__(typing, own, library or _Code(target.codegen(), "linked"), *rest)
 
 
-linked = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=_Compiler)
+_compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=_Compiler)
+
+
+def linked(function: Any) -> Any:
+    """A function for callers that are compiled. It is compiled once for all numbers of a type: numba would compile it
+    for each number that stands in a call."""
+    made = _compiled(function)
+    template = made.get_call_template
+    made.get_call_template = lambda args, named: template([*map(types.unliteral, args)], named)
+    return made
