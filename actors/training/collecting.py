@@ -19,8 +19,8 @@ TESTED = 64  # tokens of such an answer
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of a target."""
+class PromptSet:
+    """What a target answers."""
 
     learned: list[TrainingPrompt]
     apart: list[TrainingPrompt]
@@ -30,7 +30,7 @@ class Asked:
 
 def collect_answers(
     target: Target,
-    asked: Asked,
+    asked: PromptSet,
     kept: tuple[Shards, Shards],
     seconds: float,
     report: Report,

@@ -14,7 +14,7 @@ from actors.engines.build import Placement, build_target
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
 from actors.engines.weights.loading import resolve_device
 from actors.training.batches import epochs, groups
-from actors.training.collecting import Asked, collect_answers
+from actors.training.collecting import PromptSet, collect_answers
 from actors.training.covered import coverage
 from actors.training.draft_heads import DraftHeads
 from actors.training.draft_models import DraftModels
@@ -111,7 +111,7 @@ class Distillation:
         seconds, earlier = plan.minutes * 60, held.seconds + answers.seconds
         until = (seconds + earlier + trained_seconds(work.checkpoint)) * kind.answering  # of all runs together
         own = Questions(codec, target.info, [*given, *tests, *(one.job.prompt for one in answers.answers)])
-        asked = Asked(learned, tests, own, kind.states)
+        asked = PromptSet(learned, tests, own, kind.states)
         collect_answers(target, asked, (held, answers), until, self.report, self.timer)
         if not held.answers or not answers.answers:
             raise ConfigError(f"the prompts leave no room for answers in the context of {plan.target}; shorten them")
