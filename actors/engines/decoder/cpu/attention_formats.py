@@ -1,6 +1,5 @@
 """How attention computes with keys and values by their type: float32, or bfloat16 with queries and weights rounded to
-it, whose products are summed up pair by pair. Of queries and keys a pair are neighbours; of weights and values, the
-same place of two slots that follow one another.
+it.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from typing import Any, NamedTuple
 import llvmlite.ir as ir
 from numba.core import cgutils, types
 
-from actors.engines.decoder.cpu.pairs import FEATURES, HALF_VECTOR, HALVES, rounded, summed
+from actors.engines.decoder.cpu.pairs import FEATURES, parted, rounded
 from actors.engines.decoder.cpu.records import LANES
-from actors.engines.decoder.cpu.simd import VECTOR, WORDS, for_each, multiplied, picked, repeated, splatted
+from actors.engines.decoder.cpu.simd import VECTOR, WORDS, converted, for_each, multiplied, picked, repeated, splatted
 
-_INT, _HALF, _WORD = ir.IntType(64), ir.IntType(16), ir.IntType(32)
+_INT, _WORD = ir.IntType(64), ir.IntType(32)
 _EIGHT, _FOUR = ir.VectorType(_WORD, LANES // 2), ir.VectorType(ir.FloatType(), LANES // 4)
 ZERO = ir.Constant(VECTOR, [0.0] * LANES)
 # Queries that are scored together: of bfloat16 with AVX-512 registers hold two sums of each beside eight words of keys
@@ -27,8 +26,6 @@ COLUMNS = 4  # of keys that are turned at once
 _WORD_PAIRS = [at for run in range(0, LANES, 4) for at in (run, LANES + run, run + 1, LANES + run + 1)]
 _TWO_PAIRS = [at for run in range(0, LANES, 4) for at in (run, run + 1, LANES + run, LANES + run + 1)]
 _RUNS = [run + lane for run in range(0, 2 * LANES, 8) for lane in range(4)]
-# Unpacking two rows of 32 by 128 bits costs one instruction for either half, and leaves this order of columns.
-_LOWER, _UPPER = _RUNS, [column + 4 for column in _RUNS]
 
 
 def read(builder, pointer, kind, at=0):
@@ -54,8 +51,6 @@ class Scored(NamedTuple):
 class Floats:
     """float32. A query's products with a key are summed up in lanes, and the lanes last."""
 
-    slots = 1  # of values that are mixed in a step
-
     def pack(self, builder, vector, start, at):
         """16 numbers of a query, or weights, from element ``at`` on."""
         write(builder, vector, start, at)
@@ -73,20 +68,9 @@ class Floats:
 
         return _totals(builder, repeated(builder, LANES, width, [ZERO] * len(keys), grow))
 
-    def weight(self, builder, start, at):
-        """Of the slots of a step, which begins at ``at``."""
-        return builder.load(builder.gep(start, [at]))
-
-    def values(self, builder, rows, number):
-        """``number`` vectors of values of ``slots`` slots, by the pointers to them."""
-        return [read(builder, rows[0], VECTOR, vector * LANES) for vector in range(number)]
-
-    def multiply(self, builder, sums, weight, values):
-        return multiplied(builder, weight, values, sums)
-
-    def ordered(self, builder, sums):
-        """Sums over :meth:`values` in the order of the columns."""
-        return sums
+    def values(self, builder, row, number):
+        """``number`` vectors of a slot's values, by the pointer to them."""
+        return [read(builder, row, VECTOR, vector * LANES) for vector in range(number)]
 
 
 class TurnedFloats(Floats):
@@ -145,10 +129,9 @@ class TurnedFloats(Floats):
 class TurnedPairs(Floats):
     """bfloat16. Keys are turned in registers, so that a lane is a key: what that takes is shared by the queries."""
 
-    slots = 2
-
     def pack(self, builder, vector, start, at):
-        write(builder, rounded(builder, vector), builder.bitcast(start, _HALF.as_pointer()), at)
+        words = builder.shl(builder.zext(rounded(builder, vector), WORDS), picked([16] * LANES))
+        write(builder, builder.bitcast(words, VECTOR), start, at)
 
     def score(self, builder, queries, keys, width, room):
         def of(count):
@@ -161,45 +144,23 @@ class TurnedPairs(Floats):
     def _products(self, builder, queries, keys, width):
         """Even and odd words have sums of their own: an addition waits for the one before."""
         keys = [builder.bitcast(key, _WORD.as_pointer()) for key in keys]
-        queries = [builder.bitcast(query, _WORD.as_pointer()) for query in queries]
 
         def grow(j, sums):
             grown = list(sums)
             for at, key_words in enumerate(_turned(builder, [read(builder, key, _EIGHT, j) for key in keys])):
-                for number, query in enumerate(queries):
-                    index, word = 2 * number + at % 2, builder.load(builder.gep(query, [builder.add(j, _INT(at))]))
-                    grown[index] = summed(builder, grown[index], key_words, splatted(builder, word))
+                for odd, numbers in enumerate(parted(builder, key_words)):
+                    place = builder.add(builder.shl(j, _INT(1)), _INT(2 * at + odd))
+                    for number, query in enumerate(queries):
+                        index, value = 2 * number + at % 2, builder.load(builder.gep(query, [place]))
+                        grown[index] = multiplied(builder, splatted(builder, value), numbers, grown[index])
             return grown
 
         words = builder.lshr(width, _INT(1))
         sums = repeated(builder, LANES // 2, words, [ZERO] * (2 * len(queries)), grow)
         return [builder.fadd(even, odd) for even, odd in zip(sums[::2], sums[1::2], strict=True)]
 
-    def weight(self, builder, start, at):
-        place = builder.gep(builder.bitcast(start, _HALF.as_pointer()), [at])
-        return builder.load(builder.bitcast(place, _WORD.as_pointer()), align=2)
-
-    def values(self, builder, rows, number):
-        found = []
-        for start in range(0, number - 1, 2):
-            both = [read(builder, row, HALVES, start * LANES) for row in rows]
-            found += [_interleaved(builder, both, half) for half in (_LOWER, _UPPER)]
-        if number % 2:
-            both = [read(builder, row, HALF_VECTOR, (number - 1) * LANES) for row in rows]
-            found.append(_interleaved(builder, both, list(range(LANES))))
-        return found
-
-    def multiply(self, builder, sums, weight, values):
-        return summed(builder, sums, builder.bitcast(weight, WORDS), values)
-
-    def ordered(self, builder, sums):
-        found = []
-        places = {column: lane for lane, column in enumerate([*_LOWER, *_UPPER])}
-        for lower, upper in zip(sums[0::2], sums[1::2], strict=False):
-            for first in (0, LANES):
-                lanes = [places[first + column] for column in range(LANES)]
-                found.append(builder.shuffle_vector(lower, upper, picked(lanes)))
-        return [*found, *sums[len(found) :]]
+    def values(self, builder, row, number):
+        return [converted(builder, types.int16, builder.gep(row, [_INT(vector * LANES)])) for vector in range(number)]
 
 
 def form_of(kind):
@@ -207,11 +168,6 @@ def form_of(kind):
     if kind == types.int16:
         return TurnedPairs()
     return Floats() if "+avx512f" in FEATURES else TurnedFloats()
-
-
-def _interleaved(builder, rows, columns):
-    lanes = [at for column in columns for at in (column, rows[0].type.count + column)]
-    return builder.bitcast(builder.shuffle_vector(*rows, picked(lanes)), WORDS)
 
 
 def _turned_floats(builder, keys):

@@ -16,7 +16,17 @@ from numba.extending import intrinsic
 from actors.engines.decoder.cpu.attention_formats import ZERO, Scored, form_of, read, write
 from actors.engines.decoder.cpu.pairs import FEATURES
 from actors.engines.decoder.cpu.records import LANES
-from actors.engines.decoder.cpu.simd import LINE, VECTOR, Parts, address, asked, for_each, repeated, splatted
+from actors.engines.decoder.cpu.simd import (
+    LINE,
+    VECTOR,
+    Parts,
+    address,
+    asked,
+    for_each,
+    multiplied,
+    repeated,
+    splatted,
+)
 
 # Vectors of a value that so many queries are mixed with at a time, as the registers hold their sums. Those of one query
 # are so many that as many additions are under way.
@@ -39,13 +49,6 @@ def pack(typing, room, start, at, vector, keys):
 
     i = types.intp
     return types.void(room, i, i, vector, keys), generate
-
-
-class ArrayPlace(NamedTuple):
-    """``array[at:]``."""
-
-    array: Any
-    at: Any
 
 
 class SeenSlots(NamedTuple):
@@ -113,8 +116,7 @@ def score_keys(typing, together, places, keys, slots, width):
 
 @intrinsic
 def mix_values(typing, together, places, values, slots, columns):
-    """Sums over slots, a multiple of ``STEP``, of columns of their values, each by its weight, for so many queries. See
-    :func:`hand_over`."""
+    """Sums over slots, a multiple of ``STEP``, of columns of their values, each by its weight, for so many queries."""
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args
@@ -137,17 +139,15 @@ def mix_values(typing, together, places, values, slots, columns):
 
             def grow(i, sums):
                 grown = list(sums)
-                for step in range(0, STEP, form.slots):
+                for step in range(STEP):
                     place = builder.add(i, _INT(step))
-                    slots_here = [read(builder, first, _INT, builder.add(place, _INT(n))) for n in range(form.slots)]
-                    begins = [builder.add(builder.mul(slot, width), skipped) for slot in slots_here]
-                    rows = [address(context, builder, kinds[2], arguments[2], begin) for begin in begins]
-                    vectors = form.values(builder, rows, number)
+                    begin = builder.add(builder.mul(read(builder, first, _INT, place), width), skipped)
+                    vectors = form.values(builder, address(context, builder, kinds[2], arguments[2], begin), number)
                     for query, factor in enumerate(factors):
-                        weight = splatted(builder, form.weight(builder, factor, builder.add(at, place)))
+                        weight = splatted(builder, builder.load(builder.gep(factor, [builder.add(at, place)])))
                         for lane, vector in enumerate(vectors):
                             index = query * number + lane
-                            grown[index] = form.multiply(builder, grown[index], weight, vector)
+                            grown[index] = multiplied(builder, weight, vector, grown[index])
                 return grown
 
             grown = repeated(builder, STEP, slots["count"], known, grow)
@@ -162,29 +162,6 @@ def mix_values(typing, together, places, values, slots, columns):
         return context.get_dummy_value()
 
     return types.void(types.intp, places, values, slots, columns), generate
-
-
-@intrinsic
-def hand_over(typing, vectors, source, target, values):
-    """One or two vectors of sums, as :func:`mix_values` has left them, to ``target`` in the order of the columns."""
-
-    def generate(context, builder, signature, arguments):
-        kinds = signature.args
-        begins = []
-        for kind, place in zip(kinds[1:3], arguments[1:3], strict=True):
-            parts = Parts(context, builder, kind, place)
-            begins.append(parts.place("array", parts["at"]))
-        source, target = begins
-
-        def of(number):
-            sums = [read(builder, source, VECTOR, lane * LANES) for lane in range(number)]
-            for lane, vector in enumerate(form_of(kinds[3].dtype).ordered(builder, sums)):
-                write(builder, vector, target, lane * LANES)
-
-        for_each(builder, arguments[0], 2, of)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, source, target, values), generate
 
 
 @intrinsic

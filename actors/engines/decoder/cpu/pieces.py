@@ -19,7 +19,7 @@ from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
 
-SOURCES = "e7e3fb81f35e83a8"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "baaf79bdfffb0c89"  # see :mod:`actors.engines.decoder.cpu`
 
 
 @linked

@@ -15,13 +15,11 @@ from actors.engines.decoder.cpu.attention_formats import SCORED
 from actors.engines.decoder.cpu.attention_tiles import (
     MIXED,
     VECTORS,
-    ArrayPlace,
     MixedColumns,
     MixPlaces,
     ScorePlaces,
     SeenSlots,
     fetch_rows,
-    hand_over,
     mix_values,
     pack,
     score_keys,
@@ -274,6 +272,5 @@ def attend_piece(number, coming, rows, heads, sight, scores):
     _mix(piece, values, sight, scores, then)
     for one in range(queries):
         to = (first + one // group) * apart + (head * group + one % group) * width
-        for j in range(0, width, 2 * LANES):
-            mixed = ArrayPlace(scores, piece.mixed + one * width + j)
-            hand_over(min(2, (width - j) // LANES), mixed, ArrayPlace(rows.out, to + j), values)
+        for j in range(0, width, LANES):
+            store(rows.out, to + j, load(scores, piece.mixed + one * width + j))
