@@ -62,15 +62,13 @@ def compiled_kernels() -> ModuleType | None:
 def _compile_beside() -> subprocess.Popen[bytes] | None:
     """A process that compiles half of it at the same time; None where there is one core."""
     pinned = hasattr(os, "sched_getaffinity")
-    # an actor may be pinned to one core, beside those of actors that wait for this one: its parent has them all
-    cpus = os.sched_getaffinity(os.getppid()) if pinned else range(os.cpu_count() or 1)
-    if len(cpus) < 2:
-        return None
-    try:
-        paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        beside = subprocess.Popen([sys.executable, "-c", f"import {BESIDE}"], env=paths)
-        if pinned:
-            os.sched_setaffinity(beside.pid, cpus)
-    except OSError:
-        return None
-    return beside
+    with contextlib.suppress(OSError):
+        # an actor may be pinned to one core, beside those of actors that wait for this one: its parent has them all
+        cpus = os.sched_getaffinity(os.getppid()) if pinned else range(os.cpu_count() or 1)
+        if len(cpus) > 1:
+            paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            beside = subprocess.Popen([sys.executable, "-c", f"import {BESIDE}"], env=paths)
+            if pinned:
+                os.sched_setaffinity(beside.pid, cpus)
+            return beside
+    return None
