@@ -16,7 +16,7 @@ from tests.simulation.school import School, WatchedVersions
 from tests.simulation.shrinking import read, shrink, written
 from tests.simulation.world import simulate
 
-SEEDS = 20
+SEEDS = 30
 SEEDS_OF_TWO = 10
 LIVELY = next(
     seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(with_learner(plan_of(seed)).troubles) > 5

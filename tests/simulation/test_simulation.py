@@ -17,8 +17,8 @@ from tests.simulation.shrinking import read, shrink, written
 from tests.simulation.world import simulate
 from tests.world.models import ToyLanguage
 
-SEEDS = 50  # `python -m tests.simulation --seeds 0:5000` has more
-SEEDS_OF_TWO = 20
+SEEDS = 80
+SEEDS_OF_TWO = 40
 LIVELY = next(seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(plan_of(seed).troubles) > 4)
 # A hostile client is told of the verifier's process as well.
 TOLD_OF_PROCESSES = next(

@@ -67,7 +67,10 @@ def _compile_beside() -> subprocess.Popen[bytes] | None:
         cpus = os.sched_getaffinity(os.getppid()) if pinned else range(os.cpu_count() or 1)
         if len(cpus) > 1:
             paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            beside = subprocess.Popen([sys.executable, "-c", f"import {BESIDE}"], env=paths)
+            quiet = subprocess.DEVNULL  # what fails there is compiled here again, and says so
+            beside = subprocess.Popen(
+                [sys.executable, "-c", f"import {BESIDE}"], env=paths, stdin=quiet, stdout=quiet, stderr=quiet
+            )
             if pinned:
                 os.sched_setaffinity(beside.pid, cpus)
             return beside
