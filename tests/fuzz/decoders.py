@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from actors.records import LoggedRequest, encoded, read_log
-from duoactor.config import read_file
+from duoactor.config import read
 from duoactor.serve import live, parameters, tokens
 from duoactor.serve.anthropic import messages as anthropic
 from duoactor.serve.errors import ApiError
@@ -139,7 +139,7 @@ def targets(directory: Path) -> dict[str, Target]:
         "llama": _calls("llama", '<|python_tag|>{"name": "search", "parameters": {"q": 1}}; {"name": "x"}'),
         "mistral": _calls("mistral", '[TOOL_CALLS][{"name": "search", "arguments": {}}]', "[TOOL_CALLS]search[ARGS]{}"),
         "address": _text(address.parse, "tcp://[::1]:7601", "ipc:///run/x.sock", "tcp://0.0.0.0:80"),
-        "duo.toml": _file(read_file, directory, b'[verifier]\nbind = "tcp://127.0.0.1:1"\n[drafter]\nthreads = 1\n'),
+        "duo.toml": _file(read, directory, b'[verifier]\nbind = "tcp://127.0.0.1:1"\n[drafter]\nthreads = 1\n'),
         "request log": _file(lambda path: list(read_log(path)), directory, encoded(logged), 2 * encoded(logged)[:-9]),
         "key": _file(lambda path: read_key(path, "secret"), directory, b"x" * 40 + b"\n"),
     }
