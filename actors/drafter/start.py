@@ -34,9 +34,9 @@ def load_draft(settings: DrafterSettings) -> DraftModel:
         from actors.engines.heads.build import build_apart
 
         return build_apart(settings.draft, settings.target, settings.kv_tokens, settings.threads)
-    from actors.engines.build import Placement, build_draft
+    from actors.engines.build import EngineOptions, build_draft
 
-    place = Placement(settings.device, settings.dtype, settings.kv_tokens, settings.threads)
+    place = EngineOptions(settings.device, settings.dtype, settings.kv_tokens, settings.threads)
     return build_draft(settings.draft, place)
 
 

@@ -139,7 +139,7 @@ def use_openmp_threads(threads: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class EngineOptions:
     """Where a model is computed, in what type, and with how much."""
 
     device: str = "cpu"
@@ -149,7 +149,7 @@ class Placement:
     spare_cpus: Sequence[int] = ()  # of a target, see :meth:`Engine.use_spare_cpus`
 
 
-def build_target(name: str, place: Placement, tokenizer_of: str = "") -> tuple[Target, TokenizerCodec]:
+def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tuple[Target, TokenizerCodec]:
     """The verifier's model and its tokenizer, or that of another model. Raises ModelError or ConfigError."""
     torch.set_num_threads(place.threads)
     where = resolve_device(place.device)
@@ -175,7 +175,7 @@ def build_target(name: str, place: Placement, tokenizer_of: str = "") -> tuple[T
     return Target(engine, agreement=agreement), TokenizerCodec(tokenizer)
 
 
-def build_draft(name: str, place: Placement, like: ModelInfo | None = None, beside: Target | None = None) -> Draft:
+def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, beside: Target | None = None) -> Draft:
     """The drafter's model. Raises ModelError or ConfigError.
 
     ``like``: a draft model of which these are other weights. Its tokenizer is not read again, since that takes as long

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from actors.engines.build import Placement, build_target
+from actors.engines.build import EngineOptions, build_target
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
 from actors.engines.weights.loading import resolve_device
 from actors.training.batches import epochs, groups
@@ -91,7 +91,7 @@ class Distillation:
         """Load the target, let it decide the shape and write the answers. Its memory is free again at the end."""
         plan, work, kind = self.plan, self.work, self.kind
         threads, spare = max(1, len(plan.cpus) - 1), plan.cpus[1:][-1:]  # a drafter has one
-        target, codec = build_target(plan.target, Placement(str(self.device), "auto", 0, threads, spare))
+        target, codec = build_target(plan.target, EngineOptions(str(self.device), "auto", 0, threads, spare))
         expected = kind.meet(target)
         work.begin()
         apart = kept_apart([one.task for one in plan.texts])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from actors.draft_timing import measure_draft
-from actors.engines.build import Placement, build_target
+from actors.engines.build import EngineOptions, build_target
 from actors.engines.heads.build import build_head
 from actors.engines.sampling.noise import gumbel
 from actors.engines.targets.states import States
@@ -156,5 +156,5 @@ class DraftHeads:
     def step_us(self, directory: str) -> float:
         """Beside the target that shares its embedding."""
         plan, threads = self._plan, max(1, len(self._plan.cpus) - 1)
-        target, _ = build_target(plan.target, Placement(device=str(self._device), threads=threads))
+        target, _ = build_target(plan.target, EngineOptions(device=str(self._device), threads=threads))
         return measure_draft(build_head(directory, target, plan.target), stopwatch(self._device, threads))[1]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from actors.draft_timing import measure_draft
-from actors.engines.build import Placement, build_draft
+from actors.engines.build import EngineOptions, build_draft
 from actors.engines.drafts.replay import replay_draft
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
@@ -112,14 +112,14 @@ class DraftModels:
         """Its reading of the answers kept apart, by the engine that serves it; by depth, nothing."""
         with TemporaryDirectory() as directory:
             self.save(model, Path(directory))
-            draft = build_draft(directory, Placement(self._drafter))
+            draft = build_draft(directory, EngineOptions(self._drafter))
             found = replay_draft(draft, [_logged(one) for one in held])
         torch.set_num_threads(len(self._plan.cpus))  # a draft on a CPU is built with one
         return [one.read(ranks) for one, ranks in zip(held, found, strict=True)], ()
 
     def step_us(self, directory: str) -> float:
         """Microseconds of a step of a draft on disk, as it is served."""
-        draft = build_draft(directory, Placement(self._drafter))
+        draft = build_draft(directory, EngineOptions(self._drafter))
         return measure_draft(draft, stopwatch(self._device, max(1, len(self._plan.cpus) - 1)))[1]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from actors.engines.build import Placement, build_draft
+from actors.engines.build import EngineOptions, build_draft
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.replay import replay_draft
 from actors.engines.heads.kinds import configuration, kind_of
@@ -95,7 +95,7 @@ class OnlineTrainer:
 
     def _served(self, directory: str) -> Draft:
         if directory not in self._loaded:
-            self._loaded[directory] = build_draft(directory or self._draft, Placement(dtype=self._dtype))
+            self._loaded[directory] = build_draft(directory or self._draft, EngineOptions(dtype=self._dtype))
         self._loaded.move_to_end(directory)
         while len(self._loaded) > LOADED:
             self._loaded.popitem(last=False)

@@ -88,7 +88,7 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
     """The draft model that the verifier itself drafts with; None: it has none, or not one that fits the target. Raises
     ModelError."""
     from actors.draft_timing import measure_draft
-    from actors.engines.build import Placement, build_draft
+    from actors.engines.build import EngineOptions, build_draft
     from actors.generations import promoted
     from actors.verifier.preflight import tokenizers_differ
     from actors.verifier.sources.inline import InlineDraft
@@ -97,7 +97,7 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
         return None
 
     def build(name: str, like: ModelInfo | None = None) -> DraftModel:
-        return build_draft(name, Placement(kv_tokens=target.kv_slots), like, beside=target)
+        return build_draft(name, EngineOptions(kv_tokens=target.kv_slots), like, beside=target)
 
     def rebuild(path: str) -> DraftModel:
         pin(settings.spare_cpus)  # only this thread: on the target's own CPUs, forwards would wait for it
@@ -183,7 +183,7 @@ async def _load(
     request_log: RequestLog | None,
 ) -> tuple[Verifier, str]:
     """The verifier, and the line that says that it is ready."""
-    from actors.engines.build import Placement, build_target, openmp_threads, use_openmp_threads
+    from actors.engines.build import EngineOptions, build_target, openmp_threads, use_openmp_threads
     from actors.verifier.compute import InlineCompute, runs_inline
     from actors.verifier.context import Equipment
     from actors.verifier.loop import Verifier
@@ -194,7 +194,7 @@ async def _load(
     model, codec = await compute.start(
         lambda: build_target(
             settings.target,
-            Placement(settings.device, settings.dtype, settings.kv_tokens, threads, spare),
+            EngineOptions(settings.device, settings.dtype, settings.kv_tokens, threads, spare),
             settings.tokenizer,
         )
     )

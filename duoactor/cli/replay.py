@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 def _model(draft: str, target: str) -> Replayed:
     """A draft model, or a head with its target. Raises ModelError, and ConfigError for a head without a target."""
-    from actors.engines.build import Placement, build_draft, build_target
+    from actors.engines.build import EngineOptions, build_draft, build_target
     from actors.engines.heads.build import build_head
     from actors.engines.heads.draft import HeadReplay
     from actors.engines.heads.kinds import configuration, kind_of
 
     own = draft == AUTO_DRAFT
     if not own and not kind_of(configuration(draft)):
-        return build_draft(draft, Placement())
+        return build_draft(draft, EngineOptions())
     if not target:
         raise ConfigError(f"{render.model_name(draft)} is a head, which reads its target's states: give --target, too")
     path = config.resolve_model(target, "target")
-    model, _ = build_target(path, Placement())
+    model, _ = build_target(path, EngineOptions())
     head = build_head("" if own else draft, model, path)
     if not head.replays:
         raise ConfigError(f"{render.model_name(draft)} is of a kind that is not replayed: try `duoactor doctor`")

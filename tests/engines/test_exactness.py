@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors.engines.build import Placement, build_target
+from actors.engines.build import EngineOptions, build_target
 from actors.engines.decoder import configuration
 from actors.engines.weights import panels
 from actors.models import Window
@@ -35,7 +35,7 @@ def test_windows_of_any_shape_right_or_wrong_change_no_bit_of_any_logit(dtype, t
         for module in (configuration, panels):
             monkeypatch.setattr(module, "compiled_kernels", lambda: None)
     threads = 2 if how == ["by two threads"] else 1
-    target, _ = build_target(TARGET, Placement(dtype=dtype, kv_tokens=1024, threads=threads))
+    target, _ = build_target(TARGET, EngineOptions(dtype=dtype, kv_tokens=1024, threads=threads))
     seen: list[torch.Tensor] = []
     forward, pick = target.engine.forward, target.engine.pick
 

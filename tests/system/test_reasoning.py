@@ -8,7 +8,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from actors.engines.build import Placement, build_target
+from actors.engines.build import EngineOptions, build_target
 from duoactor.config import resolve_model
 from tests.serve.gateway import served
 from tests.world.cluster import Cluster
@@ -31,7 +31,7 @@ def model(tmp_path_factory):
     shutil.copytree(resolve_model("bundled", "target"), target)
     template = target / "chat_template.jinja"
     template.write_text(template.read_text().strip().removesuffix("{% endif %}") + OPENING)
-    return build_target(str(target), Placement(kv_tokens=8192))
+    return build_target(str(target), EngineOptions(kv_tokens=8192))
 
 
 @pytest.fixture

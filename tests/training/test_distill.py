@@ -16,7 +16,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from actors.engines.build import Placement, build_draft, build_target
+from actors.engines.build import EngineOptions, build_draft, build_target
 from actors.engines.drafts.replay import replay_draft
 from actors.engines.weights.loading import load_config
 from actors.records import LoggedRequest
@@ -81,7 +81,7 @@ def test_a_draft_of_each_family_is_cut_from_its_target_and_loads_as_any_other(fa
     result = made(plan_of(tmp_path, shape=shape))
     out = tmp_path / "draft"
     assert json.loads((out / "config.json").read_text())["model_type"] == family
-    assert build_draft(str(out), Placement()).info.vocab_size == VOCAB
+    assert build_draft(str(out), EngineOptions()).info.vocab_size == VOCAB
     assert (result.shape, result.steps > 0) == (shape, True)
 
 
@@ -102,7 +102,7 @@ def test_the_command_writes_a_card_and_never_over_a_directory(tmp_path: Path, ca
 
 
 def test_what_is_learned_raises_the_agreement(tmp_path: Path):
-    target, _ = build_target(target_of("llama", tmp_path / "target"), Placement(dtype="float32"))
+    target, _ = build_target(target_of("llama", tmp_path / "target"), EngineOptions(dtype="float32"))
     prompts = [TrainingPrompt((i, 2 * i, 3 * i), "words") for i in range(3, 11)]
     answers: list[TargetAnswer] = []
     wanted = (replace(job, longest=16) for job in islice(jobs(prompts), 16))
@@ -287,7 +287,7 @@ def test_of_a_large_vocabulary_the_head_covers_what_the_target_says_most(family,
     assert result.head == 40 and 0 < result.covered <= 1 and result.steps > 0
     assert f"covers the 40 tokens that the target says most: {result.covered:.1%}" in card(plan, result)
     assert load_config(str(out)).draft_vocab_size == 40
-    draft = build_draft(str(out), Placement())
+    draft = build_draft(str(out), EngineOptions())
     assert draft.info.vocab_size == VOCAB
     covered = set(draft.engine.draft_vocabulary.ids.tolist())
     shards = Shards(out / "training" / "answers")
@@ -300,7 +300,7 @@ def test_of_a_large_vocabulary_the_head_covers_what_the_target_says_most(family,
     assert made(plan_of(tmp_path, shape=shape, resume=True)).steps > before
     again = made(plan_of(tmp_path, shape="auto", out=str(tmp_path / "again"), init=str(out)))
     assert again.head == 40
-    assert build_draft(str(tmp_path / "again"), Placement()).engine.draft_vocabulary.ids.tolist() == sorted(covered)
+    assert build_draft(str(tmp_path / "again"), EngineOptions()).engine.draft_vocabulary.ids.tolist() == sorted(covered)
 
 
 def test_a_draft_with_a_whole_head_keeps_it(tmp_path: Path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from actors.engines.build import Placement, build_draft
+from actors.engines.build import EngineOptions, build_draft
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Leaf
@@ -52,7 +52,7 @@ def test_a_draft_of_each_family_is_cut_trained_and_loaded(name: str, tmp_path: P
     assert any(not torch.equal(before[key], weight) for key, weight in after.items())
     learner.averaged.save_pretrained(tmp_path)
     words().save_pretrained(tmp_path)
-    served = build_draft(str(tmp_path), Placement(kv_tokens=512))
+    served = build_draft(str(tmp_path), EngineOptions(kv_tokens=512))
     handle = served.open([*PROMPTS[0].tokens], 3, Sampling(max_tokens=8))
     [expansion] = served.expand([Leaf(handle, PROMPTS[0].tokens[-1], (), is_root=True)])
     assert expansion.tokens and max(expansion.tokens) < VOCAB

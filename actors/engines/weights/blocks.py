@@ -12,16 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.engines.decoder.cpu.forms import FORMS, MXFP4
+
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
-E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, -0.0, -1, -2, -3, -4, -6, -8, -12], np.float32)  # twice the numbers
-MXFP4 = 11  # the form
-# Of forms: bits of a code, what is taken from it, or what it stands for
-BITS = {1: 4, 2: 4, 3: 5, 4: 5, 5: 8, 6: 4, 7: 5, 8: 6, 9: 4, 10: 4, MXFP4: 4}
-OFFSETS = {1: 8, 3: 16, 5: 128, 8: 32}
-TABLES = {9: IQ4, 10: IQ4, MXFP4: E2M1}
 _SHIFTS: Bytes = np.array([0, 4], np.uint8)
 _NAMES = """
 F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL
@@ -40,15 +35,16 @@ def kind_name(number: int) -> str:
 class Codes:
     """Weights ``(rows, inputs)`` as small integers without a sign, and their scales."""
 
-    form: int  # of :data:`actors.engines.decoder.cpu.block_forms.FORMS`, counted from 1
+    form: int  # of :data:`actors.engines.decoder.cpu.forms.FORMS`, counted from 1
     codes: Bytes
     steps: NDArray[Any]  # float16 (rows, groups of 256 or 32, 1 or 2): scales, and minima
     scales: Bytes | None = None  # 8 bits (rows, groups of 32, 1 or 2): scales, and minima or those of second halves
 
     def values(self) -> Floats:
-        """The numbers that they stand for, as :class:`actors.engines.decoder.cpu.block_forms.Form` says."""
-        table, rows = TABLES.get(self.form), len(self.codes)
-        numbers = self.codes.astype(np.float32) - OFFSETS.get(self.form, 0) if table is None else table[self.codes]
+        """The numbers that they stand for, as :class:`actors.engines.decoder.cpu.forms.Form` says."""
+        form, rows = FORMS[self.form - 1], len(self.codes)
+        table = np.array(form.table, np.float32)
+        numbers = table[self.codes] if form.table else self.codes.astype(np.float32) - form.offset
         steps, minima = self.steps.astype(np.float32), self.steps.shape[2] == 2
         if self.scales is not None:
             steps = np.repeat(steps, self.scales.shape[1] // steps.shape[1], 1)

@@ -1,6 +1,6 @@
 """Weights in small groups as the integer products read them: the same bits, with the rows of a panel side by side.
 
-See :class:`actors.engines.decoder.cpu.block_forms.Form`. Kinds without a form of their own take the form that holds
+See :class:`actors.engines.decoder.cpu.forms.Form`. Kinds without a form of their own take the form that holds
 their numbers exactly in more bits; those that none holds are computed from bfloat16.
 """
 
@@ -12,11 +12,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engines.weights.blocks import BITS, Bytes, Codes, Floats
+from actors.engines.decoder.cpu.forms import FORMS, GROUP, PANEL
+from actors.engines.weights.blocks import Bytes, Codes, Floats
 from actors.engines.weights.gguf import Stored
 from actors.engines.weights.huge_pages import Room
-
-GROUP, PANEL = 32, 16
 
 
 def in_float16(exponents: Bytes) -> bool:
@@ -121,11 +120,11 @@ def packed(matrix: Grouped, order: NDArray[np.int64] | None, room: Room) -> tupl
         found = matrix.codes(places[begin : begin + most])
         steps = np.ascontiguousarray(found.steps, np.float16).view(np.uint8).reshape(-1)
         scales = np.empty(0, np.uint8) if found.scales is None else np.ascontiguousarray(found.scales).reshape(-1)
-        size = steps.nbytes + scales.nbytes + found.codes.size * BITS[found.form] // 8
+        size = steps.nbytes + scales.nbytes + found.codes.size * FORMS[found.form - 1].bits // 8
         if at == 0:
             whole = room(size // len(found.codes) * len(places))
         form, own = found.form, found.codes.shape[1] // found.steps.shape[1]
         codes = np.ascontiguousarray(found.codes)
-        pack_groups(codes, steps, scales, (BITS[form], PANEL, GROUP, own), whole[at : at + size])
+        pack_groups(codes, steps, scales, (FORMS[form - 1].bits, PANEL, GROUP, own), whole[at : at + size])
         at += size
     return form, whole

@@ -70,7 +70,7 @@ def _why(name: str, error: Exception) -> str:
             f"model {name!r} is neither a directory here nor a hub id that can be reached; "
             "check the name and the network, or give a local directory"
         )
-    if not path.is_dir():
+    if not path.is_dir() and not is_gguf(name):
         return f"{name} is a file; give the directory of a Hugging Face model, or a .gguf file"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     first = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]  # of a heading and its reason, both
@@ -171,7 +171,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
             kind = model_class(config) if part else _auto_class(config)
             options |= {"trust_remote_code": False, "ignore_mismatched_sizes": True}
             model, report = kind.from_pretrained(located(name), **options)
-    except ModelError:
+    except (ModelError, torch.OutOfMemoryError):  # the second has its sentence where the other device is known
         raise
     except Exception as error:
         raise ModelError(_why(name, error)) from None

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.forms import GROUP, PANEL
 from actors.engines.decoder.cpu.records import ESCAPE
 from actors.engines.weights.blocks import Codes
-from actors.engines.weights.grouped import GROUP, PANEL, Blocks
+from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.huge_pages import HugePages, Room
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.packed import make_linear

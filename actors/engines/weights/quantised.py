@@ -17,14 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.weights.blocks import MXFP4, Codes, half_powers
-from actors.engines.weights.grouped import GROUP, PANEL, Blocks, in_float16
+from actors.engines.decoder.cpu.forms import E2M1, GROUP, MXFP4, PANEL
+from actors.engines.weights.blocks import Codes, half_powers
+from actors.engines.weights.grouped import Blocks, in_float16
 from protocols.errors import ModelError
 
 Parts = Mapping[str, Tensor]  # of one layer, by the end of their names
 Config = Mapping[str, Any]
-FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
-FORMS = {(4, 8.0): 1, (8, 128.0): 5}  # of products with integers, by bits and the zero of all groups
+FP4 = torch.tensor(E2M1) / 2
+FORM_OF = {(4, 8.0): 1, (8, 128.0): 5}  # of products with integers, by bits and the zero of all groups
 WITH_ZEROS = {4: 2}  # by bits, where groups have zeros of their own
 CLOSE = 1e-3  # relative: float16 has scales to within half of it, unless they are below its normal numbers
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the columns 0 to 7 of a word are
@@ -70,7 +71,7 @@ class Integers:
     def _form(self) -> int:
         """See :class:`Codes`; 0: there is none."""
         own = isinstance(self.zeros, Tensor)
-        return WITH_ZEROS.get(self.bits, 0) if own else FORMS.get((self.bits, float(self.zeros)), 0)
+        return WITH_ZEROS.get(self.bits, 0) if own else FORM_OF.get((self.bits, float(self.zeros)), 0)
 
     def blocks(self) -> Blocks | None:
         rows, inputs = self.shape
@@ -204,7 +205,7 @@ def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor
     if zero is not None and bool(zero.any()):
         values = values - zero.float().reshape(-1, 1)
     scale = scale.float()
-    if scale.numel() in (1, len(values)):
+    if scale.numel() == 1 or scale.numel() == len(scale) == len(values):  # not as many blocks as there are rows
         return values * scale.reshape(-1, 1)
     rows, inputs = (-(-size // count) for size, count in zip(values.shape, scale.shape, strict=True))
     rows, inputs = (1 << (size - 1).bit_length() for size in (rows, inputs))

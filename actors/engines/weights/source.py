@@ -36,7 +36,7 @@ class WeightSource(Protocol):
         return None
 
 
-class Packed(Protocol):
+class StoredWeight(Protocol):
     """A weight that is stored otherwise than as a tensor."""
 
     @property
@@ -72,7 +72,7 @@ class StoredSource(WeightSource):
     def __init__(
         self,
         where: str,
-        weights: Mapping[str, Tensor | Packed],
+        weights: Mapping[str, Tensor | StoredWeight],
         dtype: torch.dtype,
         device: torch.device = CPU,
     ) -> None:

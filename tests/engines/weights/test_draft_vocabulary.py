@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actors.engines.build import Placement, build_draft, build_target
+from actors.engines.build import EngineOptions, build_draft, build_target
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.drafts.draft import Draft
 from actors.engines.generic.engine import TransformersEngine
@@ -108,7 +108,7 @@ def test_the_checkpoint_is_eagle_3s(directory):
 
 
 def test_it_loads_as_any_other_draft_and_announces_the_whole_vocabulary(directory):
-    draft = build_draft(str(directory), Placement())
+    draft = build_draft(str(directory), EngineOptions())
     assert draft.info.vocab_size == VOCAB
     assert draft.engine.draft_vocabulary.ids.tolist() == IDS.tolist()
     assert set(draft.expand([root(draft.open([5, 6], 2, Sampling()))])[0].tokens) <= set(IDS.tolist())
@@ -163,7 +163,7 @@ def test_a_head_of_another_size_than_announced_is_refused(directory):
 
 def test_a_model_whose_head_covers_a_part_is_refused_as_a_target(directory):
     with pytest.raises(ModelError, match="covers 69 of its 160 tokens, so it can draft and not be a target"):
-        build_target(str(directory), Placement())
+        build_target(str(directory), EngineOptions())
 
 
 def test_a_program_that_knows_no_map_gets_a_whole_head(directory):

@@ -94,11 +94,13 @@ def test_what_a_checkpoint_was_published_in_is_read_from_its_configuration(machi
     model = shutil.copytree(PAIR / "target", tmp_path / "target")
     facts = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(facts | {"dtype": published}))
-    assert build.build_target(str(model), build.Placement(kv_tokens=256))[0].info.dtype == published
-    assert build.build_target(str(model), build.Placement(dtype="float32", kv_tokens=256))[0].info.dtype == "float32"
+    assert build.build_target(str(model), build.EngineOptions(kv_tokens=256))[0].info.dtype == published
+    assert (
+        build.build_target(str(model), build.EngineOptions(dtype="float32", kv_tokens=256))[0].info.dtype == "float32"
+    )
 
 
 def test_an_int8_target_says_so_and_gives_every_row_its_own_bits():
-    target, _ = build.build_target(str(PAIR / "target"), build.Placement(dtype="int8", kv_tokens=512))
+    target, _ = build.build_target(str(PAIR / "target"), build.EngineOptions(dtype="int8", kv_tokens=512))
     assert target.info.dtype == "int8"
     assert target.branches

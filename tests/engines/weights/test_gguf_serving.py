@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actors.datastore import Datastore
-from actors.engines.build import Placement, build_draft, build_target
+from actors.engines.build import EngineOptions, build_draft, build_target
 from actors.engines.decoder.cpu.body import CompiledBody
 from actors.engines.flat_batch import FlatBatch, Segment
 from actors.engines.text.tokenize_corpus import build_for_model
@@ -87,7 +87,7 @@ def logits(engine: Any, tokens: list[int], position: int = 0) -> torch.Tensor:
 
 def error_of(file: str) -> float:
     """Of the logits that the engine makes of the file's blocks."""
-    target, _ = build_target(file, Placement(kv_tokens=1024))
+    target, _ = build_target(file, EngineOptions(kv_tokens=1024))
     assert isinstance(target.engine._body, CompiledBody)  # type: ignore[attr-defined]
     assert target.info.dtype.startswith("Q4_1")
     ids = list(range(5, 35))
@@ -122,7 +122,7 @@ def test_numbers_of_heads_are_taken_out_of_one_tensor(tmp_path: Path) -> None:
     architecture, changes, more = CASES["qwen3next"]
     model = tiny(architecture, changes)
     file = quantised(tmp_path / "f.gguf", written(tmp_path / "whole.gguf", architecture, model, more), {})
-    target, _ = build_target(str(file), Placement(dtype="float32", kv_tokens=1024))
+    target, _ = build_target(str(file), EngineOptions(dtype="float32", kv_tokens=1024))
     ids = list(range(5, 35))
     with torch.no_grad():
         expected = model(torch.tensor([ids])).logits[0]
@@ -132,7 +132,7 @@ def test_numbers_of_heads_are_taken_out_of_one_tensor(tmp_path: Path) -> None:
 
 
 def test_a_token_has_the_same_bits_alone_and_in_a_window(file: str) -> None:
-    target, _ = build_target(file, Placement(kv_tokens=1024, threads=2))
+    target, _ = build_target(file, EngineOptions(kv_tokens=1024, threads=2))
     ids = list(range(5, 25))
     whole = logits(target.engine, ids)
     for position in (0, 7, 13):
@@ -143,8 +143,8 @@ def test_a_token_has_the_same_bits_alone_and_in_a_window(file: str) -> None:
 
 
 def test_a_file_can_be_a_draft(file: str) -> None:
-    draft = build_draft(file, Placement(kv_tokens=1024))
-    target, _ = build_target(file, Placement(kv_tokens=1024))
+    draft = build_draft(file, EngineOptions(kv_tokens=1024))
+    target, _ = build_target(file, EngineOptions(kv_tokens=1024))
     assert draft.info.tokenizer_digest == target.info.tokenizer_digest
     ids = list(range(5, 35))
     found = logits(draft.engine, ids).float()  # type: ignore[attr-defined]

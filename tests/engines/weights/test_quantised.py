@@ -17,6 +17,7 @@ from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForC
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
+from actors.engines.weights.quantised import dequantised
 from actors.engines.weights.stored import StoredModel
 from actors.models import ModelInfo
 from protocols.errors import ModelError
@@ -321,6 +322,14 @@ def test_experts_of_gpt_oss_are_multiplied_as_they_are_published(tmp_path: Path)
     assert (logits_of(CompiledEngine(found, INFO, 512), tokens) - expected).norm() < 0.03 * expected.norm()
     whole = load_model(str(tmp_path), CPU, torch.float32).state_dict()
     assert all(torch.equal(whole[name], weight) for name, weight in model.state_dict().items())
+
+
+def test_as_many_blocks_as_rows_are_no_scales_of_rows() -> None:
+    weight, scales = torch.randn(256, 1024).to(torch.float8_e4m3fn), torch.rand(16, 16)  # blocks of 16 x 64
+    whole = scales.repeat_interleave(16, 0).repeat_interleave(64, 1)
+    config = {"quant_method": "fp8", "weight_block_size": [16, 64]}
+    read = dict(dequantised({"layer.weight": weight, "layer.weight_scale_inv": scales}, config))
+    assert torch.equal(read["layer.weight"], weight.float() * whole)
 
 
 def test_a_model_is_shown_with_its_publishers_format(tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ TURNS = (
 )
 SCRIPT = """
 import sys
-from actors.engines.build import Placement, build_target
+from actors.engines.build import EngineOptions, build_target
 from actors.settings import VerifierSettings
 from actors.verifier.start import head_of
-target, codec = build_target(sys.argv[1], Placement(kv_tokens=512))
+target, codec = build_target(sys.argv[1], EngineOptions(kv_tokens=512))
 assert head_of(VerifierSettings(target=sys.argv[1]), target, None) is None
 print(codec.encode("a b c"), target.info.tokenizer_digest, "transformers" in sys.modules)
 """

@@ -5,7 +5,7 @@ row. The products of a group are summed up as integers, then scaled and added in
 bits are its own, whatever instructions a processor has for it: those of AVX512-VNNI, AVX-VNNI and AVX2 are spellings of
 one sum.
 
-How weights lie in memory is said by :class:`actors.engines.decoder.cpu.block_forms.Form`.
+How weights lie in memory is said by :class:`actors.engines.decoder.cpu.forms.Form`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.block_forms import FORMS, GROUP, PANEL, SUPER
+from actors.engines.decoder.cpu.forms import FORMS, GROUP, PANEL, SUPER
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.pairs import FEATURES
 from actors.engines.decoder.cpu.records import LANES

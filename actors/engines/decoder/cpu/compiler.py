@@ -15,7 +15,9 @@ from types import ModuleType
 from actors.kept import directory
 
 log = logging.getLogger("duoactor.engines")
-BESIDE = "actors.engines.decoder.cpu.pieces"  # half of what there is to compile, which no other half calls by name
+OTHER_HALF = "actors.engines.decoder.cpu.pieces"  # of what there is to compile; nothing calls it by name
+# A process that ends with the one whose pipe is its standard input
+WITH_PARENT = "import os, threading; threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()"
 
 
 @functools.cache
@@ -23,55 +25,65 @@ def compiled_kernels() -> ModuleType | None:
     """The kernels, compiled or read from numba's cache; None without numba, or where it cannot keep or compile them."""
     if importlib.util.find_spec("numba") is None:
         return None
-    from filelock import FileLock
+    from filelock import FileLock, Timeout
     from numba.core import event
 
     class OneAtATime(event.Listener):
         """Of several processes one compiles; the others wait at their first function and find the rest in its cache."""
 
         lock: FileLock | None = None
-        beside: subprocess.Popen[bytes] | None = None
+        other: subprocess.Popen[bytes] | None = None  # which compiles the other half
 
         def on_start(self, event: object) -> None:
-            if self.lock is None:
-                log.info("compiling the layers for this processor, the first time only")
-                self.lock = FileLock(directory() / "compiling.lock")
-                with contextlib.suppress(OSError):  # without the right to write there each compiles for itself
-                    directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.lock is not None:
+                return
+            self.lock = FileLock(directory() / "compiling.lock")
+            with contextlib.suppress(OSError):  # without the right to write there each compiles for itself
+                directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+                try:
+                    self.lock.acquire(blocking=False)
+                except Timeout:
+                    log.info("waiting for another process, which compiles the layers for this processor")
                     self.lock.acquire()
-                self.beside = _compile_beside()
+                    return  # all but this function is there
+            log.info("compiling the layers for this processor, the first time only")
+            if OTHER_HALF not in sys.modules:
+                self.other = _compile_other_half()
 
         def on_end(self, event: object) -> None: ...
 
+    compiling = OneAtATime()
     try:
-        compiling = OneAtATime()
         with event.install_listener("numba:compile", compiling):
             from actors.engines.decoder.cpu import kernels
 
-            if compiling.beside is not None:
-                compiling.beside.wait()
-            importlib.import_module(BESIDE)
+            if compiling.other is not None:
+                compiling.other.wait()
+            importlib.import_module(OTHER_HALF)
+        return kernels
     except Exception as error:
         log.warning("numba cannot compile the decoder's kernels, and slower operations are used: %s", error)
         return None
-    if compiling.lock is not None:
-        compiling.lock.release()
-    return kernels
+    finally:
+        if compiling.lock is not None:
+            compiling.lock.release()
 
 
-def _compile_beside() -> subprocess.Popen[bytes] | None:
-    """A process that compiles half of it at the same time; None where there is one core."""
+def _compile_other_half() -> subprocess.Popen[bytes] | None:
+    """A process that compiles it at the same time; None where there is one core."""
     pinned = hasattr(os, "sched_getaffinity")
-    with contextlib.suppress(OSError):
+    try:
         # an actor may be pinned to one core, beside those of actors that wait for this one: its parent has them all
         cpus = os.sched_getaffinity(os.getppid()) if pinned else range(os.cpu_count() or 1)
-        if len(cpus) > 1:
-            paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            quiet = subprocess.DEVNULL  # what fails there is compiled here again, and says so
-            beside = subprocess.Popen(
-                [sys.executable, "-c", f"import {BESIDE}"], env=paths, stdin=quiet, stdout=quiet, stderr=quiet
-            )
-            if pinned:
-                os.sched_setaffinity(beside.pid, cpus)
-            return beside
-    return None
+        if len(cpus) < 2:
+            return None
+        paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        line = [sys.executable, "-c", f"{WITH_PARENT}; import {OTHER_HALF}"]
+        quiet = subprocess.DEVNULL  # what fails there is compiled here again, and says so
+        other = subprocess.Popen(line, env=paths, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        if pinned:
+            os.sched_setaffinity(other.pid, cpus)
+    return other

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.block_forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.formats import PANEL
+from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.products import ROOM
 from actors.engines.decoder.cpu.records import JOB

@@ -6,10 +6,10 @@ import numpy as np
 from numba import cfunc
 
 from actors.engines.decoder.cpu.atomics import add, array_at
-from actors.engines.decoder.cpu.block_forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.block_forms import panel_bytes
 from actors.engines.decoder.cpu.blocks import BlockPanel, GroupedRows, grouped_words, multiply_blocks
 from actors.engines.decoder.cpu.formats import BESIDE, HAS_TWELVE, PANEL, ROWS, TABLE, TWELVE
+from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.jobs import AWAKE, BLOCK_PIECE, DONE, PIECE, ROOM_APART, ROOMS, THREADS, TODO, pieces_of
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.pool_attention import Heads, QueryRows, Sight, attend_piece
@@ -19,7 +19,7 @@ from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
 
-SOURCES = "baaf79bdfffb0c89"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "81d101c51051d176"  # see :mod:`actors.engines.decoder.cpu`
 
 
 @linked

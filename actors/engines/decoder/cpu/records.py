@@ -72,7 +72,7 @@ ESCAPE = np.dtype([("input", np.int32), ("output", np.int32), ("weight", np.floa
 # of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``pairs``: 1
 # where weights are pairs of it; ``escapes``: weights beside the matrix, or 0, and ``starts``: where each panel's begin;
 # ``bias``: what is added to outputs, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0.
-# With a ``form`` of ``block_forms.FORMS`` the weights are ``own`` outputs from ``first`` on in that form, and ``more``
+# With a ``form`` of ``forms.FORMS`` the weights are ``own`` outputs from ``first`` on in that form, and ``more``
 # is the address of a job with the others, or 0. ``walk``: the address of a ``WALK`` in place of attention, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]

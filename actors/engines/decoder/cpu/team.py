@@ -20,9 +20,9 @@ from numba import from_dtype, njit, types
 
 from actors.engines.decoder.cpu.atomics import array_at, call, read, write
 from actors.engines.decoder.cpu.between import halved
-from actors.engines.decoder.cpu.block_forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.blocks import grouped_words, quantize_groups
 from actors.engines.decoder.cpu.formats import PANEL
+from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.jobs import (
     AWAKE,
     DONE,
@@ -50,7 +50,7 @@ PATIENCE = 10_000  # looks for the last piece, some 10 us
 
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "baaf79bdfffb0c89"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "81d101c51051d176"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
