@@ -90,6 +90,9 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
         tests/engines/test_noise.py
     step prove 90 python -m duoactor prove --device "$device" --minutes "$prove"
     step rounds 45 python -m tests.engines.time_rounds --device "$device" $rounds
+    for kind in Q4_K Q8_0; do
+        step "rounds-$kind" 40 python -m tests.engines.time_rounds --device "$device" $rounds --blocks "$kind"
+    done
     bench greedy 75 --target "$costly" --device "$device" --methods "$ours" --tasks "$tasks"
     bench streams 50 --target "$costly" --device "$device" --streams "$many"
     bench reverse 45 --target bundled --device cpu --draft-device "$device" --methods tree,auto --tasks "$few"

@@ -33,6 +33,7 @@ from actors.engines.weights.loading import (
     serving_tokenizer,
     vocab_size,
 )
+from actors.engines.weights.stored import StoredModel
 from actors.kept import kept, told_slots
 from actors.models import ModelInfo
 from protocols.errors import ModelError
@@ -67,7 +68,8 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     # without any attention a slot takes no memory
     size = max(1, shape.slot_bytes(parameter.dtype))
     recorded = parameter.device.type == "cuda" and supports(model.config, parameter.device)
-    beside = recorded_bytes(model.config) if recorded else 0
+    beside = recorded_bytes(model.config, parameter.dtype) if recorded else 0
+    beside += model.source.nbytes if isinstance(model, StoredModel) else 0  # which are not on the device yet
     return kv_slots(asked, full_request, size, parameter.device, share, beside)
 
 

@@ -9,11 +9,14 @@ from actors.engines.cache.kv_cache import CHUNK
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import Direct
+from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.drafts.draft import Draft
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.engines.weights import loading
+from actors.engines.weights.loading import load_for_engine
+from actors.engines.weights.stored import StoredModel
 from actors.models import Leaf, Window
 from duoactor.config import resolve_model
 from protocols.errors import ModelError
@@ -21,7 +24,8 @@ from protocols.messages import Sampling
 from tests.engines.fake_cuda import fake_cuda, on_cuda  # noqa: F401
 from tests.engines.recorded_rounds import with_graphs
 from tests.engines.test_families import model_of
-from tests.engines.tiny import info, make
+from tests.engines.tiny import VOCAB, info, make
+from tests.engines.weights.test_gguf_serving import mixed
 
 DTYPES = [torch.float32, torch.bfloat16]
 FUSED = ["llama", "qwen2", "qwen3"]
@@ -84,6 +88,25 @@ def test_so_does_a_round_with_recurrent_layers(fake_cuda):  # noqa: F811
         fake_cuda.reads.clear()
         target.verify([Window(handle, [7, 8, 9], [-1, 0, 1]) for handle in streams])
         assert len(fake_cuda.reads) == 1, fake_cuda.reads
+
+
+def test_weights_in_blocks_stay_in_them_on_the_device(fake_cuda, tmp_path):  # noqa: F811
+    with unset_fake_temporarily():
+        file = mixed("qwen3", tmp_path, vocab_size=VOCAB)
+        size = load_for_engine(file, torch.device("cpu"), torch.bfloat16).source.nbytes
+    model = load_for_engine(file, torch.device("cuda:0"), torch.bfloat16)
+    assert isinstance(model, StoredModel)
+    engine = GpuEngine(model, info(model), 4096)
+    matrices = engine._body.blocks[0]
+    for matrix in (matrices.qkv, matrices.out, matrices.gate_up, matrices.down):
+        assert isinstance(matrix, GroupedMatrix) and matrix.parts[0].low.device.type == "cuda"
+    read = engine.reading()
+    assert 0.7 * size < read.read_bytes < size and read.bits < 11  # all but the embedding
+    target = Target(engine, rows_agree=ROWS)
+    handle = begun(target)
+    fake_cuda.reads.clear()
+    target.verify([Window(handle, TREE.tokens, TREE.parents)])
+    assert len(fake_cuda.reads) == 1, fake_cuda.reads
 
 
 def test_a_recorded_greedy_round_is_sent_without_waiting(fake_cuda):  # noqa: F811

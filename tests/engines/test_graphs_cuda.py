@@ -9,11 +9,14 @@ import torch
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Direct
+from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.targets.target import Target
+from actors.engines.weights.grouped import Blocks, FileBlocks
 from actors.models import Window
 from protocols.messages import Sampling
 from tests.engines.recorded_rounds import TEXTS, fill, some_trees, together, tree_round
 from tests.engines.test_llama import BUNDLED, chain, ids, load
+from tests.engines.weights.test_grouped import CODES, INPUTS, stored
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -72,6 +75,25 @@ def test_replayed_rounds_agree_with_the_ordinary_forward(dtype):
     divergence = (usual.exp() * (usual - replayed)).sum(-1).mean()
     assert divergence < (1e-6 if dtype == torch.float32 else 0.02)
     assert still_recording(engine)
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_weights_in_groups_have_torchs_products_and_a_row_the_bits_that_it_has_alone(name):
+    from actors.engines.decoder.gpu.triton_kernels import groups
+    from actors.engines.decoder.gpu.triton_kernels.gpu import gpu_of
+
+    device = torch.device("cuda")
+    gpu, parts = gpu_of(device), [(FileBlocks(stored(name, rows)), None) for rows in (320, 70)]
+    matrix = GroupedMatrix.of(Blocks(parts), None, device)
+    numbers = groups.numbers(matrix, torch.bfloat16)
+    values = torch.cat([part.values(slice(None)) for part in matrix.parts])
+    assert (numbers.float() - values).abs().max() <= 2**-8 * values.abs().max()
+    x = torch.randn(64, INPUTS, dtype=torch.bfloat16, device=device)
+    found = groups.multiply(x, matrix, gpu)
+    right = x.float() @ numbers.float().t()
+    assert (found.sum(0) - right).norm() < 2e-3 * right.norm()
+    for rows in (1, 3, 17, 33):
+        assert torch.equal(groups.multiply(x[:rows], matrix, gpu), found[:, :rows])
 
 
 def test_the_gpu_agrees_with_the_cpu():

@@ -7,10 +7,14 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
+from actors.engines.build import _slots
 from actors.engines.cache import memory
 from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
+from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.gpu.engine import recorded_bytes
+from actors.engines.weights.gguf_loading import gguf_config, packed_model
 from protocols.errors import ConfigError, ModelError
+from tests.engines.weights.test_gguf_serving import mixed
 
 CPU = torch.device("cpu")
 GIB = 1 << 30
@@ -59,9 +63,18 @@ def test_what_rounds_take_beside_the_pool_is_left_to_them(free):
         kv_slots(7 * GIB // slot + 1, 131_584, slot, gpu, beside=GIB)
 
 
+def test_weights_that_still_lie_in_their_files_are_left_room(free, tmp_path):
+    """A second start of a large model on a GPU would have had none for its pool."""
+    file = mixed("llama", tmp_path)
+    model = packed_model(file, gguf_config(file), CPU, torch.float32)
+    free(model.source.nbytes + (4 << 20))
+    shape = KVShape.of(model.config)
+    assert _slots(0, model, 100_000) == (2 << 20) // shape.slot_bytes(torch.float32)
+
+
 def test_an_8b_model_of_a_large_vocabulary_takes_some_hundred_megabytes_beside_it():
     config = LlamaConfig(vocab_size=128_256, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8)
-    assert 0.5e9 < recorded_bytes(config) < 1e9
+    assert 0.5e9 < recorded_bytes(config, torch.bfloat16) < 1e9
 
 
 def test_where_nothing_sensible_fits_the_sentence_names_the_memory(free):

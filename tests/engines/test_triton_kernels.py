@@ -24,23 +24,29 @@ def test_what_the_kernels_compute_in_tritons_interpreter():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("dtype, capability", [("bf16", 80), ("bf16", 90), ("fp16", 90), ("fp32", 90)])
-def test_the_kernels_compile_for_gpus(dtype, capability):
+def of(kind, *names):
+    return dict.fromkeys(names, kind)
+
+
+def compiled(kernel, capability, pointers, numbers, sizes, stages=3):
+    """For a GPU. ``pointers`` may have more names than the kernel."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    signature = {**pointers, **numbers, **dict.fromkeys(sizes, "constexpr")}
+    arguments = {name: signature[name] for name in kernel.arg_names}
+    source = ASTSource(kernel, signature=arguments, constexprs=sizes)
+    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_stages": stages})
+    assert found.asm["cubin"]
+    return found
+
+
+@pytest.mark.parametrize("dtype, capability", [("bf16", 80), ("bf16", 90), ("fp16", 90), ("fp32", 90)])
+def test_the_kernels_compile_for_gpus(dtype, capability):
     from actors.engines.decoder.gpu.triton_kernels import attention, between, linear
 
-    def compiled(kernel, pointers, numbers, sizes, stages=3):
-        signature = {**pointers, **numbers, **dict.fromkeys(sizes, "constexpr")}
-        arguments = {name: signature[name] for name in kernel.arg_names}
-        source = ASTSource(kernel, signature=arguments, constexprs=sizes)
-        found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_stages": stages})
-        assert found.asm["cubin"]
-        return found.asm["ptx"]
-
-    def of(kind, *names):
-        return dict.fromkeys(names, kind)
+    def text_of(*given):
+        return compiled(given[0], capability, *given[1:]).asm["ptx"]
 
     own, sums = f"*{dtype}", "*fp32"
     heads = {"HEADS": 32, "WIDTH": 128, "DEPTH": 128}
@@ -48,7 +54,7 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
         "*i32", "count", "items", "starts", "bases", "prefixes", "lengths", "tails"
     )
     sizes = {"GROUP": 4, "TAIL": 64, "TILE": attention.TILE, "SPLIT": attention.SPLIT}
-    text = compiled(
+    text = text_of(
         attention._attend,
         pointers | of(sums, "seen", "tops", "sums"),
         {"head_stride": "i32", "scale": "fp32"},
@@ -56,13 +62,13 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
     )
     assert ("mma.sync" in text) == (dtype != "fp32")  # tensor cores round float32
     pointers = of(sums, "seen", "tops", "sums") | of("*i32", "starts", "lengths") | of(own, "out")
-    compiled(attention._join, pointers, {}, heads | {"SPLIT": attention.SPLIT, "JOINED": attention.JOINED})
+    text_of(attention._join, pointers, {}, heads | {"SPLIT": attention.SPLIT, "JOINED": attention.JOINED})
 
     every = linear.ROWS if (dtype, capability) == ("bf16", 90) else (linear.ROWS[0], linear.ROWS[-1])
     for gated, rows in itertools.product((False, True), every):
         cut = linear.cut_of(rows, 4096, 4096, 4 if dtype == "fp32" else 2, gated, 163 << 10)
         sizes = {"BIASED": True, "GATED": gated, "EVEN": True, "ROWS": cut.rows, "COLUMNS": linear.COLUMNS}
-        text = compiled(
+        text = text_of(
             linear._multiply,
             of(own, "x", "weight", "bias") | of(own if gated else sums, "out"),
             of("i32", "rows", "columns", "depth", "reach"),
@@ -73,7 +79,39 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
 
     pointers = of(own, "x", "weight", "out") | of(sums, "parts")
     sizes = {"SPLITS": 4, "BLOCK": 4096}
-    compiled(between._add_norm, pointers, of("i32", "rows", "size") | {"eps": "fp32"}, sizes)
+    text_of(between._add_norm, pointers, of("i32", "rows", "size") | {"eps": "fp32"}, sizes)
     pointers = of(sums, "parts", "turns") | of(own, "norm", "queries", "keys", "values") | of("*i64", "slots")
     sizes = {"HEADS": 32, "KV_HEADS": 8, "WIDTH": 128, "HALF": 64, "SPLITS": 4, "NORMED": True}
-    compiled(between._turn, pointers, of("i32", "rows", "columns", "slot_stride") | {"eps": "fp32"}, sizes)
+    text_of(between._turn, pointers, of("i32", "rows", "columns", "slot_stride") | {"eps": "fp32"}, sizes)
+
+
+@pytest.mark.parametrize(
+    "name, capability, gated, rows",
+    [("Q4_K", 80, False, 16), ("Q6_K", 86, True, 64), ("Q4_K", 89, True, 128), ("IQ4_XS", 90, True, 16)],
+)
+def test_products_with_weights_in_groups_compile_for_gpus(name, capability, gated, rows):
+    from actors.engines.decoder.gpu.triton_kernels import groups, linear
+    from actors.engines.weights.blocks import KINDS
+
+    form = groups.form_options(next(kind.form for kind in KINDS.values() if kind.name == name))
+    shared = {80: 163, 86: 99, 89: 99, 90: 227}[capability] << 10
+    cut = linear.cut_of(rows, 4096, 4096, 2, gated, shared)
+    weights = of("*u8", "low", "scales", "low_2", "scales_2") | of("*i32", "high", "high_2")
+    weights |= of("*fp16", "steps", "steps_2") | of("*fp32", "table")
+    sizes = {"BIASED": True, "GATED": gated, "ROWS": cut.rows, "COLUMNS": linear.COLUMNS, "CHUNKS": cut.depth // 64}
+    found = compiled(
+        groups._multiply,
+        capability,
+        weights | of("*bf16", "x", "bias", "bias_2") | of("*bf16" if gated else "*fp32", "out"),
+        of("i32", "rows", "outputs", "whole", "depth", "reach"),
+        form | sizes,
+        cut.stages,
+    )
+    assert "mma" in found.asm["ptx"] and found.metadata.shared <= shared
+    compiled(
+        groups._write,
+        capability,
+        weights | of("*bf16", "out") | of("*i64", "chosen"),
+        of("i32", "count", "outputs", "depth"),
+        form | {"CHOSEN": True, "COLUMNS": linear.COLUMNS},
+    )

@@ -1,7 +1,7 @@
 """Rounds of a 7B-shaped target with random weights, against the time that reading its weights takes.
 
-By hand: ``python -m tests.engines.time_rounds``. It runs on a CPU, too, with ``--device cpu --small``, but those
-figures mean nothing.
+By hand: ``python -m tests.engines.time_rounds``, and with ``--blocks Q4_K`` of weights in a GGUF file's blocks. It runs
+on a CPU, too, with ``--device cpu --small``, but those figures mean nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from actors.engines.decoder.cpu.forms import FORMS, GROUP, SUPER
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.flat_batch import FlatBatch
+from actors.engines.weights.blocks import KINDS, Codes
+from actors.engines.weights.grouped import Blocks
+from actors.engines.weights.source import StoredSource
+from actors.engines.weights.stored import StoredModel
 from actors.models import ModelInfo
 
 ROUNDS = [(1, rows) for rows in (1, 2, 4, 8, 16, 32, 64)] + [(8, 1), (8, 4), (32, 1), (32, 4)]  # streams, rows of each
@@ -39,18 +45,61 @@ class Shape:
         return self.hidden // 64 if self.hidden < 4096 else 32
 
 
-FULL, SMALL = Shape(32, 4096, 11008), Shape(2, 384, 1024, 2048)
+FULL, SMALL = Shape(32, 4096, 11008), Shape(2, 512, 1024, 2048)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="small shapes: to see that it runs")
+    parser.add_argument("--blocks", default="", help="the kind of a GGUF file's blocks; empty: 16 bits")
     options = parser.parse_args()
-    print(rounds(torch.device(options.device), SMALL if options.small else FULL))
+    print(rounds(torch.device(options.device), SMALL if options.small else FULL, options.blocks))
 
 
-def rounds(device: torch.device, shape: Shape) -> str:
+@dataclass(frozen=True)
+class RandomBlocks:
+    """A matrix in blocks, see :class:`actors.engines.weights.source.StoredWeight`: its rows repeat one another."""
+
+    shape: tuple[int, ...]
+    form: int
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        form, groups = FORMS[self.form - 1], self.shape[1] // GROUP
+        chance = np.random.default_rng(0)
+        codes = chance.integers(0, 1 << form.bits, self.shape[1], dtype=np.uint8)
+        steps = np.full((groups // SUPER if form.scaled else groups, 1 + form.minima), 1e-3, np.float16)
+        kinds = (2 if form.halves else 1) + form.minima
+        scales = np.ones((groups, kinds), np.uint8) if form.scaled else None
+        return Codes(
+            self.form,
+            *(
+                one if one is None else np.broadcast_to(one, (len(rows), *one.shape)).copy()
+                for one in (codes, steps, scales)
+            ),
+        )
+
+    def values(self) -> NDArray[np.float32]:
+        return self.codes(np.arange(self.shape[0])).values()
+
+    def blocks(self) -> Blocks:
+        return Blocks([(self, None)])
+
+    def expert_blocks(self) -> None: ...
+
+
+def in_blocks(config: LlamaConfig, kind: str, device: torch.device, dtype: torch.dtype) -> StoredModel:
+    form = next(one.form for one in KINDS.values() if one.name == kind)
+    with torch.device("meta"):
+        shapes = {name: tuple(one.shape) for name, one in LlamaForCausalLM(config).named_parameters()}
+    stored = {
+        name: RandomBlocks(shape, form) if len(shape) > 1 else torch.ones(shape) for name, shape in shapes.items()
+    }
+    source = StoredSource("7B", stored, dtype, device)
+    return StoredModel(config, source, source.size, kind)
+
+
+def rounds(device: torch.device, shape: Shape, blocks: str = "") -> str:
     """Random weights: the time of a round does not depend on them."""
     measured = TIMED if shape is FULL else TRIED
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -60,13 +109,11 @@ def rounds(device: torch.device, shape: Shape) -> str:
     )  # fmt: skip
     torch.set_default_dtype(dtype)
     with torch.device(device):
-        model = LlamaForCausalLM(config).eval()
+        model = in_blocks(config, blocks, device, dtype) if blocks else LlamaForCausalLM(config).eval()
     torch.set_default_dtype(torch.float32)
-    read = (
-        sum(p.numel() * p.element_size() for p in model.parameters()) - shape.vocabulary * shape.hidden * dtype.itemsize
-    )
     slots = max(max(streams for streams, _ in asked) * slots_of(context) for context, asked in measured)
     engine = GpuEngine(model, ModelInfo("7B", shape.vocabulary, 8192, frozenset(), "none"), slots)
+    read = engine.reading().read_bytes
     bandwidth = measured_bandwidth(device)
     floor = read / bandwidth
     lines = [

@@ -18,18 +18,24 @@ from actors.engines.decoder.gpu import in_place as in_place_module
 from actors.engines.decoder.gpu.body import Kernels, TritonBody, error_of, gpu_body
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import Direct, Graphs
+from actors.engines.decoder.gpu.groups import GroupedMatrix, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
-from actors.engines.decoder.gpu.triton_kernels import between, gpu, linear
+from actors.engines.decoder.gpu.triton_kernels import between, gpu, groups, linear
 from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.weights.gguf_loading import gguf_config, packed_model
+from actors.engines.weights.grouped import Blocks, FileBlocks
 from actors.engines.weights.source import ModuleSource
 from actors.models import Leaf
 from protocols.messages import Sampling
 from tests.engines.recorded_rounds import TEXTS, fill, lay_out, some_trees, together, tree_round
+from tests.engines.test_groups import cut_off
 from tests.engines.test_llama import close
-from tests.engines.tiny import COMMON, info, make
+from tests.engines.tiny import COMMON, VOCAB, info, make
+from tests.engines.weights.test_gguf_serving import mixed
+from tests.engines.weights.test_grouped import CODES, INPUTS, stored
 
 
 def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpreter.TensorHandle:
@@ -170,6 +176,81 @@ def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain
         first += len(tokens)
 
 
+def grouped(name: str, *rows: int) -> GroupedMatrix:
+    """Parts of the same kind of blocks."""
+    parts = [stored(name, each, at) for at, each in enumerate(rows)]
+    return GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), None, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_weights_in_groups_have_the_numbers_of_their_file_and_a_row_the_bits_that_it_has_alone(name):
+    matrix = grouped(name, 70)
+    weight = matrix.parts[0].values(slice(None))
+    assert torch.equal(groups.numbers(matrix, torch.float32), weight)
+    ids = torch.tensor([[69, 0], [7, 7]])
+    assert torch.equal(groups.rows_of(matrix, ids, torch.float32), weight[ids])
+    x = torch.randn(40, INPUTS, generator=torch.Generator().manual_seed(3))
+    found = groups.multiply(x, matrix, GPU)
+    right = x.double() @ weight.double().T
+    assert (found.double().sum(0) - right).abs().max() < 1e-6 * right.abs().max()
+    for rows in (1, 17):
+        assert torch.equal(groups.multiply(x[:rows], matrix, GPU), found[:, :rows])
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_parts_of_several_forms_are_multiplied_side_by_side(biased):
+    """With a chunk that is half full, and rows in 16 bits."""
+    names = {"Q4_0": 20, "Q8_0": 70, "Q5_1": 33}
+    parts = [cut_off(stored(name, rows), 96) for name, rows in names.items()]
+    bias = torch.randn(123) if biased else None
+    matrix = GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), bias, torch.device("cpu"))
+    x = torch.randn(5, 96).half()
+    right = torch.nn.functional.linear(x.float(), groups.numbers(matrix, torch.float16).float(), bias)
+    torch.testing.assert_close(groups.multiply(x, matrix, GPU).sum(0), right, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name, biased", [("Q4_K", False), ("Q6_K", True), ("IQ4_XS", False)])
+@pytest.mark.parametrize("other", [None, "Q5_K"])
+def test_a_gated_layer_in_groups_is_silu_of_one_half_times_the_other(name, other, biased):
+    """``other``: the form of the second half, where it has one of its own."""
+    matrix = grouped(name, 70, 70)
+    if other is not None:
+        matrix.parts = (matrix.parts[0], grouped(other, 70).parts[0])
+    if biased:
+        matrix.bias = torch.randn(140)
+    x = torch.randn(19, INPUTS) / 100
+    gate, up = torch.nn.functional.linear(x, groups.numbers(matrix, torch.float32), matrix.bias).split(70, 1)
+    found = groups.multiply_gated(x, matrix, GPU)
+    right = torch.nn.functional.silu(gate) * up
+    assert (found - right).abs().max() < 1e-6 * right.abs().max()
+    assert torch.equal(groups.multiply_gated(x[:2].contiguous(), matrix, GPU), found[:2])
+
+
+def test_rounds_of_a_file_in_blocks_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(graphs_module, "PROMPT_ROWS", (4, 8))
+    file, cpu = mixed("untied llama", tmp_path, vocab_size=VOCAB, num_hidden_layers=2), torch.device("cpu")
+    config = gguf_config(file)
+    models = [packed_model(file, config, cpu, torch.float32) for _ in range(2)]
+    engine, plain = (GpuEngine(model, info(model), 2048) for model in models)
+    weights = layout.lay_out(spec_of(config), models[0].source)
+    send(weights, cpu)
+    body = TritonBody(weights, engine.pool, 2048, True, Kernels(linear, groups, between, GPU))
+    assert error_of(body) < 1e-4
+    engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, InPlace(body, kernels, GPU))
+    text, prompt = TEXTS[64], []
+    for each in (engine, plain):
+        fill(each, 64, text)
+        batch, at = FlatBatch(), range(4)
+        batch.add(900, text[:4], [*at], [900 + place for place in at], causal(0, 4)).prompt = True
+        prompt.append(each.forward(batch, [3]))
+    close(*prompt)
+    [part] = some_trees(random.Random(5), {64: text}, 7)
+    found = tree_round(engine, *part)
+    close(found, tree_round(plain, *part))
+    assert torch.equal(tree_round(engine, *part[:2], part[2][:1], []), found[:1])
+    assert engine.reading().read_bytes == sum(matrix.nbytes for matrix in weights.read())
+
+
 def weights_of(family: str) -> layout.DecoderWeights:
     model = make(family)
     return layout.lay_out(spec_of(model.config), ModuleSource(model))
@@ -177,7 +258,7 @@ def weights_of(family: str) -> layout.DecoderWeights:
 
 def by_triton(engine: GpuEngine, family: str) -> None:
     """What the engine records is computed as on a GPU; texts are filled in by torch, in a hundredth of the time."""
-    launched = Kernels(linear, between, GPU)
+    launched = Kernels(linear, groups, between, GPU)
     body = TritonBody(weights_of(family), engine.pool, 2048, engine._body.exact, launched)
     engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, InPlace(body, kernels, GPU))
 
@@ -276,7 +357,7 @@ def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monk
 
 def test_without_triton_torch_computes_rounds(monkeypatch):
     engine = engine_in_place()
-    for name in ("attention", "linear", "between", "gpu"):
+    for name in ("attention", "linear", "groups", "between", "gpu"):
         monkeypatch.delattr(importlib.import_module(NAME), name)
         monkeypatch.setitem(sys.modules, f"{NAME}.{name}", None)
     assert in_place(engine.graphs.body) is None

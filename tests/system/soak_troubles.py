@@ -70,7 +70,7 @@ class Troubles:
         return found
 
     def resident_mb(self) -> dict[tuple[str, int], float]:
-        """Of every process, and this one. A hired drafter is no fork: it holds 0.1 GB more."""
+        """Of every process, and this one."""
         hired = {process.pid for process in self.hired}
         found = {("client", os.getpid()): _resident_mb(os.getpid())}
         for role, pids in (self.pids() | {"supervisor": [self.up.process.pid]}).items():

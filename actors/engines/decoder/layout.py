@@ -135,13 +135,17 @@ class DecoderWeights:
     covered: DraftVocabulary | None = None  # what the head's rows stand for; None: the whole vocabulary
     inputs: InputWeights | None = None
 
-    def count(self) -> int:
-        """Weights that one token's forward reads."""
+    def read(self) -> list[Matrix]:
+        """The matrices that one token's forward reads."""
         parts = [m for layer in self.layers for m in (layer.qkv, layer.out, layer.up, layer.down) if m is not None]
         for experts, layer in zip(self.spec.experts, (layer for layer in self.layers if layer.experts), strict=True):
             assert layer.experts is not None
             parts += [matrix for both in layer.experts.each[: experts.used] for matrix in both]
-        return sum(part.weight.numel() for part in (*parts, self.head))
+        return [*parts, self.head]
+
+    def count(self) -> int:
+        """Weights that one token's forward reads."""
+        return sum(part.weight.numel() for part in self.read())
 
     def spend(self) -> None:
         """Let go of everything that has been packed."""

@@ -11,7 +11,7 @@ import torch
 from actors.engines.text.gguf_tokenizer import build_tokenizer, end_ids
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.gguf_names import find_gguf
-from actors.engines.weights.source import StoredSource
+from actors.engines.weights.source import CPU, StoredSource
 from actors.engines.weights.stored import StoredModel
 
 
@@ -45,16 +45,16 @@ def gguf_tokenizer(name: str) -> Any:
     return build_tokenizer(open_gguf(name).file.metadata, name)
 
 
-def file_source(name: str, dtype: torch.dtype) -> StoredSource:
-    """Of a file, on a CPU. ``dtype``: of matrices that are not read from their blocks. Raises ModelError."""
-    return StoredSource(name, open_gguf(name).own(), dtype)
+def file_source(name: str, dtype: torch.dtype, device: torch.device = CPU) -> StoredSource:
+    """Of a file. ``dtype``: of matrices that are not read from their blocks. Raises ModelError."""
+    return StoredSource(name, open_gguf(name).own(), dtype, device)
 
 
-def packed_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel:
-    """A model for the compiled decoder on a CPU. Raises ModelError."""
+def packed_model(name: str, config: Any, device: torch.device, dtype: torch.dtype) -> StoredModel:
+    """A model for the fused decoder. Raises ModelError."""
     checkpoint = open_gguf(name)
     size = sum(math.prod(stored.shape) for stored in checkpoint.file.tensors.values())
-    return StoredModel(config, file_source(name, dtype), size, checkpoint.kinds)
+    return StoredModel(config, file_source(name, dtype, device), size, checkpoint.kinds)
 
 
 def gguf_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -29,6 +29,11 @@ class Grouped(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
+    @property
+    def form(self) -> int:
+        """Of its codes, see :class:`Codes`."""
+        ...
+
     def codes(self, rows: NDArray[np.int64]) -> Codes:
         """Those rows."""
         ...
@@ -50,6 +55,10 @@ class FileBlocks:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.stored.shape
+
+    @property
+    def form(self) -> int:
+        return self.stored.kind.form
 
     def codes(self, rows: NDArray[np.int64]) -> Codes:
         return self.stored.kind.codes(self.stored.rows[rows])
@@ -75,6 +84,11 @@ class Blocks:
 
     def numel(self) -> int:
         return self.shape[0] * self.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Of them in their forms."""
+        return sum(int(_count(*part) * part[0].shape[1] * FORMS[part[0].form - 1].weight) for part in self.parts)
 
     def in_order(self, order: NDArray[np.int64]) -> Blocks:
         """With the rows in that order, in which at least ``PANEL`` of a part stay together."""

@@ -23,6 +23,15 @@ class Matrix:
     def of_blocks(cls, blocks: Blocks, bias: Tensor | None = None) -> Matrix:
         return cls(torch.empty(blocks.shape, device="meta"), bias, blocks)
 
+    @property
+    def nbytes(self) -> int:
+        """Of what a product reads."""
+        return self.weight.nbytes
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Those of its outputs, as an embedding has them."""
+        return functional.embedding(ids, self.weight).to(dtype)
+
     def multiply(self, x: Tensor) -> Tensor:
         """By torch, on any device."""
         return functional.linear(x, self.weight, self.bias)

@@ -152,8 +152,14 @@ def _read_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[s
     if not (quantisation := _quantisation(str(directory))):
         return None
     log.info("%s has %s weights, which are computed in %s", name, method_of(quantisation), dtype)
-    whole = dequantised(TensorFiles(sorted(directory.glob("*.safetensors"))), quantisation)
+    whole = dequantised(_quantised_files(directory), quantisation)
     return {key: tensor.to(dtype) for key, tensor in whole}
+
+
+def _quantised_files(directory: Path) -> TensorFiles:
+    """The tensors that transformers would read, if there are others beside them; some tools name their one file after
+    themselves."""
+    return TensorFiles(weight_files(directory) or sorted(directory.glob("*.safetensors")))
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -189,15 +195,15 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
 
 
 def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """:func:`load_model`, or what leaves its weights in their files: a GGUF file that compiled layers multiply as it
-    lies, and safetensors for the fused decoder that an earlier start found to be what transformers makes of them."""
+    """:func:`load_model`, or for the fused decoder what leaves its weights in their files: GGUF files, quantised
+    safetensors, and others that an earlier start found to be what transformers makes of them."""
     config = known_config(name)
     if not supports(config, device, dtype):
         return load_model(name, device, dtype)
     if is_gguf(name):
-        return packed_model(name, config, dtype) if device.type == "cpu" else load_model(name, device, dtype)
-    if device.type == "cpu" and _published(name):
-        return _quantised_model(name, config, dtype) or load_model(name, device, dtype)
+        return packed_model(name, config, device, dtype)
+    if _published(name):
+        return _quantised_model(name, config, device, dtype) or load_model(name, device, dtype)
     loaded: list[nn.Module] = []
 
     def load_whole() -> Checkpoint:
@@ -212,12 +218,12 @@ def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.M
     return stored_model(config, directory, found, device, dtype) if found.is_plain else load_model(name, device, dtype)
 
 
-def _quantised_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel | None:
+def _quantised_model(name: str, config: Any, device: torch.device, dtype: torch.dtype) -> StoredModel | None:
     """None: the checkpoint has other names than the model in memory."""
     directory = Path(located(name))
     quantisation = _quantisation(str(directory))
-    weights = dict(read_weights(TensorFiles(sorted(directory.glob("*.safetensors"))), quantisation))
-    source, spec = StoredSource(name, weights, dtype), spec_of(config)
+    weights = dict(read_weights(_quantised_files(directory), quantisation))
+    source, spec = StoredSource(name, weights, dtype, device), spec_of(config)
     tied = config.get_text_config().tie_word_embeddings
     if spec is None or any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
         return None

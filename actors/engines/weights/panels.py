@@ -36,6 +36,7 @@ class Rounded:
     """A matrix rounded to 8 bits, in groups with a scale each, as Q8_0 is."""
 
     weight: Tensor
+    form: int = 5
 
     @staticmethod
     def takes(weight: Tensor) -> bool:
@@ -50,7 +51,7 @@ class Rounded:
         steps = (np.abs(whole).max(2, keepdims=True) / 127).astype(np.float16)
         wide = steps.astype(np.float32)
         codes = np.rint(np.divide(whole, wide, out=np.zeros_like(whole), where=wide > 0)).clip(-127, 127)
-        return Codes(5, (codes + 128).astype(np.uint8).reshape(len(rows), -1), steps)
+        return Codes(self.form, (codes + 128).astype(np.uint8).reshape(len(rows), -1), steps)
 
 
 class Panels:

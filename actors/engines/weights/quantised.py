@@ -68,14 +68,14 @@ class Integers:
         return -(-self.shape[1] // self.scales.shape[1])
 
     @property
-    def _form(self) -> int:
+    def form(self) -> int:
         """See :class:`Codes`; 0: there is none."""
         own = isinstance(self.zeros, Tensor)
         return WITH_ZEROS.get(self.bits, 0) if own else FORM_OF.get((self.bits, float(self.zeros)), 0)
 
     def blocks(self) -> Blocks | None:
         rows, inputs = self.shape
-        if not self._form or rows < PANEL or inputs % GROUP or self.groups is not None or self.group % GROUP:
+        if not self.form or rows < PANEL or inputs % GROUP or self.groups is not None or self.group % GROUP:
             return None
         scales = self.scales.float()
         return Blocks([(self, None)]) if torch.allclose(scales.half().float(), scales, rtol=CLOSE, atol=0) else None
@@ -91,7 +91,7 @@ class Integers:
         if isinstance(self.zeros, Tensor):
             steps.append((-self.zeros[chosen] * scales).half())
         each = torch.stack(steps, 2).repeat_interleave(self.group // GROUP, 1)[:, : self.shape[1] // GROUP]
-        return Codes(self._form, self.read(chosen).to(torch.uint8).numpy(), each.numpy())
+        return Codes(self.form, self.read(chosen).to(torch.uint8).numpy(), each.numpy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,7 @@ class _OfExpert:
 
     whole: Microscaled
     expert: int
+    form: int = MXFP4
 
     @property
     def shape(self) -> tuple[int, ...]:

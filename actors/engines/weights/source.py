@@ -67,7 +67,7 @@ def own_name(name: str, names: Container[str]) -> str:
 
 
 class StoredSource(WeightSource):
-    """Of a checkpoint's files. On a CPU what is packed stays so where the products read it."""
+    """Of a checkpoint's files. What is packed stays so where the products read it."""
 
     def __init__(
         self,
@@ -90,7 +90,8 @@ class StoredSource(WeightSource):
         if isinstance(found, Tensor):
             return found.to(self.device, self.dtype)
         values = torch.as_tensor(found.values())
-        return values if values.ndim == 1 else values.to(self.device, self.dtype)
+        as_it_is = values.ndim == 1 and self.device.type == "cpu"  # compiled layers have norms in float32
+        return values if as_it_is else values.to(self.device, self.dtype)
 
     def blocks(self, name: str) -> Blocks | None:
         found = self._weights.get(own_name(name, self._weights))
@@ -104,6 +105,19 @@ class StoredSource(WeightSource):
     def size(self) -> int:
         """Weights in all."""
         return sum(math.prod(weight.shape) for weight in self._weights.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Of all weights as they are computed with."""
+        return sum(map(self._bytes_of, self._weights.values()))
+
+    def _bytes_of(self, weight: Tensor | StoredWeight) -> int:
+        if not isinstance(weight, Tensor):
+            if (blocks := weight.blocks()) is not None:
+                return blocks.nbytes
+            if (experts := weight.expert_blocks()) is not None:
+                return sum(part.nbytes for part in experts)
+        return math.prod(weight.shape) * self.dtype.itemsize
 
 
 class ModuleSource(WeightSource):

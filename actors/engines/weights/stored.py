@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actors.engines.weights.source import StoredSource, WeightSource
+from actors.engines.weights.source import StoredSource
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
 
 
@@ -20,7 +20,7 @@ class StoredModel(nn.Module):
     """``size``: number of parameters; ``kinds``: of blocks, where files hold such; ``generation``: what
     generation_config.json says."""
 
-    def __init__(self, config: Any, source: WeightSource, size: int, kinds: str = "", generation: Any = None) -> None:
+    def __init__(self, config: Any, source: StoredSource, size: int, kinds: str = "", generation: Any = None) -> None:
         super().__init__()
         self.config, self.source, self.size, self.kinds = config, source, size, kinds
         self.generation_config = SimpleNamespace(**{"eos_token_id": None, **(generation or {})})

@@ -324,6 +324,16 @@ def test_experts_of_gpt_oss_are_multiplied_as_they_are_published(tmp_path: Path)
     assert all(torch.equal(whole[name], weight) for name, weight in model.state_dict().items())
 
 
+def test_files_beside_the_model_are_not_read(tmp_path: Path) -> None:
+    """As the publisher's own layout is, in consolidated.safetensors."""
+    weight = torch.randn(32, 32)
+    written(tmp_path / "model", *CASES["FP8"])
+    save_file({"layers.0.weight": weight}, tmp_path / "model" / "consolidated.safetensors")
+    model = load_for_engine(str(tmp_path / "model"), torch.device("cpu"), torch.float32)
+    size = model.size if isinstance(model, StoredModel) else sum(p.numel() for p in model.parameters())
+    assert size == sum(p.numel() for p in LlamaForCausalLM(LlamaConfig(**SIZES)).parameters())
+
+
 def test_as_many_blocks_as_rows_are_no_scales_of_rows() -> None:
     weight, scales = torch.randn(256, 1024).to(torch.float8_e4m3fn), torch.rand(16, 16)  # blocks of 16 x 64
     whole = scales.repeat_interleave(16, 0).repeat_interleave(64, 1)

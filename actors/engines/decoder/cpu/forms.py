@@ -50,6 +50,11 @@ class Form:
         """Bytes of a group."""
         return self.scales + PANEL * GROUP * self.bits // 8
 
+    @property
+    def weight(self) -> float:
+        """Bytes of a weight, scales included."""
+        return (self.group + self.steps / SUPER) / (PANEL * GROUP)
+
     def bytes_of(self, groups: int) -> int:
         """Bytes of a panel."""
         return groups * self.group + (groups // SUPER * self.steps if self.scaled else 0)

@@ -13,7 +13,7 @@ from actors.engines.decoder.cpu.linking import linked
 
 _BYTES, _WORDS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-SOURCES = "81d101c51051d176"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "f7ce1a9554e34c51"  # see :mod:`actors.engines.decoder.cpu`
 _compiled = {"error_model": "numpy", "nogil": True, "cache": True}
 
 

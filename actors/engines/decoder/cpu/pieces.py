@@ -19,7 +19,7 @@ from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
 
-SOURCES = "81d101c51051d176"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "f7ce1a9554e34c51"  # see :mod:`actors.engines.decoder.cpu`
 
 
 @linked

@@ -1,7 +1,8 @@
 """The fused decoder by kernels of ours, for a GPU with Triton: nine launches a layer of a round instead of eighteen,
 and a row's bits depend on no other row.
 
-A prompt's rows go through cuBLAS, which is quicker for many (256 rows of a 12,288 x 4,096 matrix: half the time).
+A prompt's rows go through cuBLAS, which is quicker for many (256 rows of a 12,288 x 4,096 matrix: half the time). Of
+weights in small groups it gets their numbers, made for each product.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool
+from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.decoder.layout import DecoderWeights
 from actors.engines.decoder.torch.body import Block, Look, TorchBody
@@ -24,9 +26,10 @@ CLOSE = 0.1  # relative: 16 bits round differently through a deep model by a few
 
 
 class Kernels(NamedTuple):
-    """The modules of :mod:`actors.engines.decoder.gpu.triton_kernels`, and the gain of their launches."""
+    """The modules of :mod:`actors.engines.decoder.gpu.triton_kernels`, and what their launches ask of the GPU."""
 
     linear: Any
+    groups: Any
     between: Any
     gpu: Any
 
@@ -36,14 +39,14 @@ class TritonBody(TorchBody):
 
     def __init__(self, weights: DecoderWeights, pool: KVPool, positions: int, exact: bool, kernels: Kernels) -> None:
         super().__init__(weights, pool, positions, exact)
-        self._linear, self._between, self._gpu = kernels
+        self._linear, self._groups, self._between, self._gpu = kernels
 
     def layers(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look, in_prompt: bool = False) -> Tensor:
         """The splits' sums of a layer's products are added up by what comes next."""
         eps = self.shape.eps
         add_norm, turn = self._between.add_norm, self._between.turn
-        multiply, gate = (_multiplied, _gated) if in_prompt else (self._multiplied, self._gated)
-        x, parts = self.embedding.index_select(0, ids), None
+        multiply, gate = (self._by_torch, self._gated_by_torch) if in_prompt else (self._multiplied, self._gated)
+        x, parts = self.embedded(ids), None
         for index, block in enumerate(self.blocks):
             normed = add_norm(x, parts, block.input_norm, eps)
             self.keep(index, x)
@@ -60,36 +63,55 @@ class TritonBody(TorchBody):
         found = self._multiplied(self._between.add_norm(x, None, self.norm, self.shape.eps), self.head)
         return found[0] if len(found) == 1 else found.sum(0)
 
+    def embedded(self, ids: Tensor) -> Tensor:
+        if isinstance(self.embedding, GroupedMatrix):
+            rows: Tensor = self._groups.rows_of(self.embedding, ids, self.dtype)
+            return rows
+        return super().embedded(ids)
+
+    def scored(self, x: Tensor) -> Tensor:
+        """By torch, but for weights whose numbers it would have to make each time."""
+        return self._multiplied(x, self.head).sum(0) if isinstance(self.head, GroupedMatrix) else super().scored(x)
+
     def _multiplied(self, x: Tensor, matrix: Matrix) -> Tensor:
-        found: Tensor = self._linear.multiply(x, matrix.weight, matrix.bias, self._gpu)
+        found: Tensor
+        if isinstance(matrix, GroupedMatrix):
+            found = self._groups.multiply(x, matrix, self._gpu)
+        else:
+            found = self._linear.multiply(x, matrix.weight, matrix.bias, self._gpu)
         return found
 
     def _gated(self, x: Tensor, block: Block) -> Tensor:
+        found: Tensor
         matrix = block.gate_up
-        found: Tensor = self._linear.multiply_gated(x, matrix.weight, matrix.bias, self._gpu)
+        if isinstance(matrix, GroupedMatrix):
+            found = self._groups.multiply_gated(x, matrix, self._gpu)
+        else:
+            found = self._linear.multiply_gated(x, matrix.weight, matrix.bias, self._gpu)
         return found
 
+    def _by_torch(self, x: Tensor, matrix: Matrix) -> Tensor:
+        """In one part."""
+        if not isinstance(matrix, GroupedMatrix):
+            return matrix.multiply(x)[None]
+        numbers: Tensor = self._groups.numbers(matrix, x.dtype)
+        return functional.linear(x, numbers, matrix.bias)[None]
 
-def _multiplied(x: Tensor, matrix: Matrix) -> Tensor:
-    """In one part."""
-    return matrix.multiply(x)[None]
-
-
-def _gated(x: Tensor, block: Block) -> Tensor:
-    gate, up = block.gate_up.multiply(x).chunk(2, 1)
-    return functional.silu(gate).mul_(up)
+    def _gated_by_torch(self, x: Tensor, block: Block) -> Tensor:
+        gate, up = self._by_torch(x, block.gate_up)[0].chunk(2, 1)
+        return functional.silu(gate).mul_(up)
 
 
 def gpu_body(weights: DecoderWeights, pool: KVPool, positions: int, exact: bool) -> TorchBody:
     """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
     try:
-        from actors.engines.decoder.gpu.triton_kernels import between, gpu, linear
+        from actors.engines.decoder.gpu.triton_kernels import between, gpu, groups, linear
     except ImportError:
         log.info("decode rounds use torch's kernels, which is slower: Triton is not installed")
         return TorchBody(weights, pool, positions, exact)
 
     def made() -> TritonBody:
-        return TritonBody(weights, pool, positions, exact, Kernels(linear, between, gpu.gpu_of(pool.device)))
+        return TritonBody(weights, pool, positions, exact, Kernels(linear, groups, between, gpu.gpu_of(pool.device)))
 
     body = checked(made, error_of, CLOSE)
     if not isinstance(body, str):
@@ -103,7 +125,7 @@ def error_of(body: TritonBody) -> float:
     """The relative difference of the logits to torch's, of three rows with random attention."""
     shape, pool, device = body.shape, body.pool, body.device
     chance = torch.Generator().manual_seed(0)
-    ids = torch.randint(len(body.embedding), (3,), generator=chance).to(device)
+    ids = torch.randint(len(body.embedding.weight), (3,), generator=chance).to(device)
     angles = torch.rand(3, shape.width // 2, generator=chance).to(device)
     turns = torch.polar(torch.ones_like(angles), angles)
     where = torch.arange(pool.slots, pool.slots + 3, device=device)  # spare ones
@@ -117,6 +139,8 @@ def error_of(body: TritonBody) -> float:
         seen: Tensor = (values + 0.1 * (queries + keys)).reshape(3, -1)
         return seen
 
-    exact = TorchBody.logits(body, TorchBody.layers(body, ids, turns, where, look)).float()
+    rows, states = TorchBody.embedded(body, ids), TorchBody.layers(body, ids, turns, where, look)
+    exact = TorchBody.scored(body, body._rms(states, body.norm)).float()
     found = [body.logits(body.layers(ids, turns, where, look, in_prompt)) for in_prompt in (False, True)]
-    return max(float((each - exact).norm() / exact.norm()) for each in found)
+    pairs = [(body.embedded(ids), rows), *((each, exact) for each in found)]
+    return max(float((each - right).norm() / right.norm()) for each, right in pairs)

@@ -13,6 +13,7 @@ from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.rings import kv_shapes
 from actors.engines.decoder.gpu.body import gpu_body
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs, Recorder
+from actors.engines.decoder.gpu.groups import send
 from actors.engines.decoder.gpu.in_place import MAX_PARTS, MAX_ROWS, in_place
 from actors.engines.decoder.layout import lay_out
 from actors.engines.decoder.torch.attention import MAX_ROUND
@@ -45,9 +46,10 @@ class GpuEngine:
         assert spec is not None
         self.info, self.device, self.dtype = info, source.device, source.dtype
         weights = lay_out(spec, source, draft_vocabulary(model))
+        send(weights, self.device)
         self.draft_vocabulary = weights.covered
         self.pool = KVPool(kv_shapes(spec, False)[0], slots, self.dtype, self.device, MAX_ROWS)
-        self._count = weights.count()
+        self._reads, self._count = sum(part.nbytes for part in weights.read()), weights.count()
         self._body = gpu_body(weights, self.pool, min(slots, info.max_context + MAX_ROUND), exact)
         self.graphs: Graphs | None = None
         if (layout := in_place(self._body)) is not None:
@@ -57,8 +59,7 @@ class GpuEngine:
 
     def reading(self) -> Reading:
         """Of a token."""
-        size = self.dtype.itemsize
-        return Reading(self._count * size, 8 * size, 0.0, self.pool.slot_bytes)
+        return Reading(self._reads, 8 * self._reads / self._count, 0.0, self.pool.slot_bytes)
 
     def use_spare_cpus(self, used: bool) -> None:
         raise NotImplementedError("it has none")
@@ -88,10 +89,11 @@ class GpuEngine:
         """See :class:`actors.engines.engine.Engine`: it cannot choose tokens."""
 
 
-def recorded_bytes(config: Any) -> int:
-    """What recorded rounds take beside the KV pool."""
+def recorded_bytes(config: Any, dtype: torch.dtype) -> int:
+    """What recorded rounds take beside weights and the KV pool."""
     spec = spec_of(config)
     assert spec is not None
     seen = MAX_PARTS * spec.attention.heads * (spec.attention.width + 2) * torch.float32.itemsize
-    logits: int = MAX_ROWS * spec.vocabulary * torch.float32.itemsize
-    return seen + 3 * logits + WORKSPACE  # as the head computes them, as they are kept, and as they are handed on
+    logits = 3 * MAX_ROWS * spec.vocabulary * torch.float32.itemsize  # as computed, as kept, and as handed on
+    numbers: int = 2 * max(spec.inner) * spec.hidden * dtype.itemsize  # of the largest matrix in small groups
+    return seen + logits + numbers + WORKSPACE

@@ -43,8 +43,7 @@ class TorchBody:
         self.shape: DecoderShape = weights.shape
         self.pool, self.dtype, self.exact = pool, pool.dtype, exact
         self.turns = weights.turns(positions)
-        self.embedding = weights.embedding.weight
-        self.device = weights.embedding.weight.device
+        self.embedding, self.device = weights.embedding, pool.device
 
         def block(layer: LayerWeights) -> Block:
             assert layer.norms.attention is not None and layer.norms.mlp is not None, "see `is_plain`"
@@ -93,7 +92,7 @@ class TorchBody:
         """
         shape, rows = self.shape, ids.shape[0]
         turns = turns[:, None]
-        x = self.embedding.index_select(0, ids)
+        x = self.embedded(ids)
         for index, block in enumerate(self.blocks):
             self.keep(index, x)
             qkv = block.qkv.multiply(self._rms(x, block.input_norm))
@@ -120,8 +119,7 @@ class TorchBody:
 
         return Trunk(
             *(self.shape.hidden, self.shape.layers, self.shape.vocabulary, self.device, self.dtype),
-            *(lambda ids: self.embedding[ids], lambda x: self._rms(x, self.norm)),
-            *(lambda x: self.head.multiply(x).float(), linear),
+            *(self.embedded, lambda x: self._rms(x, self.norm), lambda x: self.scored(x).float(), linear),
             neighbours=True,
         )
 
@@ -131,7 +129,15 @@ class TorchBody:
 
     def logits(self, x: Tensor) -> Tensor:
         """In the model's type, or float32 where the kernel gives that."""
-        return self.head.multiply(self._rms(x, self.norm))
+        return self.scored(self._rms(x, self.norm))
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """``(*ids, hidden)``."""
+        return self.embedding.rows(ids, self.dtype)
+
+    def scored(self, x: Tensor) -> Tensor:
+        """The logits of what the last norm gave."""
+        return self.head.multiply(x)
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(x, weight.shape, weight, self.shape.eps)

@@ -1,0 +1,166 @@
+"""Weights in small groups (:mod:`actors.engines.decoder.cpu.forms`) on a GPU: the bits of their file in an order for
+its threads, and their numbers by torch's operations.
+
+What neighbouring outputs have of the same inputs lies side by side, so that one read takes it all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from actors.engines.decoder.cpu.forms import FORMS, GROUP, SUPER, Form
+from actors.engines.decoder.layout import DecoderWeights
+from actors.engines.weights.blocks import Codes
+from actors.engines.weights.grouped import Blocks, Grouped
+from actors.engines.weights.layers import Matrix
+
+CHUNK = 2 * GROUP  # inputs whose low bits share bytes
+PIECE = 16 << 20  # weights that are sent, or made numbers by torch, at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A matrix ``(outputs, inputs)``. Inputs that fill a chunk up have scales of zero.
+
+    ``low``: uint8 ``(chunks, outputs, 32)``, four bits of an input of the first group, and above them four of the
+    second's; of forms of 8 bits ``(chunks, outputs, 64)``, their codes. ``high``: int32 ``(groups, n, outputs)``, a
+    word for each bit above the fourth. ``scales``: uint8 ``(groups, n, outputs)``, of scaled forms. ``steps``: float16
+    ``(groups, n, outputs)``, of scaled forms for ``SUPER`` groups each.
+    """
+
+    number: int  # of its form, from 1
+    inputs: int
+    low: Tensor
+    high: Tensor
+    scales: Tensor
+    steps: Tensor
+    table: Tensor  # float32 (16,): what codes stand for; empty: themselves
+
+    @classmethod
+    def of(cls, part: Grouped, order: NDArray[np.int64] | None, device: torch.device) -> Groups:
+        """``order``: of its rows."""
+        rows, inputs = np.arange(part.shape[0]) if order is None else order, part.shape[1]
+        each = max(1, PIECE // inputs)
+        pieces = [part.codes(rows[begin : begin + each]) for begin in range(0, len(rows), each)]
+        number = pieces[0].form
+        laid = [_laid_out(piece, FORMS[number - 1], device) for piece in pieces]
+        low, high, scales, steps = zip(*laid, strict=True)
+        table = torch.tensor(FORMS[number - 1].table, dtype=torch.float32, device=device)
+        joined = [torch.cat(parts, 2) for parts in (high, scales, steps)]
+        return cls(number, inputs, torch.cat(low, 1), joined[0], joined[1], joined[2], table)
+
+    @property
+    def form(self) -> Form:
+        return FORMS[self.number - 1]
+
+    @property
+    def outputs(self) -> int:
+        return self.low.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in (self.low, self.high, self.scales, self.steps))
+
+    def values(self, rows: slice | Tensor) -> Tensor:
+        """float32 ``(rows, inputs)``: the numbers of those."""
+        form, low = self.form, self.low[:, rows]
+        codes = (
+            low.view(*low.shape[:2], 2, GROUP).int() if form.bits == 8 else torch.stack([low & 15, low >> 4], 2).int()
+        )
+        codes = codes.transpose(1, 2).flatten(0, 1)  # (groups, rows, 32)
+        bit = torch.arange(GROUP, dtype=torch.int32, device=low.device)
+        for place in range(self.high.shape[1]):
+            codes = codes | ((self.high[:, place, rows][:, :, None] >> bit) & 1) << (4 + place)
+        numbers = self.table[codes.long()] if form.table else (codes - form.offset).float()
+        factors = self.steps[:, :, rows].float()
+        if form.scaled:
+            scales = self.scales[:, :, rows]
+            factors = factors.repeat_interleave(SUPER, 0) * (scales if form.minima else scales.view(torch.int8))
+        own = factors[:, :1] if form.minima else factors
+        numbers = numbers * own.transpose(1, 2).repeat_interleave(GROUP // own.shape[1], 2)
+        if form.minima:
+            numbers = numbers + factors[:, 1][:, :, None]
+        return numbers.transpose(0, 1).flatten(1)[:, : self.inputs]
+
+
+def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``low``, ``high``, ``scales`` and ``steps`` of some rows."""
+
+    def part(array: NDArray[np.generic], groups: int) -> Tensor:
+        """``(groups, n, rows)``, with zeros for groups that fill up."""
+        whole = torch.from_numpy(array).to(device).permute(1, 2, 0)
+        return functional.pad(whole, (0, 0, 0, 0, 0, groups - len(whole))).contiguous()
+
+    rows, inputs = piece.codes.shape
+    chunks = -(-inputs // CHUNK)
+    codes = torch.from_numpy(np.ascontiguousarray(piece.codes)).to(device)
+    codes = functional.pad(codes, (0, chunks * CHUNK - inputs)).view(rows, chunks, 2, GROUP).transpose(0, 1)
+    low = codes.flatten(2) if form.bits == 8 else codes[:, :, 0] & 15 | codes[:, :, 1] << 4
+    words = codes.transpose(1, 2).flatten(0, 1)  # (groups, rows, 32)
+    bit = torch.arange(GROUP, device=device)
+    bits = range(0) if form.bits == 8 else range(4, form.bits)
+    high = [(((words >> place & 1).long() << bit).sum(2)).to(torch.int32) for place in bits]
+    none = torch.zeros((2 * chunks, 0, rows), dtype=torch.int32, device=device)
+    steps = np.ascontiguousarray(piece.steps, np.float16)
+    if piece.scales is None:
+        scales = torch.zeros((0, 0, rows), dtype=torch.uint8, device=device)
+        return low.contiguous(), torch.stack(high, 1) if high else none, scales, part(steps, 2 * chunks)
+    scales = part(np.ascontiguousarray(piece.scales), 2 * chunks)
+    return low.contiguous(), torch.stack(high, 1) if high else none, scales, part(steps, steps.shape[1])
+
+
+@dataclass(slots=True)
+class GroupedMatrix(Matrix):
+    """Of parts one below the other; ``weight`` is a shape."""
+
+    parts: tuple[Groups, ...] = ()
+
+    @classmethod
+    def of(cls, blocks: Blocks, bias: Tensor | None, device: torch.device) -> GroupedMatrix:
+        parts = tuple(Groups.of(part, order, device) for part, order in blocks.parts)
+        return cls(torch.empty(blocks.shape, device="meta"), bias, None, parts)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        (part,) = self.parts
+        return part.values(ids).to(dtype)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """Piece by piece, because the numbers of a whole matrix may find no room."""
+        found = []
+        for part in self.parts:
+            each = max(1, PIECE // part.inputs)
+            for first in range(0, part.outputs, each):
+                found.append(functional.linear(x, part.values(slice(first, first + each)).to(x.dtype)))
+        whole = torch.cat(found, -1)
+        return whole if self.bias is None else whole + self.bias
+
+
+def send(weights: DecoderWeights, device: torch.device) -> None:
+    """Put matrices with blocks on the device."""
+    tied = weights.head is weights.embedding
+    for layer in weights.layers:
+        assert layer.up is not None and layer.down is not None, "see `is_plain`"
+        layer.qkv, layer.out = _sent(layer.qkv, device), _sent(layer.out, device)
+        layer.up, layer.down = _sent(layer.up, device, halves=True), _sent(layer.down, device)
+    weights.embedding = _sent(weights.embedding, device)
+    weights.head = weights.embedding if tied else _sent(weights.head, device)
+
+
+def _sent(matrix: Matrix, device: torch.device, halves: bool = False) -> Matrix:
+    """``halves``: its first and its second half are parts of their own."""
+    if (blocks := matrix.blocks) is None:
+        return matrix
+    if halves and len(blocks.parts) == 1:
+        half = len(blocks) // 2
+        blocks = Blocks.joined([blocks.in_order(np.arange(half) + first) for first in (0, half)])
+    return GroupedMatrix.of(blocks, matrix.bias, device)

@@ -1,0 +1,76 @@
+"""Weights in small groups as a GPU reads them: the numbers of their file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from actors.engines.decoder.configuration import spec_of
+from actors.engines.decoder.cpu.forms import FORMS
+from actors.engines.decoder.gpu.groups import GroupedMatrix, Groups, send
+from actors.engines.decoder.layout import lay_out
+from actors.engines.weights.blocks import KINDS
+from actors.engines.weights.gguf import Stored
+from actors.engines.weights.grouped import Blocks, FileBlocks
+from actors.engines.weights.loading import load_for_engine
+from actors.engines.weights.stored import StoredModel
+from tests.engines.weights.test_grouped import CODES, INPUTS, stored
+from tests.engines.weights.test_quantised import CASES, written
+
+CPU = torch.device("cpu")
+SMALL = [kind.name for kind in KINDS.values() if kind.form and kind.elements == 32]  # blocks: a chunk may be half full
+
+
+def groups_of(matrix: Stored, order: np.ndarray | None = None) -> Groups:
+    return Groups.of(FileBlocks(matrix), order, CPU)
+
+
+def cut_off(matrix: Stored, inputs: int) -> Stored:
+    """The first inputs of a file's matrix."""
+    data = matrix.rows[:, : matrix.kind.bytes_of(inputs)]
+    return Stored(matrix.name, (matrix.shape[0], inputs), matrix.kind, np.ascontiguousarray(data).reshape(-1))
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_the_numbers_of_a_file_come_back(name: str) -> None:
+    matrix = stored(name, 70)
+    found = groups_of(matrix)
+    np.testing.assert_array_equal(found.values(slice(None)).numpy(), matrix.values())
+    rows = torch.tensor([69, 3, 3])
+    np.testing.assert_array_equal(found.values(rows).numpy(), matrix.values()[rows.numpy()])
+    order = np.random.default_rng(1).permutation(70)
+    np.testing.assert_array_equal(groups_of(matrix, order).values(slice(None)).numpy(), matrix.values()[order])
+    assert found.nbytes == int(70 * INPUTS * FORMS[found.number - 1].weight)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_chunk_may_be_half_full(name: str) -> None:
+    matrix = cut_off(stored(name, 40), 96)  # three groups, of which a chunk has two
+    np.testing.assert_array_equal(groups_of(matrix).values(slice(5, 30)).numpy(), matrix.values()[5:30])
+
+
+def test_parts_of_several_forms_are_one_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.engines.decoder.gpu.groups.PIECE", 20 * INPUTS)  # in several pieces
+    parts = [stored("Q4_K", 48, 1), stored("Q6_K", 33, 2), stored("Q8_0", 40, 3)]
+    bias, x = torch.randn(121), torch.randn(3, INPUTS)
+    matrix = GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), bias, CPU)
+    weights = torch.from_numpy(np.concatenate([part.values() for part in parts]))
+    assert matrix.weight.shape == weights.shape and matrix.nbytes == sum(groups_of(part).nbytes for part in parts)
+    torch.testing.assert_close(matrix.multiply(x), torch.nn.functional.linear(x, weights, bias))
+
+
+@pytest.mark.parametrize("layout", ["GPTQ", "AWQ", "W4A16 with zeros", "W8A16", "bitsandbytes int8"])
+def test_quantised_safetensors_are_sent_as_they_are(layout: str, tmp_path: Path) -> None:
+    expected = written(tmp_path, *CASES[layout])
+    model = load_for_engine(str(tmp_path), CPU, torch.float32)
+    assert isinstance(model, StoredModel)
+    weights = lay_out(spec_of(model.config), model.source)
+    send(weights, CPU)
+    down = weights.layers[1].down
+    assert isinstance(down, GroupedMatrix) and down.nbytes < 1.2 * down.weight.numel()
+    torch.testing.assert_close(
+        down.parts[0].values(slice(None)), expected.model.layers[1].mlp.down_proj.weight, rtol=2e-3, atol=1e-4
+    )
