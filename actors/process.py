@@ -58,11 +58,6 @@ def named_cpus(cpus: str) -> list[int]:
         raise ConfigError(f"{cpus!r} names no CPUs; write their numbers, such as 0 or 0,1") from None
 
 
-def own_cpus() -> int:
-    """The number of CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _Stop(asyncio.Event):
     """An event that SIGINT and SIGTERM set, from the moment that a task waits for it."""
 

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 
-from actors.process import own_cpus
+from actors.cpus import own_cpus
 from actors.settings import MAX_THREADS
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context

@@ -11,8 +11,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from actors.cpus import own_cpus
 from actors.peer import introduction
-from actors.process import CLOCK, loading, named_cpus, open_network, own_cpus, pin, run_actor
+from actors.process import CLOCK, loading, named_cpus, open_network, pin, run_actor
 from actors.settings import AUTO_DRAFT, MAX_THREADS, NO_DRAFT, VerifierSettings
 from protocols.errors import ModelError
 from protocols.messages import Role

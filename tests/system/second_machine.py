@@ -3,7 +3,7 @@
 Two verifiers share one CPU and take turns. Both draft with ``auto``: inline, from the text and from memory. One has
 also a drafter (CURVE keys, tcp) on another CPU. Its relay delays every byte each way and models the loss of TCP
 segments. Each prompt is asked of both; their texts must be equal. At the end the same answers are streamed eight times
-over, and in four of them the drafter is killed with SIGKILL and started again.
+over, and in four of them the drafter is killed with SIGKILL and started again, at once or behind them.
 """
 
 from __future__ import annotations
@@ -163,20 +163,27 @@ async def stretch(
     return found
 
 
-async def killed(hosts: Hosts, served: AsyncClient, prompts: Sequence[str], answers: int, delay: float) -> None:
-    """What a kill costs: the same answers in peace and with a kill, in the order A B B A, twice."""
+async def killed(
+    hosts: Hosts, served: AsyncClient, prompts: Sequence[str], answers: int, delay: float, at_once: bool
+) -> None:
+    """What a kill costs: the same answers in peace and with a kill, in the order A B B A, twice. ``at_once``: it is
+    started again in their middle; else behind them, for a start takes what this machine shares with the target: caches,
+    memory, half of a core. A second machine's takes its own."""
     async with hosts.drafting(served, delay, 0.0) as children:
 
         def kill() -> None:
             children[-1].kill()
             children.pop().wait()
-            children.append(hosts.drafter(hosts.relay))
+            if at_once:
+                children.append(hosts.drafter(hosts.relay))
 
         await stretch(served, prompts, len(prompts))
         costs = []
         for order in (False, True) * 2:
             found = {}
             for hit in (order, not order):
+                if not children:
+                    children.append(hosts.drafter(hosts.relay))
                 while not (await served.status()).drafters:  # its start is no part of the next answers
                     await asyncio.sleep(0.1)
                 found[hit] = await stretch(served, prompts, answers, kill if hit else None)
@@ -186,7 +193,9 @@ async def killed(hosts: Hosts, served: AsyncClient, prompts: Sequence[str], answ
                 flush=True,
             )
         each = " ".join(f"{100 * cost / 60:+.1f}" for cost in costs)
-        print(f"a kill costs {100 * statistics.median(costs) / 60:.1f}% of a minute ({each})", flush=True)
+        when = "at once" if at_once else "behind the answers"
+        cost = 100 * statistics.median(costs) / 60
+        print(f"started again {when}, a kill costs {cost:.1f}% of a minute ({each})", flush=True)
 
 
 async def measure(hosts: Hosts, options: argparse.Namespace) -> None:
@@ -202,7 +211,8 @@ async def measure(hosts: Hosts, options: argparse.Namespace) -> None:
                 c = served.welcome.forward_us[0][1] / step_us
                 print(f"{delay:5.1f} {lost:.3f}: {said}; c = {c:.0f}", flush=True)
         if options.answers:
-            await killed(hosts, served, prompts, options.answers, numbers(options.delays)[0])
+            for at_once in (True, False):
+                await killed(hosts, served, prompts, options.answers, numbers(options.delays)[0], at_once)
 
 
 def numbers(text: str) -> list[float]:

@@ -75,7 +75,7 @@ class BlockKind:
         """Of the bytes ``(rows, bytes of a row)``."""
         codes, steps, *scales = self.read(np.ascontiguousarray(rows).reshape(-1, self.bytes))
         found = (part.reshape(len(rows), -1, part.shape[-1]) for part in (steps, *scales))
-        return Codes(self.form, codes.astype(np.uint8).reshape(len(rows), -1), *found)
+        return Codes(self.form, codes.astype(np.uint8, copy=False).reshape(len(rows), -1), *found)
 
     def dequantise(self, rows: Bytes) -> Floats:
         """float32 ``(rows, weights)`` of the bytes ``(rows, bytes of a row)``."""
@@ -90,9 +90,20 @@ def _halves(part: Bytes) -> NDArray[np.float16]:
     return np.ascontiguousarray(part).view("<f2")
 
 
+def _parted(part: Bytes, width: int, bits: int) -> Bytes:
+    """Numbers of that many bits in their order: every ``width`` bytes of a block hold ``8 / bits`` times as many, the
+    lowest bits of all those bytes first."""
+    whole, shifts = part.reshape(len(part), -1, width), range(0, 8, bits)
+    out = np.empty((*whole.shape[:2], len(shifts), width), np.uint8)
+    for at, shift in enumerate(shifts):
+        np.right_shift(whole, shift, out=out[:, :, at])
+    out &= (1 << bits) - 1
+    return out.reshape(len(part), -1)
+
+
 def _nibbles(part: Bytes) -> Bytes:
     """``(blocks, 2n)``: all low nibbles, then all high ones."""
-    return np.concatenate([part & 15, part >> 4], 1)
+    return _parted(part, part.shape[1], 4)
 
 
 def _fifth_bits(part: Bytes) -> NDArray[Any]:
@@ -105,16 +116,10 @@ def _bfloat16(b: Bytes) -> Floats:
     return wide
 
 
-def _crumbs(part: Bytes) -> NDArray[Any]:
-    """2 bits each of ``(blocks, 64)`` in the order of the weights: each 32 bytes hold four groups of 32."""
-    split = part.reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
-    return (split & 3).reshape(len(part), -1)
-
-
 def _q2_k(b: Bytes) -> Floats:
-    scales, whole = b[:, :16], _crumbs(b[:, 16:80]).reshape(-1, 16, 16)
+    scales, whole = b[:, :16], _parted(b[:, 16:80], 32, 2).reshape(-1, 16, 16)
     step, least = (_halves(b[:, place : place + 2]).astype(np.float32) for place in (80, 82))
-    found: Floats = (step * (scales & 15))[:, :, None] * whole - (least * (scales >> 4))[:, :, None]
+    found: Floats = (step * (scales & 15))[:, :, None] * whole.astype(np.float32) - (least * (scales >> 4))[:, :, None]
     return found
 
 
@@ -122,15 +127,9 @@ def _q3_k(b: Bytes) -> tuple[NDArray[Any], ...]:
     low = _nibbles(b[:, 96:104])
     top = (b[:, 104:108, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3  # (blocks, 4 bytes, 4 shifts)
     scales = (low | (top.transpose(0, 2, 1).reshape(len(b), 16) << 4)).astype(np.int8) - np.int8(32)
-    missing = (b[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None]) & 1 ^ 1
-    codes = 32 + _crumbs(b[:, 32:96]) - 4 * missing.reshape(len(b), -1)
+    missing = _parted(b[:, :32], 32, 1) ^ 1
+    codes = 32 + _parted(b[:, 32:96], 32, 2) - 4 * missing
     return codes, _halves(b[:, 108:110]), scales.view(np.uint8).reshape(len(b), -1, 2)
-
-
-def _pairs(part: Bytes) -> NDArray[Any]:
-    """Nibbles of ``(blocks, 128)``: each 32 bytes hold 32 weights in their low halves, then 32 in their high ones."""
-    split = part.reshape(-1, 4, 1, 32) >> _SHIFTS[:, None]
-    return (split & 15).reshape(len(part), -1)
 
 
 def _k(b: Bytes, codes: NDArray[Any]) -> tuple[NDArray[Any], ...]:
@@ -142,13 +141,15 @@ def _k(b: Bytes, codes: NDArray[Any]) -> tuple[NDArray[Any], ...]:
 
 
 def _q5_k(b: Bytes) -> tuple[NDArray[Any], ...]:
-    high = (b[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
-    return _k(b, _pairs(b[:, 48:]) | high.reshape(len(b), -1) << 4)
+    return _k(b, _parted(b[:, 48:], 32, 4) | _parted(b[:, 16:48], 32, 1) << 4)
 
 
 def _q6_k(b: Bytes) -> tuple[NDArray[Any], ...]:
-    low = (b[:, :128].reshape(-1, 2, 1, 64) >> _SHIFTS[:, None] & 15).reshape(len(b), -1)
-    return low | _crumbs(b[:, 128:192]) << 4, _halves(b[:, 208:]), b[:, 192:208].reshape(len(b), -1, 2)
+    return (
+        _parted(b[:, :128], 64, 4) | _parted(b[:, 128:192], 32, 2) << 4,
+        _halves(b[:, 208:]),
+        b[:, 192:208].reshape(len(b), -1, 2),
+    )
 
 
 def _iq4_xs(b: Bytes) -> tuple[NDArray[Any], ...]:
@@ -176,7 +177,7 @@ KINDS: dict[int, BlockKind] = {
         ("Q8_0", 32, 34, 5, lambda b: (b[:, 2:] ^ 128, _halves(b[:, :2]))),
         ("Q2_K", 256, 84, 0, _q2_k),
         ("Q3_K", 256, 110, 8, _q3_k),
-        ("Q4_K", 256, 144, 6, lambda b: _k(b, _pairs(b[:, 16:]))),
+        ("Q4_K", 256, 144, 6, lambda b: _k(b, _parted(b[:, 16:], 32, 4))),
         ("Q5_K", 256, 176, 7, _q5_k),
         ("Q6_K", 256, 210, 8, _q6_k),
         ("IQ4_NL", 32, 18, 10, lambda b: (_nibbles(b[:, 2:]), _halves(b[:, :2]))),

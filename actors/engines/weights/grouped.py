@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.cpus import on_all_cpus
 from actors.engines.decoder.cpu.forms import FORMS, GROUP, PANEL
 from actors.engines.weights.blocks import Bytes, Codes, Floats
 from actors.engines.weights.gguf import Stored
@@ -128,17 +129,26 @@ def packed(matrix: Grouped, order: NDArray[np.int64] | None, room: Room) -> tupl
     places = (starts[:, None] + np.arange(PANEL)).reshape(-1)
     if order is not None:
         places = order[places]
-    form, whole, at = 0, np.empty(0, np.uint8), 0
-    most = max(PANEL, (64 << 20) // (32 * matrix.shape[1]) // PANEL * PANEL)
-    for begin in range(0, len(places), most):  # what stands between takes a few times the rows' own bytes
-        found = matrix.codes(places[begin : begin + most])
+    most = max(PANEL, (2 << 20) // matrix.shape[1] // PANEL * PANEL)
+    first = matrix.codes(places[:most])  # what stands between takes a few times the rows' own bytes
+    form, own = FORMS[first.form - 1], first.codes.shape[1] // first.steps.shape[1]
+    size = _bytes_of(first) // len(first.codes)
+    whole = room(size * len(places))
+
+    def put(begin: int) -> None:
+        found = matrix.codes(places[begin : begin + most]) if begin else first
         steps = np.ascontiguousarray(found.steps, np.float16).view(np.uint8).reshape(-1)
         scales = np.empty(0, np.uint8) if found.scales is None else np.ascontiguousarray(found.scales).reshape(-1)
-        size = steps.nbytes + scales.nbytes + found.codes.size * FORMS[found.form - 1].bits // 8
-        if at == 0:
-            whole = room(size // len(found.codes) * len(places))
-        form, own = found.form, found.codes.shape[1] // found.steps.shape[1]
-        codes = np.ascontiguousarray(found.codes)
-        pack_groups(codes, steps, scales, (FORMS[form - 1].bits, PANEL, GROUP, own), whole[at : at + size])
-        at += size
-    return form, whole
+        codes = np.ascontiguousarray(found.codes).view(np.uint32)
+        into = whole[size * begin : size * (begin + len(codes))]
+        pack_groups(codes, steps, scales, (form.bits, PANEL, GROUP, own), into, into.view(np.uint32))
+
+    for _ in on_all_cpus(put, range(0, len(places), most)):
+        pass
+    return first.form, whole
+
+
+def _bytes_of(codes: Codes) -> int:
+    """In their form."""
+    scales = 0 if codes.scales is None else codes.scales.size
+    return 2 * codes.steps.size + scales + codes.codes.size * FORMS[codes.form - 1].bits // 8

@@ -251,7 +251,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     _best(scores, ids, probabilities)
 
 
-SOURCES = "f7ce1a9554e34c51"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "e61dff7bacef8312"  # see :mod:`actors.engines.decoder.cpu`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

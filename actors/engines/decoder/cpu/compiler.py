@@ -12,6 +12,7 @@ import subprocess
 import sys
 from types import ModuleType
 
+from actors.cpus import own_cpus
 from actors.kept import directory
 
 log = logging.getLogger("duoactor.engines")
@@ -74,7 +75,7 @@ def _compile_other_half() -> subprocess.Popen[bytes] | None:
     pinned = hasattr(os, "sched_getaffinity")
     try:
         # an actor may be pinned to one core, beside those of actors that wait for this one: its parent has them all
-        cpus = os.sched_getaffinity(os.getppid()) if pinned else range(os.cpu_count() or 1)
+        cpus = os.sched_getaffinity(os.getppid()) if pinned else range(own_cpus())
         if len(cpus) < 2:
             return None
         paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -11,27 +11,36 @@ from numba import njit, types
 from actors.engines.decoder.cpu.formats import GROUP
 from actors.engines.decoder.cpu.linking import linked
 
-_BYTES, _WORDS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
+_BYTES, _OCTETS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
+_CODES, _WORDS = types.Array(types.uint32, 2, "C", readonly=True), types.Array(types.uint32, 1, "C")
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-SOURCES = "f7ce1a9554e34c51"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "e61dff7bacef8312"  # see :mod:`actors.engines.decoder.cpu`
 _compiled = {"error_model": "numpy", "nogil": True, "cache": True}
 
 
 @njit(
     types.void(
-        *[types.Array(types.uint8, 2, "C", readonly=True), _BYTES, _BYTES, types.UniTuple(types.int64, 4), _WORDS]
+        types.Array(types.uint32, 2, "C", readonly=True),
+        _BYTES,
+        _BYTES,
+        types.UniTuple(types.int64, 4),
+        _OCTETS,
+        _WORDS,
     ),
     **_compiled,
 )
-def pack_groups(codes, steps, scales, sizes, into):
-    """Codes ``(rows, inputs)`` as panels: of every group of inputs the ``scales``, if there are any, and the codes in
-    words of four inputs; and before every whole of several groups their ``steps``. Both stand in the order of rows and
-    groups, several bytes each. ``sizes``: bits of a code, rows of a panel, inputs of a group and of a whole."""
+def pack_groups(codes, steps, scales, sizes, into, words):
+    """Codes ``(rows, inputs / 4)``, four inputs a word, as panels: of every group of inputs the ``scales``, if there
+    are any, and the codes; and before every whole of several groups their ``steps``. Both stand in the order of rows
+    and groups, several bytes each. ``sizes``: bits of a code, rows of a panel, inputs of a group and of a whole.
+    ``words``: the memory of ``into``."""
     bits, panel, group, whole = sizes
-    rows, inputs = codes.shape
+    rows, quads = codes.shape[0], group // 4
+    inputs = 4 * codes.shape[1]
     wholes, groups = inputs // whole, inputs // group
     step, scale = len(steps) // (rows * wholes), len(scales) // (rows * groups)
-    quads, at = group // 4, 0
+    low, lowest, two = np.uint32(0x0F0F0F0F), np.uint32(0x01010101), np.uint32(0x03030303)
+    half, at = quads // 2, 0
     for first in range(0, rows, panel):
         for number in range(groups):
             if number % (whole // group) == 0:
@@ -45,30 +54,25 @@ def pack_groups(codes, steps, scales, sizes, into):
                     into[at] = scales[((first + row) * groups + number) * scale + kind]
                     at += 1
             for row in range(panel):
-                own, to = codes[first + row, number * group : number * group + group], at + 4 * row
+                own, to = codes[first + row, number * quads : (number + 1) * quads], at // 4 + row
                 if bits == 8:
-                    for i in range(group):
-                        into[to + i // 4 * 4 * panel + i % 4] = own[i]
+                    for quad in range(quads):
+                        words[to + quad * panel] = own[quad]
                     continue
-                half = quads // 2
                 for quad in range(half):
-                    for i in range(4):
-                        low, high = own[4 * quad + i] & 15, own[4 * (quad + half) + i] & 15
-                        into[to + quad * 4 * panel + i] = low | high << 4
-                to += half * 4 * panel
+                    words[to + quad * panel] = own[quad] & low | (own[quad + half] & low) << np.uint32(4)
+                to += half * panel
                 if bits == 5:
-                    for i in range(4):
-                        word = 0
-                        for quad in range(quads):
-                            word |= (own[4 * quad + i] >> 4) << quad
-                        into[to + i] = word
+                    word = np.uint32(0)
+                    for quad in range(quads):
+                        word |= (own[quad] >> np.uint32(4) & lowest) << np.uint32(quad)
+                    words[to] = word
                 elif bits == 6:
                     for part in range(2):
-                        for i in range(4):
-                            word = 0
-                            for quad in range(4):
-                                word |= (own[16 * part + 4 * quad + i] >> 4) << 2 * quad
-                            into[to + part * 4 * panel + i] = word
+                        word = np.uint32(0)
+                        for quad in range(4):
+                            word |= (own[4 * part + quad] >> np.uint32(4) & two) << np.uint32(2 * quad)
+                        words[to + part * panel] = word
             at += 4 * panel * (quads if bits == 8 else quads * bits // 8)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from actors.cpus import on_all_cpus
 from actors.engines.decoder.cpu.forms import FORMS, GROUP, SUPER, Form
 from actors.engines.decoder.layout import DecoderWeights
 from actors.engines.weights.blocks import Codes
@@ -47,13 +48,12 @@ class Groups:
         """``order``: of its rows."""
         rows, inputs = np.arange(part.shape[0]) if order is None else order, part.shape[1]
         each = max(1, PIECE // inputs)
-        pieces = [part.codes(rows[begin : begin + each]) for begin in range(0, len(rows), each)]
-        number = pieces[0].form
-        laid = [_laid_out(piece, FORMS[number - 1], device) for piece in pieces]
+        pieces = on_all_cpus(part.codes, [rows[begin : begin + each] for begin in range(0, len(rows), each)])
+        laid = [_laid_out(piece, FORMS[part.form - 1], device) for piece in pieces]
         low, high, scales, steps = zip(*laid, strict=True)
-        table = torch.tensor(FORMS[number - 1].table, dtype=torch.float32, device=device)
+        table = torch.tensor(FORMS[part.form - 1].table, dtype=torch.float32, device=device)
         joined = [torch.cat(parts, 2) for parts in (high, scales, steps)]
-        return cls(number, inputs, torch.cat(low, 1), joined[0], joined[1], joined[2], table)
+        return cls(part.form, inputs, torch.cat(low, 1), joined[0], joined[1], joined[2], table)
 
     @property
     def form(self) -> Form:
