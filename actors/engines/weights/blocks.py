@@ -134,10 +134,11 @@ def _q3_k(b: Bytes) -> tuple[NDArray[Any], ...]:
 
 def _k(b: Bytes, codes: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     """Q4_K and Q5_K: 12 bytes hold scales and minima of 6 bits, eight each. Minima are taken away."""
-    first, second, rest = b[:, 4:8], b[:, 8:12], b[:, 12:16]
-    scales = np.concatenate([first & 63, (rest & 15) | (first >> 6) << 4], 1)
-    minima = np.concatenate([second & 63, (rest >> 4) | (second >> 6) << 4], 1)
-    return codes, _halves(b[:, :4]) * np.array([1, -1], np.float16), np.stack([scales, minima], 2)
+    first, second, rest = np.ascontiguousarray(b[:, 4:16].T).reshape(3, 4, -1)  # one loop of all blocks, not of four
+    scales = np.concatenate([first & 63, (rest & 15) | (first >> 6) << 4])
+    minima = np.concatenate([second & 63, (rest >> 4) | (second >> 6) << 4])
+    steps = np.ascontiguousarray(b[:, :4]).view("<u2") ^ np.array([0, 0x8000], "<u2")
+    return codes, steps.view("<f2"), np.stack([scales.T, minima.T], 2)
 
 
 def _q5_k(b: Bytes) -> tuple[NDArray[Any], ...]:
