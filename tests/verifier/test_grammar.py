@@ -1,5 +1,6 @@
 """Masks, pruned drafts and forced tokens of one request's grammar."""
 
+import itertools
 import json
 import random
 import sys
@@ -289,3 +290,11 @@ def test_the_index_is_that_of_the_tokenizers_own_file(kind):
     for _ in range(300):
         text = "".join(chance.choice('ab {}"\n9\u00e9\u65e5') for _ in range(chance.randrange(1, 12)))
         assert index.tokenize_str(text) == file.tokenize_str(text)
+
+
+def test_a_window_of_slow_masks_keeps_no_other_stream_waiting_for_long():
+    slow = itertools.count(step=0.02)
+    grammar = Grammars(codec(), INFO, lambda: next(slow)).grammar(StructuredOutputs(regex="[0-9]{1,9}"))
+    for _ in range(50):
+        grammar.masks()
+    assert grammar.most_nodes() == 2, "with 20 ms a mask"
