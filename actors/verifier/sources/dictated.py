@@ -9,6 +9,7 @@ from actors.models import DEFAULT_NODES, ROOT, Codec
 from actors.tree.tree import FORCED, TokenTree
 from actors.verifier.sources.grammar import Grammar
 from actors.verifier.sources.source import GRAMMAR
+from protocols.limits import MAX_NODES
 from protocols.messages import Dictation
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Dictated:
         return 1.0 if self._grammar is None else self._grammar.row_us()
 
     def most_nodes(self) -> int:
-        return DEFAULT_NODES if self._grammar is None else self._grammar.most_nodes()
+        return MAX_NODES if self._grammar is None else self._grammar.most_nodes()
 
     def fit(self, tree: TokenTree) -> None:
         """Put the tokens that are due into the tree, as branches of probability one."""

@@ -190,7 +190,7 @@ class Grammar:
 
     def most_nodes(self) -> int:
         """Largest window, with masks that take ``ROUND_US`` at most."""
-        return 0 if self._without_drafts else min(DEFAULT_NODES, int(ROUND_US / max(1.0, self._mask_us.mean)))
+        return 0 if self._without_drafts else int(ROUND_US / max(1.0, self._mask_us.mean))
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 
