@@ -30,7 +30,7 @@ class Costs(NamedTuple):
 
     def expected(self, length: int) -> float:
         """Accepted tokens of a chain."""
-        return sum(self.chance**depth for depth in range(1, length + 1))
+        return self.chance * (1 - self.chance**length) / (1 - self.chance)
 
     def goodput(self, method: str, gamma: int) -> float:
         """Tokens per microsecond of a chain, in turns with the target or beside it."""
@@ -39,14 +39,21 @@ class Costs(NamedTuple):
             return (1 + self.expected(gamma)) / (drafting + self.message + self.verify(1 + gamma) + self.beside)
         again = self.chance / (1 - self.chance**gamma + self.chance)  # share of rounds that verify a drafted chain
         tokens = 1 + again * self.expected(gamma - 1)
-        alone, chain = (max(self.verify(rows), drafting) for rows in (1, gamma))
+        alone, chain = max(self.verify(1), drafting), max(self.verify(gamma), drafting)
         return tokens / ((1 - again) * alone + again * chain + self.beside)
 
     def gamma(self, method: str) -> int:
         """The best draft length; of a tree the greatest depth that is of use."""
         if method in TREES:
             return min(DEFAULT_NODES, 2 * max(4, round(self.verify(1) / self.draft(1))))
-        return max(range(1, DEFAULT_NODES + 1), key=lambda gamma: self.goodput(method, gamma))
+        best, most = 1, 0.0
+        draft_us, endless = self.draft(1), 1 / (1 - self.chance)  # tokens of an endless chain
+        for gamma in range(1, DEFAULT_NODES + 1):
+            if endless <= most * gamma * draft_us:
+                break  # the drafting of a longer chain alone takes too long
+            if (goodput := self.goodput(method, gamma)) > most:
+                best, most = gamma, goodput
+        return best
 
     def window(self, rate: float) -> int:
         """The length of a chain of which each token gains more than its row's time costs."""

@@ -54,6 +54,7 @@ class Admission:
         self.send, self.clock, codec = context.send, context.clock, context.equipment.codec
         self._decoders = {skip: remembering(partial(codec.decode, skip_special_tokens=skip)) for skip in (False, True)}
         self._arriving: dict[str, Arrival] = {}
+        self._preparing = 0  # requests whose preparation is not over, cancelled ones included
         self._ends: deque[float] = deque(maxlen=PACE)
 
     # --- admit -------------------------------------------------------------------------------------------------------
@@ -69,13 +70,24 @@ class Admission:
             self._refuse(arrival, error)
             return
         self._arriving[message.rid] = arrival
-        decode = self._decoders[message.sampling.skip_special_tokens]
-        equipment = self.context.equipment
-        job = partial(prepare, equipment.codec, decode, equipment.model.info, self.grammars, message)
+        self._preparing += 1
+        job = partial(self._prepare, arrival)
         if is_short(message):  # it must not wait for a long one
             self._prepared(arrival, _done(job))
         else:
-            equipment.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
+            self.context.equipment.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
+
+    def _prepare(self, arrival: Arrival) -> Prepared | None:
+        """On any thread. None: nobody asks for it any more. Raises as :func:`prepare` does."""
+        if not self._arrives(arrival):
+            return None
+        message, equipment = arrival.message, self.context.equipment
+        decode = self._decoders[message.sampling.skip_special_tokens]
+        return prepare(equipment.codec, decode, equipment.model.info, self.grammars, message)
+
+    def _arrives(self, arrival: Arrival) -> bool:
+        """Whether it was neither cancelled nor asked for again."""
+        return self._arriving.get(arrival.message.rid) is arrival
 
     def _make_way(self, peer: bytes, message: Generate) -> None:
         """End the request of the same id that this one resumes, if there is one. Raises RequestError if the message
@@ -100,7 +112,7 @@ class Admission:
         """Raise RequestError if the queue is full. One that waits, has not begun and has a higher ``priority`` number
         of the same owner is failed in favour of the new one."""
         most, waiting = self.context.settings.max_queued_requests, self.state.requests.of(Stage.QUEUED)
-        if len(self.state.requests) + len(self._arriving) < MAX_REQUESTS and len(waiting) + len(self._arriving) < most:
+        if len(self.state.requests) + self._preparing < MAX_REQUESTS and len(waiting) + self._preparing < most:
             return
         owner = self.state.owner_of(peer, message)
         own = [s for s in waiting if not s.times.first_at and self.state.owner(s) == owner]
@@ -115,8 +127,9 @@ class Admission:
         pace_ms = 1000 * (self.clock() - ends[0]) / len(ends) if ends else DEFAULT_RETRY_MS
         return min(max(pace_ms, MIN_RETRY_MS), MAX_RETRY_MS)
 
-    def _prepared(self, arrival: Arrival, done: asyncio.Future[Prepared]) -> None:
-        if self._arriving.get(arrival.message.rid) is not arrival:  # it was cancelled, or asked for again
+    def _prepared(self, arrival: Arrival, done: asyncio.Future[Prepared | None]) -> None:
+        self._preparing -= 1
+        if not self._arrives(arrival):
             _ = done.cancelled() or done.exception()  # retrieved, so that asyncio does not log it
             return
         del self._arriving[arrival.message.rid]
@@ -130,6 +143,7 @@ class Admission:
             log.warning("request %s cannot be prepared", arrival.message.rid, exc_info=True)
             self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"this request cannot be prepared: {error}"))
         else:
+            assert prepared is not None
             self._add(arrival, prepared)
         self.context.wake()
 
@@ -263,9 +277,9 @@ class Admission:
         return (*(request.report() for request in self.state.requests if visible(request.client)), *arriving)
 
 
-def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:
+def _done(job: Callable[[], Prepared | None]) -> asyncio.Future[Prepared | None]:
     """Run a job at once; its result or exception as a future that is done."""
-    future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Prepared | None] = asyncio.get_running_loop().create_future()
     try:
         future.set_result(job())
     except Exception as error:

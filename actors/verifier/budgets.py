@@ -33,7 +33,7 @@ class Budgets:
     def file(self, budget: Budget, now: float) -> None:
         """Take the controller's budget. ``now`` in seconds, as everywhere here. Beyond ``MAX_BUDGETS`` the oldest are
         forgotten."""
-        self._said = {kind: known for kind, known in self._said.items() if now < known[1]}
+        self._said = {kind: one for kind, one in self._said.items() if now < one[1] and kind != budget.kind}
         while len(self._said) >= MAX_BUDGETS:
             del self._said[next(iter(self._said))]
         self._said[budget.kind] = (budget, now + budget.ttl_ms / 1000)

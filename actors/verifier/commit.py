@@ -112,10 +112,10 @@ class Committer:
         group = stream.group(timing.decoding)
         committed = self._extend(stream, chosen, outcome)
         path = [chosen.nodes[at] for at in outcome.path[: len(committed.tokens)]]
-        waited_us, spent, stream.times.spent_us = stream.wait.take_waited(), stream.times.spent_us, {}
+        for_drafter_us, spent, stream.times.spent_us = stream.wait.take_waited(), stream.times.spent_us, {}
         wall_us, own_us = stream.times.round_over(self.context.clock(), self._prompts_us)
         own_us -= spent.get("reading", 0.0)  # whoever goes on with the text has that behind it
-        wait_us = waited_us + sum(us for name, us in spent.items() if name in self._drafting)
+        wait_us = for_drafter_us + sum(us for name, us in spent.items() if name in self._drafting)
         stream.tally.forward_us += timing.forward_us
         stream.tally.wait_us += wait_us
         stream.times.overhead_us += max(0.0, wall_us - timing.forward_us - wait_us)
@@ -124,7 +124,7 @@ class Committer:
                 one.judged_as,
                 sum(node.sources == one.bit for node in chosen.nodes),
                 min(len(committed.tokens), 1 + _leading(path, ~one.bit)),
-                spent.get(one.name, 0.0) + (waited_us + timing.cores_us if one.name == "drafter" else 0.0),
+                spent.get(one.name, 0.0) + (for_drafter_us + timing.cores_us if one.name == "drafter" else 0.0),
             )
             for one in asked
         )

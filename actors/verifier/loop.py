@@ -166,10 +166,11 @@ class Verifier:
         return work
 
     def _beside(self, batch: Batch) -> None:
-        """While the forward runs: send the last round's tokens."""
+        """While the forward runs: send the last round's tokens, and read texts."""
         if self.compute.overlaps:
             self.scheduler.prepare(batch)
         self.outbox.flush()
+        self.context.library.read()
 
     def _learn(self, done: Round) -> None:
         """All observers learn from one record."""
@@ -198,13 +199,16 @@ class Verifier:
             self.context.target.use_spare_cpus(used)
 
     async def _idle(self) -> None:
-        """There is nothing to compute: sleep until a message comes or a wait is over."""
-        due, loop = self.scheduler.due, asyncio.get_running_loop()
-        timer = loop.call_at(loop.time() + max(0.0, due - self.clock()), self.wake.set) if due is not None else None
-        await self.wake.wait()
-        if timer is not None:
-            timer.cancel()
-        self.wake.clear()
+        """There is nothing to compute: read finished texts, or sleep until a message comes or a wait is over."""
+        if self.context.library.read():
+            await asyncio.sleep(0)
+        else:
+            due, loop = self.scheduler.due, asyncio.get_running_loop()
+            timer = loop.call_at(loop.time() + max(0.0, due - self.clock()), self.wake.set) if due is not None else None
+            await self.wake.wait()
+            if timer is not None:
+                timer.cancel()
+            self.wake.clear()
         if not self.state.requests.decoding:
             self._begun = self.clock()
 

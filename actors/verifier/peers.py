@@ -30,8 +30,8 @@ from protocols.transport import Listener
 
 TTL_S = TTL_MS / 1000
 CLIENT_TTL_S = 4 * TTL_S  # longer, because a busy client may be late and its request is worth keeping
-# While messages lie unread, a silent peer's heartbeat may be among them: its time to live is then multiplied by this to
-# live. Not more, or a flood of messages would keep dead peers alive.
+# While messages lie unread, a silent peer's heartbeat may be among them: its time to live is then multiplied by this.
+# Not more, or a flood of messages would keep dead peers alive.
 UNREAD = 4
 
 

@@ -17,7 +17,7 @@ from protocols.messages import FailureCode, Generate, Sampling
 from protocols.validation import characters
 
 # Requests up to this size are prepared in the event loop: it takes half a millisecond, and waking a thread 0.1 ms.
-SHORT_CHARACTERS = 2000
+SHORT = 2000  # characters, or tokens of a prompt that is given as such
 SHORT_OUTPUT = 64  # tokens of a resumed stream
 
 
@@ -50,9 +50,8 @@ def is_short(message: Generate) -> bool:
     """Whether :func:`prepare` takes so little that it may run in the event loop."""
     if message.structured_outputs is not None or message.dictation is not None:
         return False
-    text = message.prompt if isinstance(message.prompt, str) else ""
-    length = len(text) + len(message.prediction) + len(message.tools) + characters(message.messages)
-    return length <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT
+    length = len(message.prompt) + len(message.prediction) + len(message.tools) + characters(message.messages)
+    return length <= SHORT and len(message.generated) <= SHORT_OUTPUT
 
 
 def _prompt(codec: Codec, message: Generate) -> list[int]:

@@ -14,11 +14,36 @@ import threading
 from pathlib import Path
 
 from actors.records import LoggedRequest, encoded
-from protocols.limits import MAX_REQUESTS
 
 log = logging.getLogger("duoactor.verifier")
 MAX_BYTES = 64 << 20  # then the file becomes FILE.1 and a new one begins: some 20,000 requests of 600 tokens in each
+MAX_PENDING = 1 << 22  # tokens of requests that wait for the disk: some 160 MB
 CLOSE_S = 2.0  # that closing waits for the disk
+
+
+class _Pending(queue.Queue[LoggedRequest | None]):
+    """Requests that wait for the disk, bounded by their tokens; None: there are no more."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._tokens = 0
+
+    def _qsize(self) -> int:
+        return self._tokens
+
+    def _put(self, item: LoggedRequest | None) -> None:
+        super()._put(item)
+        self._tokens += _size(item)
+
+    def _get(self) -> LoggedRequest | None:
+        item = super()._get()
+        self._tokens -= _size(item)
+        return item
+
+
+def _size(item: LoggedRequest | None) -> int:
+    """Its tokens, and one, so that none is nothing."""
+    return 1 if item is None else 1 + len(item.prompt) + len(item.text)
 
 
 class RequestLog:
@@ -28,7 +53,7 @@ class RequestLog:
         self.path = Path(file)
         self.lost = 0  # requests that are not in the file
         self._max_bytes = max_bytes
-        self._pending: queue.Queue[LoggedRequest | None] = queue.Queue(MAX_REQUESTS)
+        self._pending = _Pending(MAX_PENDING)
         self._file = -1
         self._size = 0
         self._warned = False

@@ -108,7 +108,8 @@ class Scheduler:
 
     def _time_for_prompt(self) -> int:
         """Rows of a prompt that there is time for before the streams must have a round, at most ``MAX_PIECE``."""
-        spent_us = (self.context.clock() - (self._prefilling_since or 0.0)) * 1e6
+        assert self._prefilling_since is not None  # pieces follow one another, or this is the first
+        spent_us = (self.context.clock() - self._prefilling_since) * 1e6
         left_us = self._longest_us(self.state.requests.decoding) - spent_us
         return min(int(left_us / self.context.price.prompt_row), MAX_PIECE)
 
@@ -127,7 +128,10 @@ class Scheduler:
     def _instead(self, prompts: Sequence[Stream]) -> Batch | None:
         """All streams of the round wait for drafts: a prompt has the time."""
         waiting = [stream for stream in prompts if stream.status is Stage.PREFILL]
-        return self._piece(waiting[0]) if waiting else None
+        if not waiting:
+            return None
+        self._prefilling_since = self.context.clock()
+        return self._piece(waiting[0])
 
     def _rows_beside(self, streams: int, drafts: int) -> int:
         """Rows of a prompt that share a round's forward."""

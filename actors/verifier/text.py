@@ -100,7 +100,8 @@ class StopStrings:
             self.held = ""
             _, at, self.found = min(ends)
             return text[:at]
-        keep = max((n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
+        begun = (n for stop in self.stops for n in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:n]))
+        keep = max(begun, default=0)
         self.held = text[len(text) - keep :] if keep else ""
         return text[: len(text) - keep]
 

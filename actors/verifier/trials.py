@@ -65,7 +65,7 @@ class Trial:
 
 class Trials:
     def __init__(self) -> None:
-        self._groups: OrderedDict[tuple[str, Group], Trial] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, Group], Trial] = OrderedDict()  # the latest used last
         self._streams: WeakKeyDictionary[object, dict[str, Trial]] = WeakKeyDictionary()
         self._rounds = Counter[Group]()  # of the streams of each kind: their unit of rest
 
@@ -143,6 +143,7 @@ class Trials:
             self._groups[key] = trial
             if len(self._groups) > MAX_KNOWN:
                 self._groups.popitem(last=False)
+        self._groups.move_to_end(key)
         return trial
 
     def _of(self, source: str, stream: object) -> Trial:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.calibration import USUAL
-from actors.cost import Curve
+from actors.cost import DRIFT, Curve
 from actors.estimate import STALL, Estimate
 from actors.methods import WaitRule
 from actors.tree.tree import OWN, Node, TokenTree
@@ -47,6 +47,11 @@ class DrafterPace:
     def waited(self, time_us: float, drafts: int) -> None:
         """A wait of ``time_us`` brought ``drafts`` tokens in a row; or it was given up, and they take longer."""
         self.message.add(max(0.0, time_us - drafts * self.step_us))
+
+    def drift(self) -> None:
+        """No round waited, so nothing was measured: return slowly to the default, as :meth:`CostModel.drift` does, or
+        a moment of slow messages would prevent waits for ever."""
+        self.message.add(DEFAULT_US, DRIFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,8 @@ class Wait:
                 if more > self._held(tree):
                     bound = pace.time_to(more) + pace.step_us
                     self.drafts = more
+                else:
+                    pace.drift()
         if bound is not None:
             # in lock-step the phase began long before the wait, which measures no message then
             self._pace = pace if going.alone and self.rule != "lockstep" else None

@@ -55,6 +55,13 @@ def test_a_text_longer_than_what_is_kept_leaves_no_other_and_does_no_harm():
     assert len(traffic.learned.texts) == len(traffic.judged.texts) == 1
 
 
+def test_long_prompts_of_short_answers_are_bounded_too():
+    traffic = Traffic(held=10_000)
+    for number in range(200):
+        traffic.add(Finished((number, *range(999), 1), 1000, Sampling(seed=number)))
+    assert 1 < len(traffic.learned.texts) <= 10 and 1 < len(traffic.judged.texts) <= 10
+
+
 # --- trial -----------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from actors.tree.tree import TokenTree
+from actors.verifier.sources.dictated import Dictated
 from protocols.messages import Dictation, Failed, FailureCode, FinishReason, Generate, Sampling, StructuredOutputs
 from tests.world.caller import tokens_of
 from tests.world.cluster import Cluster
@@ -79,3 +81,24 @@ async def test_a_dictated_text_that_does_not_fit_is_refused():
         failed, unknown = [await caller.until(lambda message: isinstance(message, Failed)) for _ in range(2)]
     assert (failed.code, unknown.code) == (FailureCode.CONTEXT_LENGTH, FailureCode.BAD_REQUEST)
     assert failed.detail.startswith("prompt is too long: 601 tokens > 511 maximum")
+
+
+def test_a_long_thought_is_decoded_once_for_all_rows_of_a_window():
+    class Counted:
+        decoded = 0
+
+        def encode(self, text, special_tokens):
+            return codec().encode(text, special_tokens=special_tokens)
+
+        def decode(self, ids, skip):
+            Counted.decoded += 1
+            return codec().decode(ids, skip)
+
+    thought, end = [300] * 50, Dictation(50, text="</think>")
+    dictated, path = Dictated(end, Counted(), 8192, None, thought[:48]), [300, 300, *codec().encode("</think>", False)]
+    rows = dictated.masks(path, range(-1, len(path) - 1))
+    assert [row.nonzero()[0].tolist() for row in rows[2:-1]] == [[token >> 5] for token in path[2:]]
+    dictated.fit(TokenTree(60, 300))
+    dictated.commit(path[:3])
+    dictated.masks(path[3:], range(-1, len(path) - 4))
+    assert Counted.decoded == 2, "before and behind a commit that reaches the place"

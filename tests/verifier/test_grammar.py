@@ -1,5 +1,6 @@
 """Masks, pruned drafts and forced tokens of one request's grammar."""
 
+import itertools
 import json
 import random
 import sys
@@ -12,12 +13,14 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from actors.engines.text.tokenizer import TokenizerCodec
+from actors.methods import STRATEGIES
 from actors.models import ModelInfo
 from actors.tree.tree import FORCED, TokenTree
 from actors.tree.window import best_nodes, in_tree_order
+from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import MAX_RULES, Grammars
 from protocols.errors import RequestError
-from protocols.messages import StructuredOutputs
+from protocols.messages import Dictation, StructuredOutputs
 from tests.world.structured import WANTED, codec
 
 EOS = 1
@@ -289,3 +292,19 @@ def test_the_index_is_that_of_the_tokenizers_own_file(kind):
     for _ in range(300):
         text = "".join(chance.choice('ab {}"\n9\u00e9\u65e5') for _ in range(chance.randrange(1, 12)))
         assert index.tokenize_str(text) == file.tokenize_str(text)
+
+
+def test_a_window_of_slow_masks_keeps_no_other_stream_waiting_for_long():
+    slow = itertools.count(step=0.02)
+    grammar = Grammars(codec(), INFO, lambda: next(slow)).grammar(StructuredOutputs(regex="[0-9]{1,9}"))
+    for _ in range(50):
+        grammar.masks()
+    assert grammar.most_nodes() == 2, "with 20 ms a mask"
+
+
+def test_a_methods_whole_window_has_room_under_a_grammar(grammars):
+    """Lookahead learns from whole windows only."""
+    grammar = grammars.grammar(StructuredOutputs(regex="[0-9]{1,9}"))
+    dictated = Dictated(Dictation(0, (300, 17)), codec(), INFO.vocab_size, None, ())
+    largest = max(strategy.nodes for strategy in STRATEGIES.values())
+    assert grammar.most_nodes() >= largest and dictated.most_nodes() >= largest

@@ -105,12 +105,21 @@ def test_a_disk_that_was_full_for_a_while_leaves_whole_lines_only(tmp_path, monk
 
 
 def test_requests_that_come_faster_than_the_disk_takes_them_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(request_log, "MAX_REQUESTS", 3)
+    monkeypatch.setattr(request_log, "MAX_PENDING", 14)
     monkeypatch.setattr(request_log.threading.Thread, "start", lambda self: None)
     log = RequestLog(str(tmp_path / "log"))
     for n in range(10):
         log.add(some(n))
     assert log.lost == 7
+
+
+def test_requests_wait_for_the_disk_by_their_tokens(tmp_path, monkeypatch):
+    """As many as may be open at a verifier, of 128,000 tokens each, would take 20 GB."""
+    monkeypatch.setattr(request_log.threading.Thread, "start", lambda self: None)
+    log = RequestLog(str(tmp_path / "log"))
+    for n in range(1000):
+        log.add(LoggedRequest(prompt=(n,) * 100_000, text=(1,)))
+    assert 900 < log.lost < 1000
 
 
 @pytest.mark.parametrize("finish", [True, False])

@@ -59,3 +59,15 @@ def test_nothing_that_may_begin_a_stop_string_is_released_early():
     assert matcher.push("x E") == "x "
     assert matcher.push("N") == ""
     assert matcher.push("x") == "ENx"
+
+
+def test_a_long_stop_string_costs_a_token_no_more_than_its_text_is_long():
+    class Stop(str):
+        compared = 0
+
+        def __getitem__(self, part):
+            Stop.compared += 1
+            return super().__getitem__(part)
+
+    assert StopStrings([Stop("a" * 1024)]).push("bc") == "bc"
+    assert Stop.compared <= len("bc")

@@ -118,6 +118,15 @@ def test_what_is_known_of_sources_is_bounded():
     assert len(trials._groups) <= MAX_KNOWN
 
 
+def test_drafters_that_come_and_go_do_not_make_a_source_in_use_forgotten():
+    trials, stream = Trials(), Someone()
+    for number in range(3000):
+        if not number % 100:
+            judged(trials, stream, gain=2.0, source="text")
+        trials.of_group(f"drafter {number}", GROUP)
+    assert trials.expected("text", GROUP) > 1.5
+
+
 def test_rests_double_while_what_follows_them_fails():
     backoff, now, rests = Backoff(1), 0.0, []
     for _ in range(8):

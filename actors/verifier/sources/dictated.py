@@ -9,6 +9,7 @@ from actors.models import DEFAULT_NODES, ROOT, Codec
 from actors.tree.tree import FORCED, TokenTree
 from actors.verifier.sources.grammar import Grammar
 from actors.verifier.sources.source import GRAMMAR
+from protocols.limits import MAX_NODES
 from protocols.messages import Dictation
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Dictated:
         self._codec, self._words = codec, (vocab_size + 31) // 32
         self._grammar = grammar
         self._output = list(generated)
+        # by the tokens between the output and the place: whether the text in front of the place wants the dictated one
+        self._wants: dict[tuple[int, ...], bool] = {}
 
     def masks(self, tokens: Sequence[int] = (), parents: Sequence[int] = ()) -> NDArray[np.int32]:
         """See :class:`actors.models.Constraint`."""
@@ -54,17 +57,23 @@ class Dictated:
         at = len(self._output) + len(path) - self._at
         if not 0 <= at < len(self.tokens):
             return None
-        if not self._wanted.tokens:
-            text = self._codec.decode([*self._output, *path][: self._at], False)
-            if self._wanted.text in text or self._wanted.behind not in text:
-                return None
-        return self.tokens[at]
+        between = tuple(path[: max(0, self._at - len(self._output))])
+        if between not in self._wants:
+            self._wants[between] = self._is_wanted([*self._output, *between][: self._at])
+        return self.tokens[at] if self._wants[between] else None
+
+    def _is_wanted(self, before: Sequence[int]) -> bool:
+        """Whether the text is dictated behind those tokens, which are a long thought."""
+        if self._wanted.tokens:
+            return True
+        text = self._codec.decode(before, False)
+        return self._wanted.text not in text and self._wanted.behind in text
 
     def row_us(self) -> float:
         return 1.0 if self._grammar is None else self._grammar.row_us()
 
     def most_nodes(self) -> int:
-        return DEFAULT_NODES if self._grammar is None else self._grammar.most_nodes()
+        return MAX_NODES if self._grammar is None else self._grammar.most_nodes()
 
     def fit(self, tree: TokenTree) -> None:
         """Put the tokens that are due into the tree, as branches of probability one."""
@@ -80,6 +89,8 @@ class Dictated:
 
     def commit(self, tokens: Sequence[int]) -> None:
         """``tokens`` were added to the output."""
+        if len(self._output) < self._at:
+            self._wants.clear()
         self._output.extend(tokens)
         if self._grammar is not None:
             self._grammar.commit(tokens)

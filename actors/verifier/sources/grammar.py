@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from actors.verifier.streams import Stream
 
 T = TypeVar("T")
+ROUND_US = 50_000.0  # that a window's masks may take while other streams wait. One takes 0.01 to 0.2 ms, seldom 20
 # What one grammar may take, in llguidance's units. With its default limits a regex such as a{1000000} computes for two
 # seconds and holds 250,000 lexer states of 2 kB. With these it is refused after 0.3 s, and a schema of 2,000 properties
 # with patterns still compiles.
@@ -188,8 +189,8 @@ class Grammar:
         return self._mask_us.mean
 
     def most_nodes(self) -> int:
-        """Largest window."""
-        return 0 if self._without_drafts else DEFAULT_NODES
+        """Largest window, with masks that take ``ROUND_US`` at most."""
+        return 0 if self._without_drafts else int(ROUND_US / max(1.0, self._mask_us.mean))
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 

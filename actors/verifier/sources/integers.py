@@ -35,6 +35,7 @@ NOTES = frozenset(
         "x-guidance",
     ]
 )
+NAMED = frozenset(["properties", "patternProperties", "$defs", "definitions"])  # schemas by any names
 LARGEST = int(math.nextafter(2.0**63, 0.0))  # the last float64 below 2^63
 # the name of an inclusive bound, and the way inwards
 BOUNDS = {
@@ -125,7 +126,7 @@ class _Rules:
                     if value not in seen:
                         seen.add(value)
                         left.append(self._resolve(value))
-                elif key in ("properties", "patternProperties"):
+                elif key in NAMED - NOTES:
                     left += value.values() if isinstance(value, dict) else ()
                 elif key not in NOTES:
                     left.append(value)
@@ -297,12 +298,17 @@ def _drawn_in(schema: Any) -> Any:
         return schema
     drawn: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in BOUNDS and isinstance(value, int) and _large(value):
-            name, way = BOUNDS[key]
+        name, way = BOUNDS.get(key, (key, 0))
+        if way and isinstance(value, int) and _large(value):
             bound = _double(value + way * (key != name), way)
-            drawn[name] = (max if way > 0 else min)(bound, schema.get(name, bound))
-        elif key not in drawn:
-            drawn[key] = value if key in ("const", "enum") else _drawn_in(value)
+        else:
+            name, bound = key, value
+        if way and name in drawn:  # two bounds have become inclusive ones
+            drawn[name] = max(bound, drawn[name]) if way > 0 else min(bound, drawn[name])
+        elif key in NAMED and isinstance(value, dict):
+            drawn[key] = {called: _drawn_in(one) for called, one in value.items()}
+        else:
+            drawn[name] = bound if key in ("const", "enum") else _drawn_in(bound)
     return drawn
 
 

@@ -204,9 +204,13 @@ class Library:
             )
 
     def remember(self, text: Sequence[int], cache_salt: str) -> None:
-        """Take the text of a request that has ended into the memory."""
+        """Take the text of a request that has ended into the memory. It is read slice by slice, by :meth:`read`."""
         if self.memory is not None:
             self.memory.remember(text, cache_salt)
+
+    def read(self) -> bool:
+        """Read the next slice of remembered texts, which takes half a millisecond. Returns whether there was one."""
+        return self.memory is not None and self.memory.read()
 
 
 def _of_length(proposer: PromptLookup | SuffixAutomaton, stream: Stream) -> Proposer:

@@ -5,11 +5,13 @@ of a context are found by hash chains, as in zlib: for the last 8 tokens, else f
 occurrences, newest first. The continuations at the places with the longest match form a trie with counts, so that a
 score tells how often a token followed this context. All tokens are in one ring: the oldest text is overwritten first,
 and a chain that leads to overwritten tokens is noticed by comparing them. It takes 28 bytes for each token.
+
+Texts are read piece by piece when their requests have ended, because other streams decode meanwhile.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,6 +24,7 @@ from actors.proposals import NOTHING, Proposal, likeliest
 KEYS = (8, 3)  # lengths of the contexts that are looked up, the longest first
 LONGEST = 32  # tokens of a match that are compared
 PLACES = 16  # of a chain that are looked at
+PIECE = 2048  # tokens that are read at once, in half a millisecond
 FACTOR = 0x9E3779B97F4A7C15  # the golden ratio of 2^64: Knuth's multiplicative hash
 MASK = (1 << 64) - 1
 
@@ -46,25 +49,47 @@ class Memory:
             (key, heads.data, before.data) for key, heads, before in zip(KEYS, self._heads, self._before, strict=True)
         ]
         self._write = LONGEST  # where the next token goes; a -1 is there
+        self._unread: deque[tuple[Sequence[int], int]] = deque()  # texts with their owners
+        self._waiting = 0  # tokens of these texts
+        self._done = 0  # tokens read of the first one
+
+    # --- reading texts -----------------------------------------------------------------------------------------------
 
     def remember(self, text: Sequence[int], salt: str = "") -> None:
-        """Take the text of a request that has ended: half a millisecond for 2,000 tokens."""
-        text, holder, done = text[-(self.end - LONGEST) :], owner(salt), 0
+        """Take the text of a request that has ended. It is read later, by :meth:`read`."""
+        text = text[-(self.end - LONGEST) :]
         if len(text) <= KEYS[-1]:
             return
-        if self._write > LONGEST:
-            self._write += 1  # the -1 behind the last text stays
-        while done < len(text):
-            if self._write >= self.end:
-                self._write = LONGEST
-            piece = text[done : done + self.end - self._write]
-            self._index(np.asarray(piece, dtype=np.int32), holder, done)
-            done += len(piece)
+        self._unread.append((text, owner(salt)))
+        self._waiting += len(text)
+        while self._waiting > self.end - LONGEST:  # the first would be overwritten before it could be used
+            self._forget_first()
 
-    def _index(self, piece: _Tokens, holder: int, done: int) -> None:
-        """``done``: tokens of the text in front of the piece."""
+    def read(self) -> bool:
+        """Read the next piece. Returns whether there was one."""
+        if not self._unread:
+            return False
+        text, holder = self._unread[0]
+        if self._done == 0 and self._write > LONGEST:
+            self._write += 1  # the -1 behind the last text stays
+        if self._write >= self.end:
+            self._write = LONGEST
+        start = self._done
+        stop = min(start + PIECE, len(text), start + self.end - self._write)
+        self._index(np.asarray(text[start:stop], dtype=np.int32), holder)
+        self._done = stop
+        if stop == len(text):
+            self._forget_first()
+        return True
+
+    def _forget_first(self) -> None:
+        text, _ = self._unread.popleft()
+        self._waiting -= len(text)
+        self._done = 0
+
+    def _index(self, piece: _Tokens, holder: int) -> None:
         begin, stop = self._write, self._write + len(piece)
-        context = min(done, KEYS[0]) if begin > LONGEST else 0  # of this text's, in front of the piece
+        context = min(self._done, KEYS[0]) if begin > LONGEST else 0  # of this text's, in front of the piece
         self.tokens[begin:stop] = piece
         self.tokens[stop] = -1
         self.owners[begin:stop] = holder
@@ -92,6 +117,8 @@ class Memory:
         before[places] = np.where(first, heads[buckets], np.roll(places, 1))
         last = np.roll(first, -1)
         heads[buckets[last]] = places[last]
+
+    # --- finding continuations ---------------------------------------------------------------------------------------
 
     def places(self, suffix: Sequence[int], holder: int) -> tuple[int, list[int]]:
         """The length of the longest known context that ``suffix`` ends with, and the places behind its occurrences,

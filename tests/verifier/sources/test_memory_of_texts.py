@@ -6,14 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.proposals import ROOT
-from actors.verifier.sources.memory import LONGEST, Memory, Remembered, owner
+from actors.verifier.sources.memory import LONGEST, PIECE, Memory, Remembered, owner
 
 
 def memory_of(*texts, size=10_000, salt=""):
     memory = Memory(size)
     for text in texts:
         memory.remember(text, salt)
+    read_all(memory)
     return memory
+
+
+def read_all(memory) -> int:
+    pieces = 0
+    while memory.read():
+        pieces += 1
+    return pieces
 
 
 def proposed(memory, context, budget=16, salt=""):
@@ -75,9 +83,20 @@ def test_texts_of_another_salt_are_not_found():
 
 def test_a_text_that_the_ring_breaks_is_found_on_both_sides():
     size, first, text = 1000, some_text(600), some_text(700, 1)
-    memory = memory_of(first, text, size=size)
+    memory = memory_of(first, size=size)
+    memory.remember(text)
+    read_all(memory)
     broken = size - len(first) - 1  # tokens of it at the ring's end
     for at in (20, broken - 50, broken + 40, 650):
+        assert list(proposed(memory, text[at - 20 : at]).tokens) == text[at : at + 16], at
+
+
+def test_a_long_text_is_read_in_pieces_and_found_as_a_whole():
+    text = some_text(3 * PIECE + 100)
+    memory = Memory(100_000)
+    memory.remember(text)
+    assert read_all(memory) == 4 and not memory.read()
+    for at in (20, PIECE - 3, PIECE, PIECE + 5, 2 * PIECE + 1, 3 * PIECE + 50):
         assert list(proposed(memory, text[at - 20 : at]).tokens) == text[at : at + 16], at
 
 
@@ -92,8 +111,10 @@ def test_more_than_fits_at_once_costs_no_memory_and_the_newest_stay():
     memory = Memory(1000)
     for seed in range(1000):
         memory.remember(some_text(300, seed))
+    assert read_all(memory) <= 4
     assert list(proposed(memory, some_text(300, 999)[:100]).tokens) == some_text(300, 999)[100:116]
     memory.remember(some_text(5000, 7))
+    read_all(memory)
     assert list(proposed(memory, some_text(5000, 7)[4900:4930]).tokens) == some_text(5000, 7)[4930:4946]
 
 
@@ -114,6 +135,8 @@ def test_whatever_is_remembered_each_place_goes_on_behind_the_match_in_a_text_of
     memory = Memory(size)
     for text, salt in texts:
         memory.remember(text, salt)
+        memory.read()
+    read_all(memory)
     for salt in ("", "a", "b"):
         length, places = memory.places(context, owner(salt))
         mine = [tuple(text) for text, of in texts if of == salt]
