@@ -88,6 +88,7 @@ class Connection:
         self._addresses = tuple(addresses)
         self._lines = {one: self._line(one) for one in addresses if not one.startswith(FILE)}
         self._work = asyncio.create_task(self._run())
+        self._work.add_done_callback(self._let_go)
 
     # --- its life ----------------------------------------------------------------------------------------------------
 
@@ -127,7 +128,7 @@ class Connection:
             for task in pending:
                 task.cancel()
         if fault is not None:
-            raise fault
+            raise self.over or fault
 
     def _known(self) -> list[str]:
         """The addresses of the verifiers that know us."""
@@ -161,23 +162,25 @@ class Connection:
     async def _run(self) -> None:
         serving = [self._serve(address) for address in self._addresses]
         parts = [asyncio.create_task(part) for part in (*serving, self._watch())]
-        fault: DuoactorError = closed()
         try:
             await asyncio.gather(*parts)
         except DuoactorError as error:
-            fault = error
+            self.over = self.over or error
         except Exception as error:
-            fault = ConnectionLost(f"the client failed, which is a defect: {error!r}")
+            self.over = self.over or ConnectionLost(f"the client failed, which is a defect: {error!r}")
             raise
         finally:
             for part in parts:
                 part.cancel()
-            self.over = self.over or fault
-            self._tell(self._session.fail(self.over))
-            self._welcomed.set()
-            for line in self._lines.values():
-                line.close()
-            self._ended()
+
+    def _let_go(self, work: asyncio.Task[None]) -> None:
+        """Called when the work is over, also where it was closed before it began."""
+        self.over = self.over or closed()
+        self._tell(self._session.fail(self.over))
+        self._welcomed.set()
+        for line in self._lines.values():
+            line.close()
+        self._ended()
 
     async def _serve(self, address: str) -> None:
         """Serve one verifier. Its errors leave the others alone, and are raised if there is no other."""

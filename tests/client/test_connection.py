@@ -162,6 +162,21 @@ def test_a_call_that_is_cancelled_while_it_connects_leaves_the_others_waiting():
     run(go())
 
 
+def test_a_client_that_is_closed_as_it_begins_to_connect_leaves_nothing_open():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        client = AsyncClient(ADDRESS, network=network)
+        connecting, closing = asyncio.create_task(client.connect()), asyncio.create_task(client.aclose())
+        with pytest.raises(ConnectionLost, match="the client was closed"):
+            await connecting
+        await closing
+        assert network.links == [] and asyncio.get_running_loop().time() < 0.01
+        puppet.task.cancel()
+
+    run(go())
+
+
 # --- what cannot be read, or sent ------------------------------------------------------------------------------------
 
 
