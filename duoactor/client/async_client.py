@@ -136,12 +136,7 @@ class AsyncClient:
         connection = self._connection
         if connection is None or connection.over is not None or connection.loop.is_closed():
             connection = self._connection = self._open()
-        try:
-            await connection.ready()
-        except DuoactorError as error:
-            if not connection.answered:
-                await connection.close(error)
-            raise
+        await connection.ready()
         return connection
 
     def _check_place(self) -> None:

@@ -87,6 +87,7 @@ class Connection:
         self._network = network
         self._addresses = tuple(addresses)
         self._lines = {one: self._line(one) for one in addresses if not one.startswith(FILE)}
+        self._waiting = 0  # calls that wait for the verifier to accept us
         self._work = asyncio.create_task(self._run())
         self._work.add_done_callback(self._let_go)
 
@@ -94,7 +95,18 @@ class Connection:
 
     async def ready(self) -> None:
         """Wait until the verifier has accepted us. ConnectionLost when the address has no listener, or when it takes
-        too long; RefusedError."""
+        too long; RefusedError. If none ever has, the connection ends with the last call that waits."""
+        self._waiting += 1
+        try:
+            await self._accepted()
+        except (DuoactorError, asyncio.CancelledError) as error:
+            if self._waiting == 1 and not self.answered:
+                await self.close(error if isinstance(error, DuoactorError) else closed())
+            raise
+        finally:
+            self._waiting -= 1
+
+    async def _accepted(self) -> None:
         if self._known():
             return
         timeout = self._options["timeout"]

@@ -162,6 +162,27 @@ def test_a_call_that_is_cancelled_while_it_connects_leaves_the_others_waiting():
     run(go())
 
 
+def test_a_connection_that_nobody_waits_for_any_more_is_closed():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        puppet.welcomes = False
+        client = AsyncClient(ADDRESS, network=network)
+        calls = [asyncio.create_task(call()) for call in (client.connect, client.status)]
+        await settled(lambda: puppet.heard)
+        for call, links in zip(calls, (1, 0), strict=True):
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert len(network.links) == links
+        puppet.welcomes = True
+        await client.connect()
+        assert len(network.links) == 1
+        await client.aclose()
+        puppet.task.cancel()
+
+    run(go())
+
+
 def test_a_client_that_is_closed_as_it_begins_to_connect_leaves_nothing_open():
     async def go():
         network = MemoryNetwork()
