@@ -82,6 +82,7 @@ class Connection:
         self._session = Session(outlive_drain, addresses, options["max_retries"], self.loop.time)
         self._mailboxes: dict[str, Mailbox] = {}
         self._welcomed = asyncio.Event()
+        self._welcome: Welcome | None = None  # the latest of any verifier
         self._lost_at = self.loop.time()
         self._announced = False  # that streams wait for the verifier
         self._network = network
@@ -157,14 +158,17 @@ class Connection:
 
     @property
     def welcome(self) -> Welcome:
-        """The newest of the first verifier that is there; there is one once ``ready`` has returned."""
-        welcome = self._first().welcome
+        """The newest of the first verifier that is there, else the last that came; there is one once ``ready`` has
+        returned."""
+        first = self._first()
+        welcome = self._welcome if first is None else first.welcome
         assert welcome is not None
         return welcome
 
-    def _first(self) -> Line:
+    def _first(self) -> Line | None:
+        """None while the only verifier has moved and does not answer yet."""
         told = {address: line for address, line in self._lines.items() if line.welcome is not None}
-        return told[next(one for one in (*self.verifiers, *told) if one in told)]
+        return next((told[one] for one in (*self.verifiers, *told) if one in told), None)
 
     async def close(self, why: DuoactorError) -> None:
         self.over = self.over or why
@@ -261,7 +265,10 @@ class Connection:
         if not self.welcome.telemetry:
             detail = "this key hears no telemetry; make one with `duoactor keys NAME --role operator` for that"
             raise RequestError(FailureCode.FORBIDDEN, detail)
-        subscription = self._first().subscribe()
+        first = self._first()
+        if first is None:
+            raise ConnectionLost(f"the verifier at {self.address} has not come back yet; try again later")
+        subscription = first.subscribe()
         try:
             while True:
                 yield await subscription.receive()
@@ -322,6 +329,8 @@ class Connection:
             self._lines[address].send(message)
 
     def _take(self, message: Message | Lost, address: str) -> None:
+        if isinstance(message, Welcome):
+            self._welcome = message
         self._tell(self._session.receive(message, address), address)
         known = bool(self._known())
         if isinstance(message, Lost) and not known:
