@@ -81,6 +81,19 @@ def test_a_directory_is_named_so_that_another_process_finds_it(tmp_path: Path, m
     assert verifier.settings.target == "Qwen/Qwen3-8B"
 
 
+def test_every_model_of_an_actor_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    verifier = VerifierSettings(target="here.gguf", tokenizer="here", inline_draft="here", datastore="here")
+    drafter = DrafterSettings(draft="here", target="here.gguf")
+    found = plan_members(wanted(verifier=verifier, drafters=(drafter,)), 1, has_gpus=False)
+    named = [getattr(found[0].settings, name) for name in ("target", "tokenizer", "inline_draft", "datastore")]
+    named += [found[-1].settings.draft, found[-1].settings.target]
+    place = str(tmp_path / "here")
+    assert named == [f"{place}.gguf", place, place, place, place, f"{place}.gguf"]
+
+
 def test_each_role_has_a_key_that_the_verifier_admits_for_it_alone(tmp_path: Path):
     issued = issue_keys()
     for role, files in issued.items():
