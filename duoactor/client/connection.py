@@ -166,7 +166,7 @@ class Connection:
         return welcome
 
     def _first(self) -> Line | None:
-        """None while the only verifier has moved and does not answer yet."""
+        """None while the only verifier has moved and has not answered yet."""
         told = {address: line for address, line in self._lines.items() if line.welcome is not None}
         return next((told[one] for one in (*self.verifiers, *told) if one in told), None)
 
@@ -265,17 +265,19 @@ class Connection:
         if not self.welcome.telemetry:
             detail = "this key hears no telemetry; make one with `duoactor keys NAME --role operator` for that"
             raise RequestError(FailureCode.FORBIDDEN, detail)
-        first = self._first()
-        if first is None:
-            raise ConnectionLost(f"the verifier at {self.address} has not come back yet; try again later")
-        subscription = first.subscribe()
-        try:
-            while True:
-                yield await subscription.receive()
-        except ConnectionLost as error:
-            raise self.over or error from None
-        finally:
-            subscription.close()
+        while (over := self.over) is None:
+            if (first := self._first()) is None:
+                await self._welcomed.wait()
+                continue
+            subscription = first.subscribe()
+            try:
+                while True:
+                    yield await subscription.receive()
+            except ConnectionLost:
+                pass  # the end, or the verifier has moved
+            finally:
+                subscription.close()
+        raise over
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
