@@ -31,6 +31,7 @@ from duoactor.client.stream import AsyncStream
 from protocols.address import default_address, several
 from protocols.errors import ConnectionLost, DuoactorError, RequestError
 from protocols.messages import (
+    OWN_HEAD,
     Detokenize,
     Done,
     DrainActor,
@@ -217,8 +218,10 @@ class AsyncClient:
         checked(question)
         connection = await self._connected()
         mailbox = connection.ask(question, at)
+        limit = self._options["timeout"] or CONNECT_TIMEOUT_S
+        loads = isinstance(question, Swap) and question.old == OWN_HEAD  # a head, which may have to be fetched first
         try:
-            async with asyncio.timeout(self._options["timeout"] or CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(None if loads else limit):
                 await mailbox.wait()
         except TimeoutError:
             raise ConnectionLost(
@@ -301,7 +304,7 @@ class AsyncClient:
         """Move every stream of drafter ``old`` to drafter ``new``; no token changes.
 
         With ``"head"`` as ``old``, ``new`` is the directory or hub id of a draft head for the verifier to run instead
-        of its own; empty: the one before.
+        of its own; empty: the one before. It is waited for however long it takes to load.
 
         Returns:
             A sentence that says how many were moved, or which head drafts now.

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from duoactor import AsyncClient, ConnectionLost, RefusedError, RequestError, Sampling
-from protocols.messages import Refuse, RefuseCode
+from protocols.messages import Done, Refuse, RefuseCode, Swap
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -194,6 +194,32 @@ def test_a_client_that_is_closed_as_it_begins_to_connect_leaves_nothing_open():
         await closing
         assert network.links == [] and asyncio.get_running_loop().time() < 0.01
         puppet.task.cancel()
+
+    run(go())
+
+
+def swaps_of(puppet: Puppet) -> list[Swap]:
+    return [message for message in puppet.heard if isinstance(message, Swap)]
+
+
+def test_a_head_that_takes_long_to_load_is_waited_for_and_a_verifier_that_is_lost_meanwhile_is_not():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        async with AsyncClient(ADDRESS, network=network) as client:
+            asking = asyncio.create_task(client.swap("head", "org/head"))
+            await settled(lambda: swaps_of(puppet))
+            await asyncio.sleep(120.0)
+            puppet.say(Done(swaps_of(puppet)[0].rid, "drafts with org/head"))
+            assert await asking == "drafts with org/head"
+            with pytest.raises(ConnectionLost, match="does not answer"):
+                await client.swap("d1", "d2")
+            asking = asyncio.create_task(client.swap("head", ""))
+            await asyncio.sleep(1.0)
+            puppet.task.cancel()
+            puppet.listener.close()
+            with pytest.raises(ConnectionLost, match="has not come back"):
+                await asking
 
     run(go())
 
