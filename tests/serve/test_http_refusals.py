@@ -3,9 +3,12 @@
 import asyncio
 import json
 import re
+import time
 
 import pytest
 
+from duoactor.serve.openai.chat import ChatRequest
+from duoactor.serve.parameters import decode
 from tests.serve.gateway import TURNS, served
 
 CHAT = "/v1/chat/completions"
@@ -154,6 +157,14 @@ async def test_minus_one_is_no_limit_and_an_empty_stop_is_none():
     for answer in (chat, text):
         usage = answer.json()["usage"]
         assert usage["total_tokens"] == 4096 and "x-duoactor-warning" not in answer.headers
+
+
+def test_a_body_of_unknown_fields_holds_up_no_other_request_for_long():
+    fields = [*(f"x{number:06}" for number in range(100_000)), "y" * (1 << 22)]
+    began = time.process_time()
+    wanted, ignored = decode(json.dumps({"messages": TURNS} | dict.fromkeys(fields, 1)).encode(), ChatRequest)
+    assert time.process_time() - began < 2.0
+    assert len(ignored.unknown) == len(fields) and len(ignored.warning) < 200 and wanted.n == 1
 
 
 async def test_a_misspelt_parameter_is_met_with_the_right_one():
