@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from unittest.mock import patch
 
 import pytest
 
@@ -157,6 +158,15 @@ async def test_minus_one_is_no_limit_and_an_empty_stop_is_none():
     for answer in (chat, text):
         usage = answer.json()["usage"]
         assert usage["total_tokens"] == 4096 and "x-duoactor-warning" not in answer.headers
+
+
+async def test_more_prompts_than_are_answered_at_once_are_refused_before_one_is_tokenized():
+    asked = {"prompt": ["x"] * 65, "max_tokens": 1, "echo": True}
+    async with served() as gateway:
+        with patch.object(gateway.gateway.client, "tokenize") as tokenize:
+            answer = await gateway.post("/v1/completions", **asked)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+    assert not tokenize.called
 
 
 def test_a_body_of_unknown_fields_holds_up_no_other_request_for_long():
