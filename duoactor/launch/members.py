@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import msgspec
 
-from actors.settings import ControllerSettings, DrafterSettings, KeySettings, VerifierSettings
+from actors.settings import AUTO_DRAFT, ControllerSettings, DrafterSettings, KeySettings, VerifierSettings
 from duoactor.config import options
 from duoactor.launch.child import GATEWAY
 from duoactor.launch.deployment import drafter_names
@@ -64,7 +64,7 @@ def plan_members(wanted: Wanted, verifiers: int, *, has_gpus: bool) -> tuple[Mem
     for settings in (wanted.verifier, *wanted.drafters, wanted.controller, wanted.gateway):
         if settings is not None:
             _check(settings)
-    everyone = range(verifiers)
+    everyone, wanted = range(verifiers), _with_own_head(wanted)
     verifier = _portable(wanted.verifier, "target", "tokenizer", "inline_draft", "datastore")
     threads = max(1, verifier.threads)
     target_gpus = int(verifier.device.startswith("cuda") or (verifier.device == "auto" and has_gpus))
@@ -117,6 +117,16 @@ def _check(settings: KeySettings) -> None:
                 f"the {role}'s {name} = {value!r} has no meaning on a cluster, where hosts, ports and names are found "
                 "and keys are made at the start: leave it out"
             )
+
+
+def _with_own_head(wanted: Wanted) -> Wanted:
+    """A drafter of the target's own head, which has no ``target`` itself, is none: the verifiers run that."""
+    drafters = tuple(one for one in wanted.drafters if one.draft != AUTO_DRAFT or one.target)
+    if drafters == wanted.drafters:
+        return wanted
+    inline = wanted.verifier.inline_draft or AUTO_DRAFT
+    verifier = msgspec.structs.replace(wanted.verifier, inline_draft=inline)
+    return replace(wanted, verifier=verifier, drafters=drafters)
 
 
 def _portable(settings: S, *models: str) -> S:
