@@ -203,16 +203,19 @@ def test_a_client_that_is_dropped_leaves(server):
     ],
 )
 def test_a_client_whose_event_loop_cannot_be_made_says_so_and_leaves_no_thread(server, monkeypatch, home, name, error):
-    before, client = threading.active_count(), Client(server.address)
+    def threads() -> int:
+        return sum(thread.name == "duoactor-client" for thread in threading.enumerate())
+
+    before, client = threads(), Client(server.address)
     with monkeypatch.context() as scarce:
         scarce.setattr(home, name, Mock(side_effect=error))
         for _ in range(2):
             with pytest.raises(ConnectionLost, match=re.escape(f"the client cannot begin ({error})")):
                 client.status()
-    assert threading.active_count() == before
+    assert threads() == before
     assert client.status().target.model_id == "toy"
     client.close()
-    assert threading.active_count() == before
+    assert threads() == before
 
 
 @pytest.mark.parametrize("used", [False, True])
