@@ -89,6 +89,7 @@ class Connection:
         self._addresses = tuple(addresses)
         self._lines = {one: self._line(one) for one in addresses if not one.startswith(FILE)}
         self._waiting = 0  # calls that wait for the verifier to accept us
+        self._awaited_at = self.loop.time()  # when the last of them ended
         self._work = asyncio.create_task(self._run())
         self._work.add_done_callback(self._let_go)
 
@@ -96,16 +97,18 @@ class Connection:
 
     async def ready(self) -> None:
         """Wait until the verifier has accepted us. ConnectionLost when the address has no listener, or when it takes
-        too long; RefusedError. If none ever has, the connection ends with the last call that waits."""
+        too long; RefusedError. If none ever has, the connection ends with the last call that waits, or soon after one
+        that was cancelled: the next may find a slow verifier."""
         self._waiting += 1
         try:
             await self._accepted()
-        except (DuoactorError, asyncio.CancelledError) as error:
+        except DuoactorError as error:
             if self._waiting == 1 and not self.answered:
-                await self.close(error if isinstance(error, DuoactorError) else closed())
+                await self.close(error)
             raise
         finally:
             self._waiting -= 1
+            self._awaited_at = self.loop.time()
 
     async def _accepted(self) -> None:
         if self._known():
@@ -242,6 +245,8 @@ class Connection:
             for address, line in list(self._lines.items()):
                 while (news := line.next_nowait()) is not None:
                     self._take(news, address)
+            if not (self.answered or self._waiting) and self.loop.time() - self._awaited_at > CONNECT_TIMEOUT_S:
+                raise ConnectionLost(f"no call waits for the verifier at {self.address} any more")
             self._tell(self._session.expire())
             self._submit()
             if not self._known() and self._session.calls:
