@@ -74,7 +74,6 @@ class Connection:
         """``options``: all of them; ``ended`` is called when all is over."""
         self._ended = ended
         self.over: DuoactorError | None = None
-        self.answered = False  # by a verifier that accepted us, at some time
         self._options = options
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
@@ -149,6 +148,11 @@ class Connection:
     def _known(self) -> list[str]:
         """The addresses of the verifiers that know us."""
         return [address for address, line in self._lines.items() if line.known]
+
+    @property
+    def answered(self) -> bool:
+        """Whether a verifier has accepted us, at some time."""
+        return self._welcome is not None
 
     @property
     def address(self) -> str:
@@ -345,7 +349,6 @@ class Connection:
             self._lost_at = self.loop.time()
         elif known and not self._welcomed.is_set():
             self._welcomed.set()
-            self.answered = True
             if self._announced:
                 log.warning("the verifier at %s is back", self.address)
                 self._announced = False
