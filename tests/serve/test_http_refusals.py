@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
+from duoactor.client.stream import AsyncStream
 from duoactor.serve.openai.chat import ChatRequest
 from duoactor.serve.parameters import decode
 from tests.serve.gateway import TURNS, served
@@ -167,6 +168,14 @@ async def test_more_prompts_than_are_answered_at_once_are_refused_before_one_is_
             answer = await gateway.post("/v1/completions", **asked)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
     assert not tokenize.called
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_fault_of_ours_is_a_500_and_no_wait_without_an_end(n):
+    async with served() as gateway, asyncio.timeout(10):
+        with patch.object(AsyncStream, "take", side_effect=RuntimeError("a fault")):
+            answer = await gateway.chat(n=n)
+    assert answer.status_code == 500 and "RuntimeError" in answer.json()["error"]["message"]
 
 
 def test_a_body_of_unknown_fields_holds_up_no_other_request_for_long():
