@@ -29,7 +29,7 @@ from duoactor.client.request import (
 from duoactor.client.session import Answer, Question
 from duoactor.client.stream import AsyncStream
 from protocols.address import default_address, several
-from protocols.errors import ConnectionLost, DuoactorError, RequestError
+from protocols.errors import ConnectionLost, RequestError
 from protocols.messages import (
     OWN_HEAD,
     Detokenize,
@@ -161,7 +161,7 @@ class AsyncClient:
             leave = network.close
         try:
             return Connection(network, self.addresses, self._options, leave)
-        except DuoactorError:
+        except BaseException:
             leave()
             raise
 
