@@ -45,9 +45,9 @@ def print_status(report: StatusReport) -> None:
         facts.add_row("prefix cache", f"{report.counters.get('prefix_cache_hits', 0) / queries:.0%} of prompt tokens")
     for label, text in cores_and_rates(target):
         facts.add_row(label, text)
-    facts.add_row("controller", report.controller.actor_id if report.controller is not None else "none")
+    facts.add_row("controller", clean(report.controller.actor_id) if report.controller is not None else "none")
     if report.learner is not None:
-        facts.add_row("learner", report.learner.actor_id)
+        facts.add_row("learner", clean(report.learner.actor_id))
     if (inline := report.inline) is not None:
         version = f"version {inline.version}" if inline.version else "its own"
         facts.add_row("drafts itself", f"{model_name(inline.model_id)} (weights: {version})")
@@ -152,7 +152,8 @@ def print_budgets(budgets: Sequence[Budget]) -> None:
         fixed = [f"gamma {kind.gamma}"] * bool(kind.gamma)
         fixed += [f"sequences {kind.sequences}"] * bool(kind.sequences)
         name = f"{kind.method or 'every method'}{', ' if fixed else ''}{', '.join(fixed)}{' asked' if fixed else ''}"
-        made.add_row(name, kind.drafter or "every one", *_commands(one), f"{rate:.1f} tokens/s" if rate else "-")
+        names = map(clean, (name, kind.drafter or "every one"))
+        made.add_row(*names, *_commands(one), f"{rate:.1f} tokens/s" if rate else "-")
     print_table(made)
     sys.stdout.flush()
 
@@ -175,7 +176,7 @@ def print_drafters(drafters: Sequence[DrafterStatus], method: str) -> None:
     print_table(drafter_table(drafters), SPARE)
     for one in drafters:
         if one.trouble:
-            print(f"{one.actor_id}: {one.trouble}")
+            print(clean(f"{one.actor_id}: {one.trouble}"))
     sys.stdout.flush()
 
 

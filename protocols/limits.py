@@ -17,6 +17,7 @@ MAX_REQUEST_ID = 128  # characters
 MAX_STOPS, LONGEST_STOP = 16, 1024  # stop strings, and the characters of one
 LONGEST_GRAMMAR = 1 << 18  # characters
 MAX_BIASES = 1024  # tokens of a logit_bias
+MAX_CALLS = 1024  # of functions in one turn
 MAX_LOGPROBS = 20  # likeliest tokens at one position
 MAX_DRAFT_LENGTH = 256  # draft tokens of one phase; windows are far smaller
 MAX_SEQUENCES = 64

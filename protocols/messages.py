@@ -166,7 +166,7 @@ class ToolCall(Struct, frozen=True):
     arguments: Text  # a JSON object
 
 
-ToolCalls = Annotated[tuple[ToolCall, ...], Meta(max_length=1024)]
+ToolCalls = Annotated[tuple[ToolCall, ...], Meta(max_length=MAX_CALLS)]
 
 
 class ChatTurn(Struct, frozen=True):

@@ -12,7 +12,7 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from protocols import address as addresses
 from protocols.address import Address
 from protocols.ends import ZmqFeed, ZmqLink, ZmqListener
-from protocols.errors import ConfigError
+from protocols.errors import ConfigError, ConnectionLost
 from protocols.ipc import IpcClaim, check_directory, in_use
 from protocols.pump import Socket
 from protocols.security import Security
@@ -96,7 +96,10 @@ class ZmqNetwork:
     def connect(self, address: str) -> ZmqLink:
         """See :class:`protocols.transport.Network`."""
         there = self.parse_connect(address)
-        link = ZmqLink(self._socket(zmq.DEALER, there, server=False), there, self._security is not None)
+        try:
+            link = ZmqLink(self._socket(zmq.DEALER, there, server=False), there, self._security is not None)
+        except zmq.ZMQError as error:
+            raise ConnectionLost(f"{there} cannot be connected ({error.strerror})") from None
         self._keep(link)
         return link
 
@@ -118,7 +121,7 @@ class ZmqNetwork:
         self._open.clear()
         if self._allow_list:
             self._allow_list.close()
-        self._context.term()
+        self._context.destroy(0)  # what could not be made whole is no end that was closed, and would be waited for
 
     def _keep(self, one: ZmqListener | ZmqLink | ZmqFeed) -> None:
         """Remember an end that ``close`` has to close, and forget the closed ones."""

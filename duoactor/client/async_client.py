@@ -29,8 +29,9 @@ from duoactor.client.request import (
 from duoactor.client.session import Answer, Question
 from duoactor.client.stream import AsyncStream
 from protocols.address import default_address, several
-from protocols.errors import ConnectionLost, DuoactorError, RequestError
+from protocols.errors import ConnectionLost, RequestError
 from protocols.messages import (
+    OWN_HEAD,
     Detokenize,
     Done,
     DrainActor,
@@ -136,12 +137,7 @@ class AsyncClient:
         connection = self._connection
         if connection is None or connection.over is not None or connection.loop.is_closed():
             connection = self._connection = self._open()
-        try:
-            await connection.ready()
-        except DuoactorError as error:
-            if not connection.answered:
-                await connection.close(error)
-            raise
+        await connection.ready()
         return connection
 
     def _check_place(self) -> None:
@@ -165,7 +161,7 @@ class AsyncClient:
             leave = network.close
         try:
             return Connection(network, self.addresses, self._options, leave)
-        except DuoactorError:
+        except BaseException:
             leave()
             raise
 
@@ -222,8 +218,10 @@ class AsyncClient:
         checked(question)
         connection = await self._connected()
         mailbox = connection.ask(question, at)
+        limit = self._options["timeout"] or CONNECT_TIMEOUT_S
+        loads = isinstance(question, Swap) and question.old == OWN_HEAD  # a head, which may have to be fetched first
         try:
-            async with asyncio.timeout(self._options["timeout"] or CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(None if loads else limit):
                 await mailbox.wait()
         except TimeoutError:
             raise ConnectionLost(
@@ -306,7 +304,7 @@ class AsyncClient:
         """Move every stream of drafter ``old`` to drafter ``new``; no token changes.
 
         With ``"head"`` as ``old``, ``new`` is the directory or hub id of a draft head for the verifier to run instead
-        of its own; empty: the one before.
+        of its own; empty: the one before. It is waited for however long it takes to load.
 
         Returns:
             A sentence that says how many were moved, or which head drafts now.

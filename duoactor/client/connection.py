@@ -74,7 +74,6 @@ class Connection:
         """``options``: all of them; ``ended`` is called when all is over."""
         self._ended = ended
         self.over: DuoactorError | None = None
-        self.answered = False  # by a verifier that accepted us, at some time
         self._options = options
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
@@ -82,18 +81,35 @@ class Connection:
         self._session = Session(outlive_drain, addresses, options["max_retries"], self.loop.time)
         self._mailboxes: dict[str, Mailbox] = {}
         self._welcomed = asyncio.Event()
+        self._welcome: Welcome | None = None  # the latest of any verifier
         self._lost_at = self.loop.time()
         self._announced = False  # that streams wait for the verifier
         self._network = network
         self._addresses = tuple(addresses)
         self._lines = {one: self._line(one) for one in addresses if not one.startswith(FILE)}
+        self._waiting = 0  # calls that wait for the verifier to accept us
+        self._awaited_at = self.loop.time()  # when the last of them ended
         self._work = asyncio.create_task(self._run())
+        self._work.add_done_callback(self._let_go)
 
     # --- its life ----------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
         """Wait until the verifier has accepted us. ConnectionLost when the address has no listener, or when it takes
-        too long; RefusedError."""
+        too long; RefusedError. If none ever has, the connection ends with the last call that waits, or soon after one
+        that was cancelled: the next may find a slow verifier."""
+        self._waiting += 1
+        try:
+            await self._accepted()
+        except DuoactorError as error:
+            if self._waiting == 1 and not self.answered:
+                await self.close(error)
+            raise
+        finally:
+            self._waiting -= 1
+            self._awaited_at = self.loop.time()
+
+    async def _accepted(self) -> None:
         if self._known():
             return
         timeout = self._options["timeout"]
@@ -127,11 +143,16 @@ class Connection:
             for task in pending:
                 task.cancel()
         if fault is not None:
-            raise fault
+            raise self.over or fault
 
     def _known(self) -> list[str]:
         """The addresses of the verifiers that know us."""
         return [address for address, line in self._lines.items() if line.known]
+
+    @property
+    def answered(self) -> bool:
+        """Whether a verifier has accepted us, at some time."""
+        return self._welcome is not None
 
     @property
     def address(self) -> str:
@@ -144,14 +165,17 @@ class Connection:
 
     @property
     def welcome(self) -> Welcome:
-        """The newest of the first verifier that is there; there is one once ``ready`` has returned."""
-        welcome = self._first().welcome
+        """The newest of the first verifier that is there, else the last that came; there is one once ``ready`` has
+        returned."""
+        first = self._first()
+        welcome = self._welcome if first is None else first.welcome
         assert welcome is not None
         return welcome
 
-    def _first(self) -> Line:
+    def _first(self) -> Line | None:
+        """None while the only verifier has moved and has not answered yet."""
         told = {address: line for address, line in self._lines.items() if line.welcome is not None}
-        return told[next(one for one in (*self.verifiers, *told) if one in told)]
+        return next((told[one] for one in (*self.verifiers, *told) if one in told), None)
 
     async def close(self, why: DuoactorError) -> None:
         self.over = self.over or why
@@ -161,23 +185,25 @@ class Connection:
     async def _run(self) -> None:
         serving = [self._serve(address) for address in self._addresses]
         parts = [asyncio.create_task(part) for part in (*serving, self._watch())]
-        fault: DuoactorError = closed()
         try:
             await asyncio.gather(*parts)
         except DuoactorError as error:
-            fault = error
+            self.over = self.over or error
         except Exception as error:
-            fault = ConnectionLost(f"the client failed, which is a defect: {error!r}")
+            self.over = self.over or ConnectionLost(f"the client failed, which is a defect: {error!r}")
             raise
         finally:
             for part in parts:
                 part.cancel()
-            self.over = self.over or fault
-            self._tell(self._session.fail(self.over))
-            self._welcomed.set()
-            for line in self._lines.values():
-                line.close()
-            self._ended()
+
+    def _let_go(self, work: asyncio.Task[None]) -> None:
+        """Called when the work is over, also where it was closed before it began."""
+        self.over = self.over or closed()
+        self._tell(self._session.fail(self.over))
+        self._welcomed.set()
+        for line in self._lines.values():
+            line.close()
+        self._ended()
 
     async def _serve(self, address: str) -> None:
         """Serve one verifier. Its errors leave the others alone, and are raised if there is no other."""
@@ -223,6 +249,8 @@ class Connection:
             for address, line in list(self._lines.items()):
                 while (news := line.next_nowait()) is not None:
                     self._take(news, address)
+            if not (self.answered or self._waiting) and self.loop.time() - self._awaited_at > CONNECT_TIMEOUT_S:
+                raise ConnectionLost(f"no call waits for the verifier at {self.address} any more")
             self._tell(self._session.expire())
             self._submit()
             if not self._known() and self._session.calls:
@@ -246,14 +274,19 @@ class Connection:
         if not self.welcome.telemetry:
             detail = "this key hears no telemetry; make one with `duoactor keys NAME --role operator` for that"
             raise RequestError(FailureCode.FORBIDDEN, detail)
-        subscription = self._first().subscribe()
-        try:
-            while True:
-                yield await subscription.receive()
-        except ConnectionLost as error:
-            raise self.over or error from None
-        finally:
-            subscription.close()
+        while (over := self.over) is None:
+            if (first := self._first()) is None:
+                await self._welcomed.wait()
+                continue
+            subscription = first.subscribe()
+            try:
+                while True:
+                    yield await subscription.receive()
+            except ConnectionLost:
+                pass  # the end, or the verifier has moved
+            finally:
+                subscription.close()
+        raise over
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -307,6 +340,8 @@ class Connection:
             self._lines[address].send(message)
 
     def _take(self, message: Message | Lost, address: str) -> None:
+        if isinstance(message, Welcome):
+            self._welcome = message
         self._tell(self._session.receive(message, address), address)
         known = bool(self._known())
         if isinstance(message, Lost) and not known:
@@ -314,7 +349,6 @@ class Connection:
             self._lost_at = self.loop.time()
         elif known and not self._welcomed.is_set():
             self._welcomed.set()
-            self.answered = True
             if self._announced:
                 log.warning("the verifier at %s is back", self.address)
                 self._announced = False

@@ -81,7 +81,7 @@ class Call:
     had: int = 0  # tokens when it was last asked for
 
     @property
-    def streams(self) -> bool:
+    def is_stream(self) -> bool:
         return isinstance(self.request, Generate)
 
     def answered_by(self, answer: Answer) -> bool:
@@ -202,7 +202,7 @@ class Session:
     def drop(self, rid: str) -> Cancel | None:
         """Forget a call; the message that tells the verifier, if it works on it."""
         call = self.calls.pop(rid, None)
-        return Cancel(rid) if call is not None and call.streams and call.submitted else None
+        return Cancel(rid) if call is not None and call.is_stream and call.submitted else None
 
     def due(self, address: str = ONLY) -> Iterator[tuple[str, Message]]:
         """Every call that this verifier is to be asked and has not been, with the message that asks it."""
@@ -217,7 +217,7 @@ class Session:
     def _choose(self, call: Call) -> str | None:
         if not isinstance(call.request, Generate):
             return next(iter(self.verifiers.usable()), None)
-        streams = Counter(one.at for one in self.calls.values() if one.streams and one.at)
+        streams = Counter(one.at for one in self.calls.values() if one.is_stream and one.at)
         return self.verifiers.choose(call.request, streams, call.refused_by)
 
     def sent(self, rid: str) -> None:
@@ -280,12 +280,12 @@ class Session:
 
     def _ended_by_drain(self, rid: str) -> ConnectionLost:
         call = self.calls[rid]
-        received = f"; {len(call.token_ids)} tokens were received" if call.streams else ""
+        received = f"; {len(call.token_ids)} tokens were received" if call.is_stream else ""
         return ConnectionLost(f"the verifier was shut down{received}")
 
     def _chunk(self, chunk: Chunk, address: str) -> Result:
         state = self.calls.get(chunk.rid)
-        if state is None or not state.streams or state.at not in (None, address):
+        if state is None or not state.is_stream or state.at not in (None, address):
             # It was cancelled, or went elsewhere: the Cancel was lost, or this chunk was on its way already.
             return Result(send=Cancel(chunk.rid) if chunk.finish_reason is None else None)
         news = state.accept(chunk)
@@ -304,7 +304,7 @@ class Session:
             if self._outlive_drain or self.verifiers.usable():
                 call.given_back()
                 return Result()
-        elif failed.code is FailureCode.OVERLOADED and call.streams and self._again(call, failed, address):
+        elif failed.code is FailureCode.OVERLOADED and call.is_stream and self._again(call, failed, address):
             return Result()
         return self.reject(failed.rid, error)
 

@@ -17,6 +17,7 @@ from duoactor.client.connection import closed, forked
 from duoactor.client.options import ClientOptions, Options, shows_client_options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn
 from duoactor.client.stream import AsyncStream
+from protocols.errors import ConnectionLost
 from protocols.messages import Chunk, Generate, Sampling
 
 T = TypeVar("T")
@@ -189,19 +190,29 @@ class Runner:
         with self._lock:  # what begins after close would never end
             if self._closed:
                 raise closed()
-            if self._loop is None:
-                started: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
-                serving = self._serve(started)
-                self._thread = threading.Thread(
-                    target=asyncio.run, args=(serving,), name="duoactor-client", daemon=True
-                )
-                self._thread.start()
-                self._loop = started.result()
+            self._loop = self._loop or self._start()
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _serve(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
-        """Serve until :meth:`close` says what comes last; ``asyncio.run`` then cancels whatever else still runs."""
-        started.set_result(asyncio.get_running_loop())
+    def _start(self) -> asyncio.AbstractEventLoop:
+        """A loop on a running thread. ConnectionLost where this process may have no further files or threads."""
+        loop: asyncio.AbstractEventLoop | None = None
+        try:
+            loop = asyncio.new_event_loop()  # here: an error on the thread would reach nobody
+            thread = threading.Thread(target=self._run, args=(loop,), name="duoactor-client", daemon=True)
+            thread.start()
+        except (OSError, RuntimeError) as error:
+            if loop is not None:
+                loop.close()
+            raise ConnectionLost(f"the client cannot begin ({error}); close what this process needs no more") from None
+        self._thread = thread
+        return loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        """Serve until :meth:`close` says what comes last; the runner then cancels whatever else still runs."""
         last = await asyncio.wrap_future(self._ending)
         await last()
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
 
 import msgspec
 
-from actors.settings import ControllerSettings, DrafterSettings, KeySettings, VerifierSettings
+from actors.settings import AUTO_DRAFT, ControllerSettings, DrafterSettings, KeySettings, VerifierSettings
 from duoactor.config import options
 from duoactor.launch.child import GATEWAY
 from duoactor.launch.deployment import drafter_names
@@ -21,6 +21,7 @@ from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
 from protocols.messages import Role
 
+S = TypeVar("S", bound=KeySettings)
 DRAFTER_RESOURCE = "duoactor_drafter"  # a node offers as many as the drafters that it is to hold
 
 # what the placement decides, and keys that are made at the start
@@ -63,16 +64,15 @@ def plan_members(wanted: Wanted, verifiers: int, *, has_gpus: bool) -> tuple[Mem
     for settings in (wanted.verifier, *wanted.drafters, wanted.controller, wanted.gateway):
         if settings is not None:
             _check(settings)
-    everyone = range(verifiers)
-    threads = max(1, wanted.verifier.threads)
-    target_gpus = int(wanted.verifier.device.startswith("cuda") or (wanted.verifier.device == "auto" and has_gpus))
+    everyone, wanted = range(verifiers), _with_own_head(wanted)
+    verifier = _portable(wanted.verifier, "target", "tokenizer", "inline_draft", "datastore")
+    threads = max(1, verifier.threads)
+    target_gpus = int(verifier.device.startswith("cuda") or (verifier.device == "auto" and has_gpus))
     members = [
         Member(
             Role.VERIFIER,
             name := f"verifier-{number + 1}",
-            msgspec.structs.replace(
-                wanted.verifier, actor_id=name, threads=threads, target=_portable(wanted.verifier.target)
-            ),
+            msgspec.structs.replace(verifier, actor_id=name, threads=threads),
             (number,),
             threads,
             cpus=threads,
@@ -95,7 +95,7 @@ def plan_members(wanted: Wanted, verifiers: int, *, has_gpus: bool) -> tuple[Mem
             Member(
                 Role.DRAFTER,
                 name,
-                msgspec.structs.replace(drafter, actor_id=name, draft=_portable(drafter.draft)),
+                msgspec.structs.replace(_portable(drafter, "draft", "target"), actor_id=name),
                 (number % verifiers,),
                 drafter.threads,
                 cpus=drafter.threads,
@@ -119,7 +119,19 @@ def _check(settings: KeySettings) -> None:
             )
 
 
-def _portable(model: str) -> str:
-    """A directory's name for processes that run in another directory; anything else stays as it is."""
-    path = os.path.expanduser(model)
-    return os.path.abspath(path) if os.path.isdir(path) else model
+def _with_own_head(wanted: Wanted) -> Wanted:
+    """A drafter of the target's own head, which has no ``target`` itself, is none: the verifiers run that."""
+    drafters = tuple(one for one in wanted.drafters if one.draft != AUTO_DRAFT or one.target)
+    if drafters == wanted.drafters:
+        return wanted
+    inline = wanted.verifier.inline_draft or AUTO_DRAFT
+    verifier = msgspec.structs.replace(wanted.verifier, inline_draft=inline)
+    return replace(wanted, verifier=verifier, drafters=drafters)
+
+
+def _portable(settings: S, *models: str) -> S:
+    """Settings with whole paths of the files and directories among ``models``: processes run in other directories."""
+    paths = {name: os.path.expanduser(getattr(settings, name)) for name in models}
+    return msgspec.structs.replace(
+        settings, **{name: os.path.abspath(path) for name, path in paths.items() if path and os.path.exists(path)}
+    )

@@ -278,8 +278,8 @@ async def healthy_pid(host: str, port: int) -> int:
             reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-                answer = await reader.read(LONGEST_HEALTH)
-                while part := await reader.read(LONGEST_HEALTH):
+                answer = b""
+                while len(answer) < LONGEST_HEALTH and (part := await reader.read(LONGEST_HEALTH)):
                     answer += part
             finally:
                 writer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +67,8 @@ def connect(name: str = NAME) -> Cluster:
 
 class Cluster:
     """A set of actors as this process reaches it: a file here holds the address of each verifier, also after Ray
-    has started it again elsewhere. Leaving ``with`` removes the files; the actors stay (:func:`down`)."""
+    has started it again elsewhere. Leaving ``with`` removes the files, and so does this process's end; the actors stay
+    (:func:`down`)."""
 
     def __init__(self, hosts: dict[str, Any]) -> None:
         self.hosts = hosts  # Ray actors by name
@@ -81,6 +83,7 @@ class Cluster:
         self.addresses = self._places.addresses
         self._runner = Runner()
         self._runner.run(self._places.__aenter__())
+        atexit.register(self.close)  # and so held: a client needs the files, also where nobody keeps the cluster
 
     @property
     def address(self) -> str:
@@ -97,6 +100,7 @@ class Cluster:
 
     def close(self) -> None:
         """Remove the files; a second call does nothing."""
+        atexit.unregister(self.close)
         self._runner.close(self._places.aclose)
         self._directory.cleanup()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -62,11 +64,11 @@ class Answer(ABC):
         """The events in a choice's next chunks. With its last one comes the held-back text, unless ``max_tokens``
         cut it off inside the markup of a call."""
         parser = self._parsers[index]
-        pieces = [piece for chunk in chunks for piece in chunk.pieces]
+        pieces = deque(piece for chunk in chunks for piece in chunk.pieces)
         events: list[Event] = []
         if isinstance(parser, ThoughtParser):
             while pieces and not parser.thoughts.answers:
-                events += parser.feed(pieces.pop(0))
+                events += parser.feed(pieces.popleft())
                 self.thought_tokens += parser.thoughts.inside
         events += parser.feed("".join(pieces))
         if chunks[-1].finish_reason is not None:
@@ -77,11 +79,10 @@ class Answer(ABC):
 def _joined(events: Sequence[Event]) -> list[Event]:
     """Pieces of a thought as one."""
     made: list[Event] = []
-    for event in events:
-        if isinstance(event, Thought) and made and isinstance(made[-1], Thought):
-            made[-1] = Thought(made[-1].text + event.text)
-        else:
-            made.append(event)
+    for _, same in groupby(events, type):
+        some = list(same)
+        thoughts = [event.text for event in some if isinstance(event, Thought)]
+        made += [Thought("".join(thoughts))] if thoughts else some
     return made
 
 

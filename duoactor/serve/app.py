@@ -131,6 +131,7 @@ class Routes:
         model = await self.gateway.model()
         answer = make(wanted, model.called(wanted.model), partial(question.parser, model.calling))
         if question.scores:
+            question.check(model.vocab_size)  # before any of the prompts, which may be a million, is tokenized
             question, answer.prompts = await self.gateway.spelt(question)
         choices = self._ask(request, question, model, operation)
         answer.sampling = choices.streams[0].sampling

@@ -15,13 +15,18 @@ BODY_TIMEOUT_S = 30.0
 
 
 async def read_body(request: Request) -> bytes:
-    """The JSON body. It is kept with the request, for whoever reads it again.
+    """The JSON body. It is not kept: an answer may take long, and many may be under way.
 
     ApiError when it is no JSON by its own word (415), too large (413) or too slow (408)."""
-    kept: dict[str, Any] = request.scope.setdefault("state", {})
-    if "body" not in kept:
-        kept["body"] = await _received(request)
-    body: bytes = kept["body"]
+    kept: dict[str, Any] = request.scope.get("state", {})
+    body: bytes = kept.pop("body") if "body" in kept else await _received(request)
+    return body
+
+
+async def look_into_body(request: Request) -> bytes:
+    """The body, which the app behind us reads again by :func:`read_body`, with the same errors."""
+    body = await _received(request)
+    request.scope.setdefault("state", {})["body"] = body
     return body
 
 

@@ -66,7 +66,8 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {name: idle for idle, names in _UNSUPPORTED for name in names.split()}
 UNSUPPORTED_KINDS = ("dry_", "dynatemp_", "guided_", "mirostat", "xtc_")  # how samplers' names begin
 MISSPELT = 0.8  # difflib's ratio of a name and the intended one
-MOST_NAMED = 8  # unknown fields in a header
+MOST_NAMED, LONGEST_NAME = 8, 64  # unknown fields in a header, and the characters of one
+MOST_SPELT = 64  # unknown fields that are compared with the known ones: 50 µs each, and a body may hold a million
 
 
 @dataclass(slots=True)
@@ -107,8 +108,10 @@ def _object(given: Mapping[str, Any], struct: type[msgspec.Struct], place: str, 
         elif name in HINTS:
             ignored.hints.append(name)
         elif place or not _asks_nothing(name, value):
-            _check_spelling(name, where, kinds, struct.__struct_config__.forbid_unknown_fields)
-            ignored.unknown.append(where[:64])
+            strict = struct.__struct_config__.forbid_unknown_fields
+            if strict or len(ignored.unknown) < MOST_SPELT:
+                _check_spelling(name, where, kinds, strict)
+            ignored.unknown.append(where[:LONGEST_NAME])
     return kept
 
 
@@ -133,7 +136,7 @@ def _asks_nothing(name: str, value: Any) -> bool:
 
 def _check_spelling(name: str, where: str, names: Collection[str], strict: bool) -> None:
     """ApiError if it is one of ``names`` misspelt, or, where that is ``strict``, none of them."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=MISSPELT)
+    near = difflib.get_close_matches(name[:LONGEST_NAME], names, n=1, cutoff=MISSPELT)
     if near or strict:
         meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(names)}"
         raise ApiError(400, f"Unrecognized request argument supplied: {where}{meant}", param=where)

@@ -22,7 +22,6 @@ from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS
 from duoactor.serve.tool_calls.template import taken
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
 from duoactor.serve.trace import Piece, Pieces
-from protocols.errors import DuoactorError
 from protocols.messages import (
     UNCHANGED,
     ChatTurn,
@@ -266,7 +265,7 @@ class Choices:
         self._stats: dict[int, RequestStats] = {}
         self._readers: list[asyncio.Task[None]] = []
         # bounded: what a slow HTTP client does not read waits in the streams
-        self._queue: asyncio.Queue[tuple[int, Chunk] | DuoactorError] = asyncio.Queue(64 * len(streams))
+        self._queue: asyncio.Queue[tuple[int, Chunk] | Exception] = asyncio.Queue(64 * len(streams))
 
     @property
     def stats(self) -> list[RequestStats]:
@@ -314,7 +313,7 @@ class Choices:
         if not self._readers:
             return 0, await anext(self.streams[0])
         item = await self._queue.get()
-        if isinstance(item, DuoactorError):
+        if isinstance(item, Exception):
             raise item
         return item
 
@@ -322,7 +321,7 @@ class Choices:
         try:
             async for chunk in stream:
                 await self._queue.put((index, chunk))
-        except DuoactorError as error:
+        except Exception as error:  # of whatever kind: the answer waits for it
             await self._queue.put(error)
 
 

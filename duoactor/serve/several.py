@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duoactor.serve.answers import now
 from duoactor.serve.app import json, refused
-from duoactor.serve.bodies import read_body
+from duoactor.serve.bodies import look_into_body
 from duoactor.serve.errors import ApiError
 from protocols.errors import DuoactorError
 
@@ -58,7 +58,7 @@ class Models:
             elif path in ("/health", "/ping"):
                 await json({"status": "ok", "loaded": self._name or None})(scope, receive, send)
             elif request.method == "POST":
-                async with self._using(self._wanted(await read_body(request))) as app:
+                async with self._using(self._wanted(await look_into_body(request))) as app:
                     await app(scope, receive, send)
             elif self._app is None:
                 raise ApiError(503, f"no model is loaded; ask one for text: {', '.join(self._loads)}")

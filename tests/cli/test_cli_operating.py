@@ -10,7 +10,7 @@ import pytest
 
 from duoactor.cli import main
 from duoactor.status import print_drafters, print_status
-from protocols.messages import StatusReport
+from protocols.messages import ActorStatus, Budget, Kind, StatusReport
 from tests.cli.fake_client import REPORT, FakeClient, run
 
 
@@ -64,6 +64,17 @@ def test_a_narrow_terminal_shows_fewer_columns_of_drafters_and_cuts_none(
     assert "…" not in shown["80"] and "pid" not in shown["80"] and "pid" in shown["200"]
     for word in ("laptop-in-the-kitchen", "state", "gains", "accepted"):
         assert word in shown["80"]
+
+
+def test_what_other_hosts_tell_of_themselves_does_not_move_the_cursor(capsys: pytest.CaptureFixture[str]):
+    evil = "\x1b[2Jd"
+    drafter = msgspec.structs.replace(REPORT.drafters[0], actor_id=evil, host=evil, trouble=f"cannot load {evil}")
+    budget, actor = Budget(1, 1000, Kind("sps", evil)), ActorStatus(evil)
+    print_status(
+        msgspec.structs.replace(REPORT, drafters=(drafter,), budgets=(budget,), controller=actor, learner=actor)
+    )
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "cannot load ?[2Jd" in shown
 
 
 @pytest.mark.parametrize(("method", "left"), [("auto", "copied from earlier text"), ("tree", "decodes alone")])

@@ -1,13 +1,15 @@
 """AsyncClient's connection: nobody there, late, lost, unreadable."""
 
 import asyncio
+import contextlib
 import logging
 
 import msgspec
 import pytest
 
 from duoactor import AsyncClient, ConnectionLost, RefusedError, RequestError, Sampling
-from protocols.messages import Refuse, RefuseCode
+from protocols import wire
+from protocols.messages import Done, Refuse, RefuseCode, Swap
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -158,6 +160,93 @@ def test_a_call_that_is_cancelled_while_it_connects_leaves_the_others_waiting():
         assert first.cancelled() and len(network.links) == 1
         await client.aclose()
         puppet.task.cancel()
+
+    run(go())
+
+
+def test_a_connection_that_nobody_waits_for_any_more_is_closed():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        puppet.welcomes = False
+        client = AsyncClient(ADDRESS, network=network, timeout=60.0)
+        calls = [asyncio.create_task(call()) for call in (client.connect, client.status)]
+        for call, links in zip(calls, (1, 0), strict=True):
+            await asyncio.sleep(20.0)
+            call.cancel()
+            await asyncio.sleep(11.0)
+            assert len(network.links) == links
+        puppet.welcomes = True
+        await client.connect()
+        assert len(network.links) == 1
+        await client.aclose()
+        puppet.task.cancel()
+
+    run(go())
+
+
+def test_short_looks_at_a_verifier_that_takes_longer_to_answer_find_it_in_the_end():
+    class SlowPuppet(Puppet):
+        """As one whose rounds take seconds."""
+
+        def say(self, message):
+            loop = asyncio.get_running_loop()
+            loop.call_later(3.0, self.listener.send, self.peer, wire.encode(message))
+
+    async def go():
+        network = MemoryNetwork()
+        puppet = SlowPuppet(network)
+        client = AsyncClient(ADDRESS, network=network)
+        looks = 0
+        while (looks := looks + 1) < 9:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.9):
+                    await client.connect()
+                    break
+        assert looks == 4 and len(network.links) == 1
+        await client.aclose()
+        puppet.task.cancel()
+
+    run(go())
+
+
+def test_a_client_that_is_closed_as_it_begins_to_connect_leaves_nothing_open():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        client = AsyncClient(ADDRESS, network=network)
+        connecting, closing = asyncio.create_task(client.connect()), asyncio.create_task(client.aclose())
+        with pytest.raises(ConnectionLost, match="the client was closed"):
+            await connecting
+        await closing
+        assert network.links == [] and asyncio.get_running_loop().time() < 0.01
+        puppet.task.cancel()
+
+    run(go())
+
+
+def swaps_of(puppet: Puppet) -> list[Swap]:
+    return [message for message in puppet.heard if isinstance(message, Swap)]
+
+
+def test_a_head_that_takes_long_to_load_is_waited_for_and_a_verifier_that_is_lost_meanwhile_is_not():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        async with AsyncClient(ADDRESS, network=network) as client:
+            asking = asyncio.create_task(client.swap("head", "org/head"))
+            await settled(lambda: swaps_of(puppet))
+            await asyncio.sleep(120.0)
+            puppet.say(Done(swaps_of(puppet)[0].rid, "drafts with org/head"))
+            assert await asking == "drafts with org/head"
+            with pytest.raises(ConnectionLost, match="does not answer"):
+                await client.swap("d1", "d2")
+            asking = asyncio.create_task(client.swap("head", ""))
+            await asyncio.sleep(1.0)
+            puppet.task.cancel()
+            puppet.listener.close()
+            with pytest.raises(ConnectionLost, match="has not come back"):
+                await asking
 
     run(go())
 

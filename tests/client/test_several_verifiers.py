@@ -295,3 +295,48 @@ def test_a_client_follows_a_verifier_to_the_address_that_its_file_holds(tmp_path
 
     got, loads = run(go())
     assert got == [TRUTH] * 2 and loads == [0, 0]
+
+
+def test_the_model_is_known_while_its_verifier_is_started_elsewhere(tmp_path):
+    place = tmp_path / "verifier-1"
+    place.write_text(A)
+
+    async def go():
+        async with Pair() as pair:
+            client = AsyncClient(f"file://{place}", network=pair.network, timeout=20.0)
+            await client.connect()
+            before = client.welcome
+            place.write_text("memory://loading")
+            await asyncio.sleep(1.0)
+            assert client.welcome == before
+            await client.aclose()
+
+    run(go())
+
+
+def test_telemetry_follows_a_verifier_to_the_address_that_its_file_holds(tmp_path):
+    place, heard = tmp_path / "verifier-1", []
+
+    async def listen(client):
+        async for message in client.telemetry():
+            heard.append(message)
+
+    async def go():
+        async with Pair() as pair:
+            client = AsyncClient(f"file://{place}", network=pair.network, timeout=20.0)
+            place.write_text(A)
+            listening = asyncio.create_task(listen(client))
+            for address in (A, B):
+                place.write_text("memory://loading")
+                await asyncio.sleep(1.0)
+                place.write_text(address)
+                await asyncio.sleep(1.0)
+                heard.clear()
+                await client.generate(PROMPT, max_tokens=12)
+                await asyncio.sleep(1.0)
+                assert heard and not listening.done()
+            await client.aclose()
+            with pytest.raises(ConnectionLost, match="the client was closed"):
+                await listening
+
+    run(go())

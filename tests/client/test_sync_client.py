@@ -4,11 +4,13 @@ import asyncio
 import gc
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -191,6 +193,41 @@ def test_a_client_that_is_dropped_leaves(server):
     gc.collect()
     soon(lambda: not server.cluster.verifier.state.clients)
     soon(lambda: set(threading.enumerate()) == before)
+
+
+@pytest.mark.parametrize(
+    ("home", "name", "error"),
+    [
+        (asyncio.get_event_loop_policy(), "new_event_loop", OSError(24, "Too many open files")),
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+    ],
+)
+def test_a_client_whose_event_loop_cannot_be_made_says_so_and_leaves_no_thread(server, monkeypatch, home, name, error):
+    def threads() -> int:
+        return sum(thread.name == "duoactor-client" for thread in threading.enumerate())
+
+    before, client = threads(), Client(server.address)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(home, name, Mock(side_effect=error))
+        for _ in range(2):
+            with pytest.raises(ConnectionLost, match=re.escape(f"the client cannot begin ({error})")):
+                client.status()
+    assert threads() == before
+    assert client.status().target.model_id == "toy"
+    client.close()
+    assert threads() == before
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_client_that_could_not_begin_can_be_closed(server, monkeypatch, used):
+    client = Client(server.address)
+    if used:
+        with monkeypatch.context() as scarce, pytest.raises(ConnectionLost):
+            scarce.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
+            client.status()
+    client.close()
+    with pytest.raises(ConnectionLost, match="the client was closed"):
+        client.status()
 
 
 @pytest.fixture

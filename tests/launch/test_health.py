@@ -1,6 +1,7 @@
 """The launcher's question to a gateway: only a healthy one's process id is an answer."""
 
 import asyncio
+import contextlib
 import os
 
 import pytest
@@ -35,4 +36,16 @@ async def test_another_server_at_that_port_is_not_taken_for_a_gateway(answer):
 
     server = await asyncio.start_server(reply, "127.0.0.1", 0)
     async with server:
+        assert await healthy_pid(*server.sockets[0].getsockname()) == 0
+
+
+async def test_an_answer_without_an_end_is_not_read_for_as_long_as_it_comes():
+    async def reply(reader, writer):
+        with contextlib.suppress(OSError):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+
+    server = await asyncio.start_server(reply, "127.0.0.1", 0)
+    async with server, asyncio.timeout(5.0):
         assert await healthy_pid(*server.sockets[0].getsockname()) == 0

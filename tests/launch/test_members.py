@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
+from actors.settings import AUTO_DRAFT, ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor.launch.child import GATEWAY
 from duoactor.launch.issue_keys import issue_keys
 from duoactor.launch.members import DRAFTER_RESOURCE, plan_members
@@ -79,6 +79,27 @@ def test_a_directory_is_named_so_that_another_process_finds_it(tmp_path: Path, m
     assert verifier.settings.target == str(tmp_path / "target")
     verifier, *_ = plan_members(wanted(verifier=VerifierSettings(target="Qwen/Qwen3-8B")), 1, has_gpus=False)
     assert verifier.settings.target == "Qwen/Qwen3-8B"
+
+
+def test_the_targets_own_head_is_drafted_with_by_the_verifiers_themselves():
+    drafters = (DrafterSettings(draft=AUTO_DRAFT), DrafterSettings(), DrafterSettings(draft=AUTO_DRAFT, target="t"))
+    members = plan_members(wanted(drafters=drafters), 2, has_gpus=False)
+    assert [one.settings.inline_draft for one in members if one.role is Role.VERIFIER] == [AUTO_DRAFT] * 2
+    found = [one.settings for one in members if one.role is Role.DRAFTER]
+    assert [(one.actor_id, one.target) for one in found] == [("drafter-1", ""), ("drafter-2", "t")]
+
+
+def test_every_model_of_an_actor_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    verifier = VerifierSettings(target="here.gguf", tokenizer="here", inline_draft="here", datastore="here")
+    drafter = DrafterSettings(draft="here", target="here.gguf")
+    found = plan_members(wanted(verifier=verifier, drafters=(drafter,)), 1, has_gpus=False)
+    named = [getattr(found[0].settings, name) for name in ("target", "tokenizer", "inline_draft", "datastore")]
+    named += [found[-1].settings.draft, found[-1].settings.target]
+    place = str(tmp_path / "here")
+    assert named == [f"{place}.gguf", place, place, place, place, f"{place}.gguf"]
 
 
 def test_each_role_has_a_key_that_the_verifier_admits_for_it_alone(tmp_path: Path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import socket
 import weakref
 from collections.abc import Awaitable, Callable
+from unittest.mock import Mock
 
 import pytest
 import zmq
@@ -227,3 +229,19 @@ async def test_a_network_forgets_links_that_were_closed() -> None:
         assert not any(one() for one in known)
     finally:
         network.close()
+
+
+@pytest.mark.parametrize("lacks", ["get_monitor_socket", "fileno"])
+def test_a_connection_for_which_files_are_lacking_is_refused_and_keeps_nothing_open(
+    run: Run, address: str, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        network = ZmqNetwork()
+        listener = network.listen(address)
+        with monkeypatch.context() as scarce:
+            scarce.setattr(zmq.Socket, lacks, Mock(side_effect=zmq.ZMQError(errno.EMFILE)))
+            with pytest.raises(ConnectionLost, match="Too many open files"):
+                network.connect(listener.address)
+        network.close()
+
+    run(main())

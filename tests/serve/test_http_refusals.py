@@ -3,9 +3,14 @@
 import asyncio
 import json
 import re
+import time
+from unittest.mock import patch
 
 import pytest
 
+from duoactor.client.stream import AsyncStream
+from duoactor.serve.openai.chat import ChatRequest
+from duoactor.serve.parameters import decode
 from tests.serve.gateway import TURNS, served
 
 CHAT = "/v1/chat/completions"
@@ -154,6 +159,31 @@ async def test_minus_one_is_no_limit_and_an_empty_stop_is_none():
     for answer in (chat, text):
         usage = answer.json()["usage"]
         assert usage["total_tokens"] == 4096 and "x-duoactor-warning" not in answer.headers
+
+
+async def test_more_prompts_than_are_answered_at_once_are_refused_before_one_is_tokenized():
+    asked = {"prompt": ["x"] * 65, "max_tokens": 1, "echo": True}
+    async with served() as gateway:
+        with patch.object(gateway.gateway.client, "tokenize") as tokenize:
+            answer = await gateway.post("/v1/completions", **asked)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+    assert not tokenize.called
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_fault_of_ours_is_a_500_and_no_wait_without_an_end(n):
+    async with served() as gateway, asyncio.timeout(10):
+        with patch.object(AsyncStream, "take", side_effect=RuntimeError("a fault")):
+            answer = await gateway.chat(n=n)
+    assert answer.status_code == 500 and "RuntimeError" in answer.json()["error"]["message"]
+
+
+def test_a_body_of_unknown_fields_holds_up_no_other_request_for_long():
+    fields = [*(f"x{number:06}" for number in range(100_000)), "y" * (1 << 22)]
+    began = time.process_time()
+    wanted, ignored = decode(json.dumps({"messages": TURNS} | dict.fromkeys(fields, 1)).encode(), ChatRequest)
+    assert time.process_time() - began < 2.0
+    assert len(ignored.unknown) == len(fields) and len(ignored.warning) < 200 and wanted.n == 1
 
 
 async def test_a_misspelt_parameter_is_met_with_the_right_one():

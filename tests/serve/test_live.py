@@ -159,9 +159,11 @@ async def test_a_swap_in_mid_stream_leaves_the_text_equal():
     assert drained.status_code == 200
 
 
-async def test_the_page_does_not_make_the_verifier_load_a_head():
+@pytest.mark.parametrize("drafter", ["d1", "head"])  # of the first verifier; others may have none of that name
+async def test_the_page_does_not_make_the_verifier_load_a_head(drafter):
     """Whoever may ask for text may move streams between drafters, and not name files to load."""
     async with served() as gateway:
+        await with_drafters(gateway, drafter)
         answer = await gateway.post("/live/swap", old="head", new="/etc")
     assert answer.status_code == 404 and "duoactor swap head" in answer.json()["error"]["message"]
 

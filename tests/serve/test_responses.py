@@ -1,12 +1,15 @@
 """/v1/responses with the stock openai client."""
 
+import time
 from dataclasses import replace
 
 import openai
 import pytest
 
 from duoactor.serve.errors import ApiError
+from duoactor.serve.openai.items import InputItem, turns
 from duoactor.serve.openai.kept import Kept
+from protocols.limits import MAX_CALLS
 from protocols.messages import ChatTurn, Sampling
 from tests.serve.gateway import LANGUAGE, served
 from tests.world.cluster import Cluster
@@ -79,6 +82,7 @@ async def test_an_answer_to_its_own_end_is_complete():
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "1"}]}, "input[0].arguments"),
+        ({"input": [{"type": "function_call", "call_id": "1", "name": "f"}] * 1025}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
@@ -117,6 +121,15 @@ async def test_a_response_is_kept_for_its_own_key_and_only_if_it_may_be():
                 await gateway.openai(key).responses.create(**ask, previous_response_id=ident)
             assert caught.value.param == "previous_response_id"
         await gateway.openai("one").responses.create(**ask, previous_response_id=kept.id)
+
+
+def test_a_turn_of_more_calls_than_can_be_is_refused_before_all_of_them_are_gathered():
+    call = InputItem(type="function_call", call_id="1", name="f")
+    assert len(turns("", (call,) * MAX_CALLS)[0].tool_calls) == MAX_CALLS
+    began = time.process_time()
+    with pytest.raises(ApiError, match="at most 1024 calls can follow one another"):
+        turns("", (call,) * 200_000)
+    assert time.process_time() - began < 2.0
 
 
 def test_the_oldest_conversations_make_room():

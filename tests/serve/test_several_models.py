@@ -6,9 +6,11 @@ import json
 from contextlib import asynccontextmanager
 
 import httpx2
+from starlette.requests import Request
 
 from duoactor import AsyncClient
 from duoactor.serve.app import make_app
+from duoactor.serve.bodies import look_into_body, read_body
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.several import Models
 from protocols.errors import ModelError
@@ -90,3 +92,23 @@ async def test_a_model_that_nobody_asks_for_is_unloaded():
         while shelf.events != ["+small", "-small"]:
             await asyncio.sleep(0.01)
         assert (await ask(http, "small")).status_code == 200
+
+
+async def test_a_body_that_was_looked_into_is_there_for_the_app_and_not_for_as_long_as_its_answer_takes():
+    async def receive():
+        return {"type": "http.request", "body": sent.pop(), "more_body": False}
+
+    sent, headers = [b'{"model": "small"}'], [(b"content-type", b"application/json")]
+    request = Request({"type": "http", "headers": headers}, receive)
+    assert await look_into_body(request) == b'{"model": "small"}'
+    assert await read_body(Request(request.scope, receive)) == b'{"model": "small"}'
+    assert request.scope["state"] == {}
+
+
+async def test_a_body_that_was_read_is_not_kept():
+    async def receive():
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    request = Request({"type": "http", "headers": [(b"content-type", b"application/json")]}, receive)
+    assert await read_body(request) == b"{}"
+    assert not request.scope.get("state")

@@ -1,6 +1,7 @@
 """Thoughts of reasoning models: through each API, streamed and whole, with tools, a schema and a budget."""
 
 import json
+import time
 from itertools import pairwise
 
 import anthropic
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duoactor.serve.anthropic.messages import MessagesAnswer
 from duoactor.serve.parameters import Speculation
 from duoactor.serve.question import Question
 from duoactor.serve.structure import json_shape
@@ -15,7 +17,7 @@ from duoactor.serve.thinking import Mind, ThoughtParser, Wish, wish
 from duoactor.serve.tool_calls.events import NoTools, Said, Thought
 from duoactor.serve.tool_calls.forms import FORMS, form_parser
 from duoactor.serve.tool_calls.use import Calling, Tool, ToolUse
-from protocols.messages import UNCHANGED, ChatTurn, Dictation, StructuredOutputs, Thinking
+from protocols.messages import UNCHANGED, ChatTurn, Chunk, Dictation, FinishReason, StructuredOutputs, Thinking
 from tests.serve.gateway import TURNS, served
 from tests.serve.parts import Called, gathered
 from tests.serve.script import scripted
@@ -271,3 +273,15 @@ def test_a_call_that_gpt_oss_has_to_make_stands_in_a_channel_behind_the_thought(
         assert not allowed(wanted, wrong, GPT_OSS)
     parser = asked.parser(calling)
     assert gathered(parser.feed(thought + CALL) + parser.end())[-1] == Called("f", '{"a": 1}')
+
+
+def test_the_time_that_a_long_thought_holds_up_other_answers_grows_no_faster_than_the_thought():
+    def seconds(words: int) -> float:
+        answer = MessagesAnswer(None, "m", lambda: ThoughtParser(OPENED, True, NoTools()))
+        pieces = ("hm", *(" word" for _ in range(words)))
+        last = Chunk("r", 0, (5,) * len(pieces), pieces, (True,) * len(pieces), finish_reason=FinishReason.LENGTH)
+        began = time.process_time()
+        assert answer.read(0, [last]) == [Thought("".join(pieces))]
+        return time.process_time() - began
+
+    assert seconds(80_000) < 25 * max(seconds(10_000) for _ in range(3))

@@ -28,13 +28,16 @@ async def asked(sampling: Sampling, method: str = "auto", **options):
         return await caller.generate(PROMPT, sampling, method, **options)
 
 
-@pytest.mark.parametrize("method", ["auto", "vanilla", "pld"])
+SLOW = ("vanilla", "lookahead")  # nothing is forced into their windows: Lookahead's rows are no drafts
+
+
+@pytest.mark.parametrize("method", ["auto", "pld", *SLOW])
 async def test_a_texts_log_probabilities_are_those_behind_prompts_that_end_there(method):
     sampling = Sampling(max_tokens=len(TEXT) + 2, logprobs=2, stop=("a",), stop_token_ids=(17,))
     chunks = await asked(sampling, method, dictation=Dictation(tokens=TEXT))
     tokens, found = tokens_of(chunks), [one for chunk in chunks for one in chunk.logprobs]
     assert tuple(tokens[: len(TEXT)]) == TEXT
-    assert chunks[-1].stats.rounds < len(TEXT) / 4 or method == "vanilla"
+    assert chunks[-1].stats.rounds < len(TEXT) / 4 or method in SLOW
     async with cluster() as served:
         caller = await served.caller()
         for at in (0, 1, 3, 20, len(TEXT) - 1):
@@ -61,6 +64,16 @@ async def test_a_thought_that_grows_too_long_is_ended_at_its_budget(at, structur
     ids = codec().encode(end, special_tokens=False)
     assert tokens_of(ended)[: at + len(ids)] == [*tokens_of(free)[:at], *ids]
     assert len(tokens_of(ended)) == 30
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_lookahead_learns_nothing_of_a_dictated_text_that_changes_what_follows(temperature):
+    """Its rows are the target's tokens behind guesses: those that were dictated are among them."""
+    sampling = Sampling(max_tokens=60, seed=7, temperature=temperature, ignore_eos=True)
+    dictation = Dictation(10, text="</think>")
+    plain, guessed = [await asked(sampling, method, dictation=dictation) for method in SLOW]
+    assert tokens_of(guessed) == tokens_of(plain)
+    assert guessed[-1].stats.method == "lookahead"
 
 
 async def test_a_thought_that_has_ended_or_never_began_is_left_alone():

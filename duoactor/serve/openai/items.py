@@ -10,6 +10,7 @@ import msgspec
 from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.use import Choice, Pick, Tool, ToolUse
+from protocols.limits import MAX_CALLS
 from protocols.messages import ChatTurn, ToolCall
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
@@ -121,6 +122,8 @@ def turns(instructions: str, given: str | Sequence[InputItem]) -> tuple[ChatTurn
 def _add_call(made: list[ChatTurn], call: ToolCall, thought: str) -> None:
     joins = bool(made) and made[-1].role == "assistant" and not thought
     last = made.pop() if joins else ChatTurn("assistant", "", reasoning=thought)
+    if len(last.tool_calls) == MAX_CALLS:  # refused here, before many more are added one by one
+        raise bad("input", f": at most {MAX_CALLS} calls can follow one another")
     made.append(msgspec.structs.replace(last, tool_calls=(*last.tool_calls, call)))
 
 

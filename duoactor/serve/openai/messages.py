@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -77,17 +78,17 @@ def rendering(messages: Sequence[ChatMessage], generation_prompt: bool | None, c
 
 def turns(messages: Sequence[ChatMessage]) -> tuple[ChatTurn, ...]:
     """Messages as turns. Calls without an id get one, and results belong to them in their order."""
-    unnamed: list[str] = []  # calls without a result
+    unnamed: deque[str] = deque()  # calls without a result
     made: list[ChatTurn] = []
     for at, message in enumerate(messages):
         if message.role == "tool" and not message.tool_call_id and unnamed:
-            message = replace(message, tool_call_id=unnamed.pop(0))
+            message = replace(message, tool_call_id=unnamed.popleft())
         elif message.role == "assistant" and message.tool_calls:
             named = [
                 call if call.id else replace(call, id=f"call_{at}_{number}")
                 for number, call in enumerate(message.tool_calls)
             ]
-            unnamed = [call.id for call, given in zip(named, message.tool_calls, strict=True) if not given.id]
+            unnamed = deque(call.id for call, given in zip(named, message.tool_calls, strict=True) if not given.id)
             message = replace(message, tool_calls=tuple(named))
         made.append(_turn(message, f"messages[{at}]"))
     return tuple(made)
