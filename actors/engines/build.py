@@ -120,6 +120,8 @@ def _engine(
         engine = CompiledEngine(model, info, slots, how.threads, how.int8, how.rings)
     else:
         engine = GpuEngine(model, info, slots, how.exact)
+    if isinstance(model, StoredModel):
+        model.let_go()
     if engine.recurrence is not None and not how.rings:
         engine.recurrence.limit = state_room(engine.recurrence.stream_bytes, engine.device)
     return engine

@@ -6,6 +6,7 @@ into parts ``NAME-00001-of-0000N.gguf``.
 
 from __future__ import annotations
 
+import mmap
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -97,8 +98,11 @@ class GGUF:
         self.path = Path(path)
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, Stored] = {}
-        for number, part in enumerate(parts_of(self.path)):
-            metadata, tensors = _Part(part).read()
+        self._maps: list[mmap.mmap] = []
+        for number, path_of_part in enumerate(parts_of(self.path)):
+            part = _Part(path_of_part)
+            self._maps.append(part.map)
+            metadata, tensors = part.read()
             if number == 0:
                 self.metadata = metadata
             self.tensors |= tensors
@@ -112,6 +116,11 @@ class GGUF:
     def of_architecture(self, key: str, default: Any = None) -> Any:
         """The metadata ``{architecture}.key``."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
+
+    def let_go(self) -> None:
+        """What an engine has packed need not be in memory twice; the file is read again where it is asked for."""
+        for one in self._maps if hasattr(mmap, "MADV_DONTNEED") else ():
+            one.madvise(mmap.MADV_DONTNEED)
 
     @property
     def bytes(self) -> int:
@@ -137,11 +146,13 @@ class _Part:
     def __init__(self, path: Path) -> None:
         self._path, self._at = path, 0
         try:
-            self._bytes: Bytes = np.memmap(path, np.uint8, "r")
+            with path.open("rb") as file:
+                self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError:
             raise ModelError(f"{path} is no GGUF file: it is empty; download it again") from None
         except OSError as error:
             raise ModelError(f"cannot read {path}: {error.strerror}") from None
+        self._bytes: Bytes = np.frombuffer(self.map, np.uint8)
         self._view = memoryview(self._bytes.data)
 
     def read(self) -> tuple[dict[str, Any], dict[str, Stored]]:

@@ -54,7 +54,8 @@ def packed_model(name: str, config: Any, device: torch.device, dtype: torch.dtyp
     """A model for the fused decoder. Raises ModelError."""
     checkpoint = open_gguf(name)
     size = sum(math.prod(stored.shape) for stored in checkpoint.file.tensors.values())
-    return StoredModel(config, file_source(name, dtype, device), size, checkpoint.kinds)
+    source = file_source(name, dtype, device)
+    return StoredModel(config, source, size, checkpoint.kinds, let_go=checkpoint.file.let_go)
 
 
 def gguf_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +18,19 @@ from actors.engines.weights.tensor_files import TensorFiles, weight_files
 
 class StoredModel(nn.Module):
     """``size``: number of parameters; ``kinds``: of blocks, where files hold such; ``generation``: what
-    generation_config.json says."""
+    generation_config.json says; ``let_go``: called when an engine has taken the weights."""
 
-    def __init__(self, config: Any, source: StoredSource, size: int, kinds: str = "", generation: Any = None) -> None:
+    def __init__(
+        self,
+        config: Any,
+        source: StoredSource,
+        size: int,
+        kinds: str = "",
+        generation: Any = None,
+        let_go: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
+        self.let_go = let_go
         self.config, self.source, self.size, self.kinds = config, source, size, kinds
         self.generation_config = SimpleNamespace(**{"eos_token_id": None, **(generation or {})})
         self.marker = nn.Parameter(torch.empty(0, dtype=source.dtype, device=source.device), requires_grad=False)

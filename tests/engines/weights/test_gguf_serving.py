@@ -17,6 +17,7 @@ from actors.engines.flat_batch import FlatBatch, Segment
 from actors.engines.text.tokenize_corpus import build_for_model
 from actors.engines.text.tokenizer import tokenizer_digest
 from actors.engines.weights.gguf import GGUF
+from actors.engines.weights.gguf_loading import open_gguf
 from actors.engines.weights.loading import load_model, load_tokenizer
 from duoactor.config import resolve_model
 from tests.engines.weights.test_gguf_models import CASES, tiny, written
@@ -94,6 +95,15 @@ def error_of(file: str) -> float:
     with torch.no_grad():
         expected = load_model(file, torch.device("cpu"), torch.float32)(torch.tensor([ids])).logits[0]
     return float((logits(target.engine, ids) - expected).norm() / expected.norm())
+
+
+def test_a_file_is_not_held_beside_what_was_packed_of_it(file: str) -> None:
+    name = str(Path(file).resolve())
+    target, _ = build_target(file, EngineOptions(kv_tokens=1024))
+    mapped = Path("/proc/self/smaps").read_text().split(name, 1)[1]  # the first mapping of the file, to its end
+    assert int(mapped.split("Rss:", 1)[1].split()[0]) < Path(file).stat().st_size / 1024 / 2
+    assert open_gguf(file).own()["model.norm.weight"].values().any()  # it is read again
+    assert target.info.dtype.startswith("Q4_1")
 
 
 def test_logits_are_those_of_the_dequantised_weights(file: str) -> None:
