@@ -170,6 +170,11 @@ def test_a_drafter_of_nano_serves_the_verifier_of_ours(processes: Processes):
         )
         return json.loads(done.stdout)
 
-    vanilla, drafted = ask("vanilla"), ask("pearl")
-    assert drafted["text"] == vanilla["text"]
-    assert drafted["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
+    text = ask("vanilla")["text"]
+
+    def accepts() -> bool:
+        drafted = ask("pearl")
+        assert drafted["text"] == text
+        return drafted["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] > 0
+
+    assert any(accepts() for _ in range(20))  # an answer takes 40 ms, and a busy machine wakes the drafter later

@@ -1,7 +1,6 @@
 """Thoughts of reasoning models: through each API, streamed and whole, with tools, a schema and a budget."""
 
 import json
-import time
 from itertools import pairwise
 
 import anthropic
@@ -275,13 +274,9 @@ def test_a_call_that_gpt_oss_has_to_make_stands_in_a_channel_behind_the_thought(
     assert gathered(parser.feed(thought + CALL) + parser.end())[-1] == Called("f", '{"a": 1}')
 
 
-def test_the_time_that_a_long_thought_holds_up_other_answers_grows_no_faster_than_the_thought():
-    def seconds(words: int) -> float:
-        answer = MessagesAnswer(None, "m", lambda: ThoughtParser(OPENED, True, NoTools()))
-        pieces = ("hm", *(" word" for _ in range(words)))
-        last = Chunk("r", 0, (5,) * len(pieces), pieces, (True,) * len(pieces), finish_reason=FinishReason.LENGTH)
-        began = time.process_time()
-        assert answer.read(0, [last]) == [Thought("".join(pieces))]
-        return time.process_time() - began
-
-    assert seconds(80_000) < 25 * max(seconds(10_000) for _ in range(3))
+def test_a_long_thought_is_one_piece_of_a_whole_answer():
+    """What was quadratic took seconds of the event loop here."""
+    answer = MessagesAnswer(None, "m", lambda: ThoughtParser(OPENED, True, NoTools()))
+    pieces = ("hm", *(" word" for _ in range(80_000)))
+    last = Chunk("r", 0, (5,) * len(pieces), pieces, (True,) * len(pieces), finish_reason=FinishReason.LENGTH)
+    assert answer.read(0, [last]) == [Thought("".join(pieces))]
