@@ -1,6 +1,5 @@
 """/v1/responses with the stock openai client."""
 
-import time
 from dataclasses import replace
 
 import openai
@@ -126,10 +125,8 @@ async def test_a_response_is_kept_for_its_own_key_and_only_if_it_may_be():
 def test_a_turn_of_more_calls_than_can_be_is_refused_before_all_of_them_are_gathered():
     call = InputItem(type="function_call", call_id="1", name="f")
     assert len(turns("", (call,) * MAX_CALLS)[0].tool_calls) == MAX_CALLS
-    began = time.process_time()
     with pytest.raises(ApiError, match="at most 1024 calls can follow one another"):
-        turns("", (call,) * 200_000)
-    assert time.process_time() - began < 2.0
+        turns("", (call,) * (MAX_CALLS + 1))
 
 
 def test_the_oldest_conversations_make_room():
