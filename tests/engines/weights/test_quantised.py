@@ -17,8 +17,9 @@ from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForC
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
-from actors.engines.weights.quantised import dequantised
+from actors.engines.weights.quantised import dequantised, read_weights
 from actors.engines.weights.stored import StoredModel
+from actors.engines.weights.tensor_files import TensorFiles
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
@@ -322,6 +323,17 @@ def test_experts_of_gpt_oss_are_multiplied_as_they_are_published(tmp_path: Path)
     assert (logits_of(CompiledEngine(found, INFO, 512), tokens) - expected).norm() < 0.03 * expected.norm()
     whole = load_model(str(tmp_path), CPU, torch.float32).state_dict()
     assert all(torch.equal(whole[name], weight) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.parametrize("case", ["FP8", "FP8 by blocks", "NVFP4", "nf4"])
+def test_numbers_of_a_layer_are_made_when_they_are_asked_for(case: str, tmp_path: Path) -> None:
+    """All at once were a model of 70B in 280 GB beside the GPU for which they were meant."""
+    expected = written(tmp_path, *CASES[case]).state_dict()
+    weights = dict(read_weights(TensorFiles([tmp_path / "model.safetensors"]), CASES[case][1]))
+    layers = {name: weight for name, weight in weights.items() if name.endswith("proj.weight")}
+    assert layers and not any(isinstance(weight, Tensor) for weight in layers.values())
+    for name, weight in layers.items():
+        assert weight.shape == expected[name].shape == weight.values().shape
 
 
 def test_files_beside_the_model_are_not_read(tmp_path: Path) -> None:
