@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -73,10 +74,12 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     return kv_slots(asked, full_request, size, parameter.device, share, beside)
 
 
-def _loaded(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The weights on the device. Raises ModelError, also where they do not fit there."""
+@contextlib.contextmanager
+def _fitting(name: str, device: torch.device) -> Iterator[None]:
+    """Raises ModelError where the weights do not fit the device: when they are loaded, or when an engine takes them out
+    of their files."""
     try:
-        return load_for_engine(name, device, dtype)
+        yield
     except torch.OutOfMemoryError:
         raise ModelError(
             f"the weights of {name} do not fit the memory of {device}: choose a smaller model, or put the target on "
@@ -161,13 +164,15 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     refuse_as_target(name, config)
     kind, int8 = target_dtype(place.dtype, where, config)
     tokenizer = serving_tokenizer(tokenizer_of or name)
-    model = _loaded(name, where, kind)
+    with _fitting(name, where):
+        model = load_for_engine(name, where, kind)
     info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
     rings = _rings(model, info.max_context)
     slots = _slots(place.kv_tokens, model, full_request(info.max_context), rings=rings)
     compiled = compiled_spec(model.config, where, kind) is not None
     own = Threads.as_torchs(place.spare_cpus) if compiled else None
-    engine = _engine(model, info, slots, _How(True, int8, own, rings))
+    with _fitting(name, where):
+        engine = _engine(model, info, slots, _How(True, int8, own, rings))
     engine.info = replace(info, reading=engine.reading())
     how = {
         "engine": type(engine).__name__,
@@ -194,7 +199,8 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
     torch.set_num_threads(place.threads)
     where = resolve_device(place.device)
     kind, int8 = draft_dtype(place.dtype, where, known_config(name))
-    model = _loaded(name, where, kind)
+    with _fitting(name, where):
+        model = load_for_engine(name, where, kind)
     if like is None:
         info = describe(name, model, serving_tokenizer(name), where, _named(kind, int8))
     else:
@@ -204,4 +210,6 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
         slots = min(slots, place.kv_tokens)
     other = None if beside is None else beside.engine
     shared = other.threads if isinstance(other, CompiledEngine) else None
-    return draft_on(_engine(model, info, slots, _How(False, int8, shared)))
+    with _fitting(name, where):
+        engine = _engine(model, info, slots, _How(False, int8, shared))
+    return draft_on(engine)

@@ -45,3 +45,34 @@ def test_what_is_on_disk_is_not_compiled_again():
     assert compiled_kernels() is not None  # now it is there
     done = subprocess.run([sys.executable, "-c", LISTEN], capture_output=True, text=True, check=True)
     assert done.stdout == ""
+
+
+TOGETHER = """
+import importlib.abc, importlib.machinery, sys, threading, time, types
+from actors.engines.decoder.cpu import compiler
+
+class Short(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name == "actors.engines.decoder.cpu.kernels" else None
+
+    def exec_module(self, module):
+        time.sleep(0.5)
+        from numba import njit
+        njit("int64(int64)")(lambda x: x + 1)
+
+sys.meta_path.insert(0, Short())
+sys.modules[compiler.OTHER_HALF] = types.ModuleType(compiler.OTHER_HALF)
+found = []
+threads = [threading.Thread(target=lambda: found.append(compiler.compiled_kernels())) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert None not in found and len(found) == 3, found
+"""
+
+
+def test_threads_that_ask_at_the_same_time_all_get_the_kernels(tmp_path, monkeypatch):
+    """Where nothing is compiled yet; one that got none would compute slowly until it ends."""
+    monkeypatch.setenv("DUOACTOR_CACHE", str(tmp_path))
+    subprocess.run([sys.executable, "-c", TOGETHER], check=True, timeout=100)

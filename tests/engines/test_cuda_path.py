@@ -183,16 +183,21 @@ def test_a_target_on_the_cpu_verifies_what_a_draft_on_the_gpu_has_drawn(fake_cud
     assert len(outcome.tokens) in (1, 2) and draft.engine.device.type == "cuda" and target.engine.device.type == "cpu"
 
 
-@pytest.mark.parametrize("place", [(build, "load_for_engine"), (loading, "_read_weights")])
-def test_weights_that_do_not_fit_the_gpu_are_an_error_that_names_the_other_way_round(place, monkeypatch):
+@pytest.mark.parametrize(
+    "place, device",
+    [((build, "load_for_engine"), "cuda"), ((loading, "_read_weights"), "cuda"), ((build, "_engine"), "cpu")],
+)
+def test_weights_that_do_not_fit_the_gpu_are_an_error_that_names_the_other_way_round(place, device, monkeypatch):
+    """Some are read by the engine alone, which is none of a GPU here."""
+
     def too_large(*args):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(*place, too_large)
     monkeypatch.setattr(loading, "supports", lambda *given: False)
     monkeypatch.setattr(build, "resolve_device", torch.device)
-    with pytest.raises(ModelError, match=r"do not fit the memory of cuda: .*--device cpu --draft-device cuda"):
-        build.build_draft(str(resolve_model("bundled", "draft")), build.EngineOptions("cuda"))
+    with pytest.raises(ModelError, match=rf"do not fit the memory of {device}: .*--device cpu --draft-device cuda"):
+        build.build_draft(str(resolve_model("bundled", "draft")), build.EngineOptions(device))
 
 
 def test_the_fake_cuda_device_is_torchs_fake_tensor_mode(fake_cuda):  # noqa: F811

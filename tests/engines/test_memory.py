@@ -13,6 +13,7 @@ from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots,
 from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.gpu.engine import recorded_bytes
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
+from actors.engines.weights.source import StoredSource
 from protocols.errors import ConfigError, ModelError
 from tests.engines.weights.test_gguf_serving import mixed
 
@@ -70,6 +71,16 @@ def test_weights_that_still_lie_in_their_files_are_left_room(free, tmp_path):
     free(model.source.nbytes + (4 << 20))
     shape = KVShape.of(model.config)
     assert _slots(0, model, 100_000) == (2 << 20) // shape.slot_bytes(torch.float32)
+
+
+def test_weights_of_16_bits_count_as_such_on_a_cpu_whatever_they_are_computed_in():
+    weights = {"a": torch.zeros(8, 4, dtype=torch.bfloat16), "b": torch.zeros(3, 5)}
+
+    def size(device: str, dtype: torch.dtype) -> int:
+        return StoredSource("tiny", weights, dtype, torch.device(device)).nbytes
+
+    assert size("cpu", torch.float32) == 2 * 32 + 4 * 15 and size("cpu", torch.bfloat16) == 2 * 47
+    assert size("cuda", torch.float32) == 4 * 47
 
 
 def test_an_8b_model_of_a_large_vocabulary_takes_some_hundred_megabytes_beside_it():

@@ -153,7 +153,7 @@ def _read_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[s
         return None
     log.info("%s has %s weights, which are computed in %s", name, method_of(quantisation), dtype)
     whole = dequantised(_quantised_files(directory), quantisation)
-    return {key: tensor.to(dtype) for key, tensor in whole}
+    return {key: tensor.to(dtype) if tensor.is_floating_point() else tensor for key, tensor in whole}
 
 
 def _quantised_files(directory: Path) -> TensorFiles:
@@ -171,7 +171,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     options = {"config": config, "dtype": dtype, "output_loading_info": True}
     try:
         if (weights := _read_weights(name, device, dtype)) is not None:
-            kind = _auto_class(config)._model_mapping[type(config)]
+            kind = model_class(config) if part else _auto_class(config)._model_mapping[type(config)]
             model, report = kind.from_pretrained(None, state_dict=weights, **options)
         else:
             kind = model_class(config) if part else _auto_class(config)
@@ -219,7 +219,9 @@ def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.M
 
 
 def _quantised_model(name: str, config: Any, device: torch.device, dtype: torch.dtype) -> StoredModel | None:
-    """None: the checkpoint has other names than the model in memory."""
+    """None: the checkpoint has other names than the model in memory, or a head for a part of its vocabulary."""
+    if head_size(config) < config.get_text_config().vocab_size:
+        return None
     directory = Path(located(name))
     quantisation = _quantisation(str(directory))
     weights = dict(read_weights(_quantised_files(directory), quantisation))

@@ -7,6 +7,7 @@ they become the matrix again, as that tool computes it; no quantisation library 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -150,7 +151,24 @@ class _OfExpert:
         return Codes(MXFP4, self.whole.codes(self.expert, chosen).numpy(), steps[:, :, None])
 
 
-Weight = Tensor | Integers | Microscaled
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A matrix that is computed when it is asked for: those of all layers at once take several times their files."""
+
+    shape: tuple[int, ...]
+    make: Callable[[], Tensor]  # in float32
+
+    def values(self) -> Tensor:
+        return self.make()
+
+    def blocks(self) -> None:
+        return None
+
+    def expert_blocks(self) -> None:
+        return None
+
+
+Weight = Tensor | Integers | Microscaled | Numbers
 
 
 def _group_of(config: Config, name: str) -> dict[str, Any]:
@@ -163,11 +181,14 @@ def _group_of(config: Config, name: str) -> dict[str, Any]:
     return dict(groups[0]["weights"])
 
 
-def _compressed(name: str, parts: Parts, config: Config) -> Tensor | Integers:
+def _compressed(name: str, parts: Parts, config: Config) -> Integers | Numbers:
     weights = _group_of(config, name)
     bits = int(weights.get("num_bits", 8))
     if "weight_global_scale" in parts:
-        return _nvfp4(parts["weight_packed"], parts["weight_scale"].float() / parts["weight_global_scale"].float())
+        return _nvfp4(
+            parts["weight_packed"],
+            lambda: parts["weight_scale"].float() / parts["weight_global_scale"].float(),
+        )
     scale, zero = parts["weight_scale"], parts.get("weight_zero_point")
     if "weight_packed" in parts:
         rows, inputs = (int(n) for n in parts["weight_shape"])
@@ -200,21 +221,24 @@ def _ordered(groups: Tensor | None) -> Tensor | None:
     return None if groups is None or bool((groups < 0).any()) else groups.long()
 
 
-def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Numbers:
     """Of a tensor, each row, or blocks of rows and inputs."""
-    values = weight.float()
-    if zero is not None and bool(zero.any()):
-        values = values - zero.float().reshape(-1, 1)
-    scale = scale.float()
-    if scale.numel() == 1 or scale.numel() == len(scale) == len(values):  # not as many blocks as there are rows
-        return values * scale.reshape(-1, 1)
-    rows, inputs = (-(-size // count) for size, count in zip(values.shape, scale.shape, strict=True))
-    rows, inputs = (1 << (size - 1).bit_length() for size in (rows, inputs))
-    whole = scale.repeat_interleave(rows, 0).repeat_interleave(inputs, 1)
-    return values * whole[: values.shape[0], : values.shape[1]]
+
+    def numbers() -> Tensor:
+        values, scales = weight.float(), scale.float()
+        if zero is not None and bool(zero.any()):
+            values = values - zero.float().reshape(-1, 1)
+        if scales.numel() == 1 or scales.numel() == len(scales) == len(values):  # not as many blocks as there are rows
+            return values * scales.reshape(-1, 1)
+        rows, inputs = (-(-size // count) for size, count in zip(values.shape, scales.shape, strict=True))
+        rows, inputs = (1 << (size - 1).bit_length() for size in (rows, inputs))
+        whole = scales.repeat_interleave(rows, 0).repeat_interleave(inputs, 1)
+        return values * whole[: values.shape[0], : values.shape[1]]
+
+    return Numbers(tuple(weight.shape), numbers)
 
 
-def _fp8(name: str, parts: Parts, config: Config) -> Tensor:
+def _fp8(name: str, parts: Parts, config: Config) -> Numbers:
     return _scaled(parts["weight"], parts["weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"])
 
 
@@ -242,39 +266,47 @@ def _awq(name: str, parts: Parts, config: Config) -> Integers:
     return Integers(shape, 4, lambda rows: columns(words, rows).t(), scales, zeros)
 
 
-def _nvfp4(packed: Tensor, scales: Tensor) -> Tensor:
-    codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
-    return FP4[codes.long()] * scales.float().repeat_interleave(codes.shape[1] // scales.shape[1], 1)
+def _nvfp4(packed: Tensor, scales: Callable[[], Tensor]) -> Numbers:
+    def numbers() -> Tensor:
+        codes, steps = torch.stack([packed & 15, packed >> 4], -1).flatten(-2), scales()
+        return FP4[codes.long()] * steps.repeat_interleave(codes.shape[1] // steps.shape[1], 1)
+
+    return Numbers((packed.shape[0], 2 * packed.shape[1]), numbers)
 
 
-def _modelopt(name: str, parts: Parts, config: Config) -> Tensor:
+def _modelopt(name: str, parts: Parts, config: Config) -> Numbers:
     if "weight_scale_2" in parts:
-        return _nvfp4(parts["weight"], parts["weight_scale"].float() * parts["weight_scale_2"].float())
+        return _nvfp4(parts["weight"], lambda: parts["weight_scale"].float() * parts["weight_scale_2"].float())
     return _scaled(parts["weight"], parts["weight_scale"])
 
 
-def _bitsandbytes(name: str, parts: Parts, config: Config) -> Tensor | Integers:
+def _bitsandbytes(name: str, parts: Parts, config: Config) -> Integers | Numbers:
     if "SCB" in parts:  # int8, each row to 127 of its largest
         return _signed(parts["weight"], parts["SCB"].float() / 127)
     state_name = next(end for end in parts if "quant_state" in end)
     state = json.loads(bytes(parts[state_name].tolist()))
-    packed = parts["weight"].reshape(-1)
-    codes = torch.stack([packed >> 4, packed & 15], -1).flatten()
-    largest = parts["weight.absmax"]
-    if "weight.nested_absmax" in parts:
-        inner = parts["weight.nested_quant_map"][largest.long()].reshape(-1)
-        nested = parts["weight.nested_absmax"].repeat_interleave(int(state["nested_blocksize"]))[: len(inner)]
-        largest = inner * nested + float(state["nested_offset"])
-    values = parts["weight.quant_map"].float()[codes.long()]
-    whole = values * largest.float().repeat_interleave(int(state["blocksize"]))[: len(values)]
-    return whole[: int(torch.tensor(state["shape"]).prod())].reshape(state["shape"])
+    shape = tuple(int(size) for size in state["shape"])
+
+    def numbers() -> Tensor:
+        packed = parts["weight"].reshape(-1)
+        codes = torch.stack([packed >> 4, packed & 15], -1).flatten()
+        largest = parts["weight.absmax"]
+        if "weight.nested_absmax" in parts:
+            inner = parts["weight.nested_quant_map"][largest.long()].reshape(-1)
+            nested = parts["weight.nested_absmax"].repeat_interleave(int(state["nested_blocksize"]))[: len(inner)]
+            largest = inner * nested + float(state["nested_offset"])
+        values = parts["weight.quant_map"].float()[codes.long()]
+        whole = values * largest.float().repeat_interleave(int(state["blocksize"]))[: len(values)]
+        return whole[: math.prod(shape)].reshape(shape)
+
+    return Numbers(shape, numbers)
 
 
 def _as_it_is(name: str, parts: Parts, config: Config) -> Tensor:
     return parts["weight"]
 
 
-METHODS: dict[str, Callable[[str, Parts, Config], Tensor | Integers]] = {
+METHODS: dict[str, Callable[[str, Parts, Config], Tensor | Integers | Numbers]] = {
     "compressed-tensors": _compressed,
     "fp8": _fp8,
     "gptq": _gptq,
@@ -308,8 +340,7 @@ def check(name: str, config: Config) -> None:
 
 
 def read_weights(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple[str, Weight]]:
-    """All weights of a checkpoint by the names of an unquantised one, those of quantised layers as integers, or in
-    float32."""
+    """All weights of a checkpoint by the names of an unquantised one, those of quantised layers as they are stored."""
     make = METHODS[method_of(config)]
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

@@ -108,16 +108,18 @@ class StoredSource(WeightSource):
 
     @property
     def nbytes(self) -> int:
-        """Of all weights as they are computed with."""
+        """Of all weights as they are computed with, at most: compiled layers keep in 16 bits what is stored in them."""
         return sum(map(self._bytes_of, self._weights.values()))
 
     def _bytes_of(self, weight: Tensor | StoredWeight) -> int:
-        if not isinstance(weight, Tensor):
-            if (blocks := weight.blocks()) is not None:
-                return blocks.nbytes
-            if (experts := weight.expert_blocks()) is not None:
-                return sum(part.nbytes for part in experts)
-        return math.prod(weight.shape) * self.dtype.itemsize
+        size = self.dtype.itemsize
+        if isinstance(weight, Tensor):
+            size = min(size, max(2, weight.dtype.itemsize)) if self.device.type == "cpu" else size
+        elif (blocks := weight.blocks()) is not None:
+            return blocks.nbytes
+        elif (experts := weight.expert_blocks()) is not None:
+            return sum(part.nbytes for part in experts)
+        return math.prod(weight.shape) * size
 
 
 class ModuleSource(WeightSource):

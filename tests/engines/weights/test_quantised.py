@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
-from actors.engines.weights.quantised import dequantised
+from actors.engines.weights.quantised import dequantised, read_weights
 from actors.engines.weights.stored import StoredModel
+from actors.engines.weights.tensor_files import TensorFiles
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
@@ -322,6 +324,32 @@ def test_experts_of_gpt_oss_are_multiplied_as_they_are_published(tmp_path: Path)
     assert (logits_of(CompiledEngine(found, INFO, 512), tokens) - expected).norm() < 0.03 * expected.norm()
     whole = load_model(str(tmp_path), CPU, torch.float32).state_dict()
     assert all(torch.equal(whole[name], weight) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.parametrize("case", ["FP8", "FP8 by blocks", "NVFP4", "nf4"])
+def test_numbers_of_a_layer_are_made_when_they_are_asked_for(case: str, tmp_path: Path) -> None:
+    """All at once were a model of 70B in 280 GB beside the GPU for which they were meant."""
+    expected = written(tmp_path, *CASES[case]).state_dict()
+    weights = dict(read_weights(TensorFiles([tmp_path / "model.safetensors"]), CASES[case][1]))
+    layers = {name: weight for name, weight in weights.items() if name.endswith("proj.weight")}
+    assert layers and not any(isinstance(weight, Tensor) for weight in layers.values())
+    for name, weight in layers.items():
+        assert weight.shape == expected[name].shape == weight.values().shape
+
+
+def test_a_draft_with_a_head_for_a_part_of_its_vocabulary_keeps_its_map(tmp_path: Path) -> None:
+    """Its columns would be taken for the first tokens."""
+    whole, ids = written(tmp_path, *CASES["FP8"]), torch.arange(1, 96, 2)
+    weights = load_file(tmp_path / "model.safetensors")
+    part = {"lm_head.weight": whole.lm_head.weight.detach()[ids], "d2t": ids - torch.arange(len(ids))}
+    save_file({**weights, **part}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**said, "draft_vocab_size": len(ids)}))
+    for dtype in (torch.float32, torch.bfloat16):
+        model: Any = load_for_engine(str(tmp_path), CPU, dtype)
+        covered = draft_vocabulary(model)
+        assert covered is not None and covered.ids.tolist() == ids.tolist()
+        assert torch.equal(model.lm_head.weight, part["lm_head.weight"].to(dtype))
 
 
 def test_files_beside_the_model_are_not_read(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from types import ModuleType
 
 from actors.cpus import own_cpus
@@ -21,9 +22,18 @@ OTHER_HALF = "actors.engines.decoder.cpu.pieces"  # of what there is to compile;
 WITH_PARENT = "import os, threading; threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()"
 
 
+_one_thread = threading.Lock()
+
+
 @functools.cache
 def compiled_kernels() -> ModuleType | None:
     """The kernels, compiled or read from numba's cache; None without numba, or where it cannot keep or compile them."""
+    with _one_thread:  # each listens to what all of a process compile, and would want the lock that another has
+        return _compiled_kernels()
+
+
+@functools.cache
+def _compiled_kernels() -> ModuleType | None:
     if importlib.util.find_spec("numba") is None:
         return None
     from filelock import FileLock, Timeout
