@@ -91,7 +91,7 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
     step prove 90 python -m duoactor prove --device "$device" --minutes "$prove"
     step rounds 45 python -m tests.engines.time_rounds --device "$device" $rounds
     for kind in Q4_K Q8_0; do
-        step "rounds-$kind" 40 python -m tests.engines.time_rounds --device "$device" $rounds --blocks "$kind"
+        step "rounds-$kind" 80 python -m tests.engines.time_rounds --device "$device" $rounds --blocks "$kind"
     done
     bench greedy 75 --target "$costly" --device "$device" --methods "$ours" --tasks "$tasks"
     bench streams 50 --target "$costly" --device "$device" --streams "$many"
