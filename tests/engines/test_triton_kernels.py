@@ -96,8 +96,7 @@ def test_products_with_weights_in_groups_compile_for_gpus(name, capability, gate
     form = groups.form_options(next(kind.form for kind in KINDS.values() if kind.name == name))
     shared = {80: 163, 86: 99, 89: 99, 90: 227}[capability] << 10
     cut = linear.cut_of(rows, 4096, 4096, 2, gated, shared)
-    weights = of("*u8", "low", "scales", "low_2", "scales_2") | of("*i32", "high", "high_2")
-    weights |= of("*fp16", "steps", "steps_2") | of("*fp32", "table")
+    weights = of("*u8", "low", "low_2") | of("*i32", "high", "high_2", "factors", "factors_2") | of("*fp32", "table")
     sizes = {"BIASED": True, "GATED": gated, "ROWS": cut.rows, "COLUMNS": linear.COLUMNS, "CHUNKS": cut.depth // 64}
     found = compiled(
         groups._multiply,

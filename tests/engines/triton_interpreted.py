@@ -179,7 +179,7 @@ def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain
 def grouped(name: str, *rows: int) -> GroupedMatrix:
     """Parts of the same kind of blocks."""
     parts = [stored(name, each, at) for at, each in enumerate(rows)]
-    return GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), None, torch.device("cpu"))
+    return GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), None, torch.device("cpu"), False)
 
 
 @pytest.mark.parametrize("name", CODES)

@@ -91,6 +91,11 @@ class Blocks:
         """Of them in their forms."""
         return sum(int(_count(*part) * part[0].shape[1] * FORMS[part[0].form - 1].weight) for part in self.parts)
 
+    @property
+    def nbytes_on_gpu(self) -> int:
+        """The same as :class:`actors.engines.decoder.gpu.groups.Groups` has them."""
+        return sum(_count(*part) * part[0].shape[1] * (FORMS[part[0].form - 1].bits + 1) // 8 for part in self.parts)
+
     def in_order(self, order: NDArray[np.int64]) -> Blocks:
         """With the rows in that order, in which at least ``PANEL`` of a part stay together."""
         firsts = np.cumsum([0, *(_count(*part) for part in self.parts)])

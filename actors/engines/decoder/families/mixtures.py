@@ -94,7 +94,7 @@ def ernie(config: Any) -> DecoderSpec:
 
 def gpt_oss(config: Any) -> DecoderSpec:
     """Sinks, every other layer with a window, and experts with biases and a clamped activation."""
-    if (config.swiglu_alpha, config.swiglu_limit) != (1.702, 7.0):
+    if (getattr(config, "swiglu_alpha", 1.702), getattr(config, "swiglu_limit", 7.0)) != (1.702, 7.0):  # since 5.23
         raise Undescribed("its activation is clamped at other numbers")
     turning = rotation(config)
     counts = (config.num_local_experts, config.num_experts_per_tok, config.intermediate_size)

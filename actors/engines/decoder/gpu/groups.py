@@ -6,7 +6,7 @@ What neighbouring outputs have of the same inputs lies side by side, so that one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,29 +31,31 @@ class Groups:
 
     ``low``: uint8 ``(chunks, outputs, 32)``, four bits of an input of the first group, and above them four of the
     second's; of forms of 8 bits ``(chunks, outputs, 64)``, their codes. ``high``: int32 ``(groups, n, outputs)``, a
-    word for each bit above the fourth. ``scales``: uint8 ``(groups, n, outputs)``, of scaled forms. ``steps``: float16
-    ``(groups, n, outputs)``, of scaled forms for ``SUPER`` groups each.
+    word for each bit above the fourth. ``factors``: int32 ``(groups, outputs)``, two numbers of float16: a group's
+    scale and minimum, or the scales of its halves. (Reads of fewer than four bytes are not sent ahead.)
     """
 
     number: int  # of its form, from 1
     inputs: int
     low: Tensor
     high: Tensor
-    scales: Tensor
-    steps: Tensor
+    factors: Tensor
     table: Tensor  # float32 (16,): what codes stand for; empty: themselves
 
     @classmethod
     def of(cls, part: Grouped, order: NDArray[np.int64] | None, device: torch.device) -> Groups:
         """``order``: of its rows."""
         rows, inputs = np.arange(part.shape[0]) if order is None else order, part.shape[1]
-        each = max(1, PIECE // inputs)
+        each, form = max(1, PIECE // inputs), FORMS[part.form - 1]
         pieces = on_all_cpus(part.codes, [rows[begin : begin + each] for begin in range(0, len(rows), each)])
-        laid = [_laid_out(piece, FORMS[part.form - 1], device) for piece in pieces]
-        low, high, scales, steps = zip(*laid, strict=True)
-        table = torch.tensor(FORMS[part.form - 1].table, dtype=torch.float32, device=device)
-        joined = [torch.cat(parts, 2) for parts in (high, scales, steps)]
-        return cls(part.form, inputs, torch.cat(low, 1), joined[0], joined[1], joined[2], table)
+        low, high, factors = zip(*(_laid_out(piece, form, device) for piece in pieces), strict=True)
+        table = torch.tensor(form.table, dtype=torch.float32, device=device)
+        return cls(part.form, inputs, torch.cat(low, 1), torch.cat(high, 2), torch.cat(factors, 1), table)
+
+    def above(self, other: Groups) -> Groups:
+        """One above another of the same form: one launch multiplies both."""
+        low, high = torch.cat([self.low, other.low], 1), torch.cat([self.high, other.high], 2)
+        return replace(self, low=low, high=high, factors=torch.cat([self.factors, other.factors], 1))
 
     @property
     def form(self) -> Form:
@@ -65,7 +67,7 @@ class Groups:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in (self.low, self.high, self.scales, self.steps))
+        return self.low.nbytes + self.high.nbytes + self.factors.nbytes
 
     def values(self, rows: slice | Tensor) -> Tensor:
         """float32 ``(rows, inputs)``: the numbers of those."""
@@ -78,25 +80,19 @@ class Groups:
         for place in range(self.high.shape[1]):
             codes = codes | ((self.high[:, place, rows][:, :, None] >> bit) & 1) << (4 + place)
         numbers = self.table[codes.long()] if form.table else (codes - form.offset).float()
-        factors = self.steps[:, :, rows].float()
-        if form.scaled:
-            scales = self.scales[:, :, rows]
-            factors = factors.repeat_interleave(SUPER, 0) * (scales if form.minima else scales.view(torch.int8))
-        own = factors[:, :1] if form.minima else factors
-        numbers = numbers * own.transpose(1, 2).repeat_interleave(GROUP // own.shape[1], 2)
-        if form.minima:
-            numbers = numbers + factors[:, 1][:, :, None]
+        factors = self.factors[:, rows].contiguous().view(torch.float16).float()
+        first, second = factors.view(len(factors), -1, 2).unbind(2)
+        if form.halves:
+            numbers = numbers * torch.stack([first, second], 2).repeat_interleave(GROUP // 2, 2)
+        else:
+            numbers = numbers * first[:, :, None]
+            if form.minima:
+                numbers = numbers + second[:, :, None]
         return numbers.transpose(0, 1).flatten(1)[:, : self.inputs]
 
 
-def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``low``, ``high``, ``scales`` and ``steps`` of some rows."""
-
-    def part(array: NDArray[np.generic], groups: int) -> Tensor:
-        """``(groups, n, rows)``, with zeros for groups that fill up."""
-        whole = torch.from_numpy(array).to(device).permute(1, 2, 0)
-        return functional.pad(whole, (0, 0, 0, 0, 0, groups - len(whole))).contiguous()
-
+def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """``low``, ``high`` and ``factors`` of some rows."""
     rows, inputs = piece.codes.shape
     chunks = -(-inputs // CHUNK)
     codes = torch.from_numpy(np.ascontiguousarray(piece.codes)).to(device)
@@ -107,12 +103,13 @@ def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, T
     bits = range(0) if form.bits == 8 else range(4, form.bits)
     high = [(((words >> place & 1).long() << bit).sum(2)).to(torch.int32) for place in bits]
     none = torch.zeros((2 * chunks, 0, rows), dtype=torch.int32, device=device)
-    steps = np.ascontiguousarray(piece.steps, np.float16)
-    if piece.scales is None:
-        scales = torch.zeros((0, 0, rows), dtype=torch.uint8, device=device)
-        return low.contiguous(), torch.stack(high, 1) if high else none, scales, part(steps, 2 * chunks)
-    scales = part(np.ascontiguousarray(piece.scales), 2 * chunks)
-    return low.contiguous(), torch.stack(high, 1) if high else none, scales, part(steps, steps.shape[1])
+    factors = torch.from_numpy(np.ascontiguousarray(piece.steps, np.float32)).to(device)  # (rows, groups, 1 or 2)
+    if piece.scales is not None:
+        scales = torch.from_numpy(np.ascontiguousarray(piece.scales)).to(device)
+        factors = factors.repeat_interleave(SUPER, 1) * (scales if form.minima else scales.view(torch.int8))
+    missing = (0, 2 - factors.shape[2], 0, 2 * chunks - factors.shape[1])  # of groups that fill up
+    pairs = functional.pad(factors, missing).half().contiguous().view(torch.int32)[:, :, 0]
+    return low.contiguous(), torch.stack(high, 1) if high else none, pairs.t().contiguous()
 
 
 @dataclass(slots=True)
@@ -122,9 +119,15 @@ class GroupedMatrix(Matrix):
     parts: tuple[Groups, ...] = ()
 
     @classmethod
-    def of(cls, blocks: Blocks, bias: Tensor | None, device: torch.device) -> GroupedMatrix:
-        parts = tuple(Groups.of(part, order, device) for part, order in blocks.parts)
-        return cls(torch.empty(blocks.shape, device="meta"), bias, None, parts)
+    def of(cls, blocks: Blocks, bias: Tensor | None, device: torch.device, joined: bool = True) -> GroupedMatrix:
+        """``joined``: neighbours of one form become one part."""
+        parts: list[Groups] = []
+        for part, order in blocks.parts:
+            made = Groups.of(part, order, device)
+            if joined and parts and parts[-1].number == made.number:
+                made = parts.pop().above(made)
+            parts.append(made)
+        return cls(torch.empty(blocks.shape, device="meta"), bias, None, tuple(parts))
 
     @property
     def nbytes(self) -> int:
@@ -163,4 +166,4 @@ def _sent(matrix: Matrix, device: torch.device, halves: bool = False) -> Matrix:
     if halves and len(blocks.parts) == 1:
         half = len(blocks) // 2
         blocks = Blocks.joined([blocks.in_order(np.arange(half) + first) for first in (0, half)])
-    return GroupedMatrix.of(blocks, matrix.bias, device)
+    return GroupedMatrix.of(blocks, matrix.bias, device, joined=not halves)

@@ -23,9 +23,8 @@ from actors.engines.decoder.gpu.triton_kernels.linear import COLUMNS, Cut, cut_o
 
 @triton.jit
 def _numbered(
-    code, high, scales, steps, table, column, group, outputs,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, SCALED: tl.constexpr, HALVES: tl.constexpr,
-    LISTED: tl.constexpr,
+    code, high, factors, table, column, group, outputs,
+    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     """float32 ``(columns, 32)``: what the codes of a group stand for, given their low bits."""
     within = tl.arange(0, 32)
@@ -35,31 +34,23 @@ def _numbered(
             word = tl.load(high + (group * (BITS - 4) + place) * outputs + column)
             code |= ((word[:, None] >> within[None, :]) & 1) << (4 + place)
     number = tl.load(table + code) if LISTED else (code - OFFSET).to(tl.float32)
-    at = steps + (group // 8 if SCALED else group) * (1 + MINIMA) * outputs + column
-    scale = tl.load(at).to(tl.float32)
-    if SCALED:
-        small = scales + group * ((2 if HALVES else 1) + MINIMA) * outputs + column
-        if MINIMA:
-            least = tl.load(at + outputs).to(tl.float32) * tl.load(small + outputs).to(tl.float32)
-            number = number * (scale * tl.load(small).to(tl.float32))[:, None] + least[:, None]
-        elif HALVES:
-            first = scale * tl.load(small).to(tl.int8, bitcast=True).to(tl.float32)
-            second = scale * tl.load(small + outputs).to(tl.int8, bitcast=True).to(tl.float32)
-            number = number * tl.where(within[None, :] < 16, first[:, None], second[:, None])
-        else:
-            number = number * (scale * tl.load(small).to(tl.int8, bitcast=True).to(tl.float32))[:, None]
+    pair = tl.load(factors + group * outputs + column)
+    first = (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    if HALVES:
+        second = (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        number = number * tl.where(within[None, :] < 16, first[:, None], second[:, None])
     elif MINIMA:
-        number = number * scale[:, None] + tl.load(at + outputs).to(tl.float32)[:, None]
+        second = (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        number = number * first[:, None] + second[:, None]
     else:
-        number = number * scale[:, None]
+        number = number * first[:, None]
     return number
 
 
 @triton.jit
 def _chunk(
-    low, high, scales, steps, table, column, chunk, outputs,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, SCALED: tl.constexpr, HALVES: tl.constexpr,
-    LISTED: tl.constexpr,
+    low, high, factors, table, column, chunk, outputs,
+    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     """The numbers of a chunk's two groups."""
     within = tl.arange(0, 32)
@@ -72,22 +63,22 @@ def _chunk(
         first, second = both & 15, both >> 4
     return (
         _numbered(
-            first, high, scales, steps, table, column, 2 * chunk, outputs,
-            BITS, OFFSET, MINIMA, SCALED, HALVES, LISTED,
+            first, high, factors, table, column, 2 * chunk, outputs,
+            BITS, OFFSET, MINIMA, HALVES, LISTED,
         ),
         _numbered(
-            second, high, scales, steps, table, column, 2 * chunk + 1, outputs,
-            BITS, OFFSET, MINIMA, SCALED, HALVES, LISTED,
+            second, high, factors, table, column, 2 * chunk + 1, outputs,
+            BITS, OFFSET, MINIMA, HALVES, LISTED,
         ),
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _multiply(
-    x, low, high, scales, steps, low_2, high_2, scales_2, steps_2, table, bias, bias_2, out, rows, outputs, whole,
+    x, low, high, factors, low_2, high_2, factors_2, table, bias, bias_2, out, rows, outputs, whole,
     depth, reach,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, SCALED: tl.constexpr, HALVES: tl.constexpr,
-    LISTED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr, LISTED: tl.constexpr,
+    BIASED: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """One tile of ``x W^T + b``, over one split of the inner dimension, of ``whole`` outputs a row. ``GATED``: of
@@ -109,15 +100,13 @@ def _multiply(
             given = x + row[:, None] * depth + at + within[None, :]
             left = tl.trans(tl.load(given, mask=asked & (at + within[None, :] < end), other=0.0))
             right = tl.trans(tl.load(given + 32, mask=asked & (at + 32 + within[None, :] < end), other=0.0))
-            one, two = _chunk(
-                low, high, scales, steps, table, own, chunk, outputs, BITS, OFFSET, MINIMA, SCALED, HALVES, LISTED
-            )
+            one, two = _chunk(low, high, factors, table, own, chunk, outputs, BITS, OFFSET, MINIMA, HALVES, LISTED)
             total = tl.dot(one.to(left.dtype), left, total, input_precision="ieee")
             total = tl.dot(two.to(left.dtype), right, total, input_precision="ieee")
             if GATED:
                 one, two = _chunk(
-                    low_2, high_2, scales_2, steps_2, table, own, chunk, outputs,
-                    BITS, OFFSET, MINIMA, SCALED, HALVES, LISTED,
+                    low_2, high_2, factors_2, table, own, chunk, outputs,
+                    BITS, OFFSET, MINIMA, HALVES, LISTED,
                 )  # fmt: skip
                 second = tl.dot(one.to(left.dtype), left, second, input_precision="ieee")
                 second = tl.dot(two.to(left.dtype), right, second, input_precision="ieee")
@@ -134,9 +123,9 @@ def _multiply(
 
 @triton.jit(do_not_specialize=["count"])
 def _write(
-    low, high, scales, steps, table, chosen, out, count, outputs, depth,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, SCALED: tl.constexpr, HALVES: tl.constexpr,
-    LISTED: tl.constexpr, CHOSEN: tl.constexpr, COLUMNS: tl.constexpr,
+    low, high, factors, table, chosen, out, count, outputs, depth,
+    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr, LISTED: tl.constexpr,
+    CHOSEN: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The numbers of a chunk of some outputs."""
     place = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -144,9 +133,7 @@ def _write(
     if CHOSEN:
         own = tl.load(chosen + own).to(tl.int32)
     chunk = tl.program_id(0)
-    first, second = _chunk(
-        low, high, scales, steps, table, own, chunk, outputs, BITS, OFFSET, MINIMA, SCALED, HALVES, LISTED
-    )
+    first, second = _chunk(low, high, factors, table, own, chunk, outputs, BITS, OFFSET, MINIMA, HALVES, LISTED)
     inside = chunk * 64 + tl.arange(0, 32)[None, :]
     at = out + place.to(tl.int64)[:, None] * depth + inside
     asked = (place < count)[:, None]
@@ -160,15 +147,14 @@ def form_options(number: int) -> dict[str, Any]:
     return {
         "BITS": form.bits,
         "OFFSET": form.offset,
-        "MINIMA": int(form.minima),
-        "SCALED": form.scaled,
+        "MINIMA": form.minima,
         "HALVES": form.halves,
         "LISTED": bool(form.table),
     }
 
 
-def _pointers(part: Groups) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return part.low, part.high, part.scales, part.steps
+def _pointers(part: Groups) -> tuple[Tensor, Tensor, Tensor]:
+    return part.low, part.high, part.factors
 
 
 def _launch(
@@ -177,7 +163,7 @@ def _launch(
     """``out``: the columns of ``(splits, rows, outputs of all parts)`` that are the part's."""
     rows, depth = x.shape
     assert x.is_contiguous() and depth == part.inputs and cut.depth % CHUNK == 0
-    bias, bias_2 = (part.steps if each is None else each for each in biases)
+    bias, bias_2 = (part.factors if each is None else each for each in biases)
     with torch.cuda.device_of(x):  # Triton launches on the current device
         _multiply[(-(-rows // cut.rows), -(-part.outputs // COLUMNS), cut.splits)](
             x, *_pointers(part), *_pointers(second or part), part.table, bias, bias_2, out,
@@ -218,7 +204,7 @@ def write(part: Groups, chosen: Tensor | None, out: Tensor) -> None:
     count = len(out)
     with torch.cuda.device_of(out):
         _write[(-(-part.inputs // CHUNK), -(-count // COLUMNS))](
-            *_pointers(part), part.table, part.steps if chosen is None else chosen, out,
+            *_pointers(part), part.table, part.factors if chosen is None else chosen, out,
             count, part.outputs, part.inputs,
             **form_options(part.number), CHOSEN=chosen is not None, COLUMNS=COLUMNS,
         )  # fmt: skip
