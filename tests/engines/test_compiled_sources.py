@@ -48,7 +48,7 @@ def test_what_is_on_disk_is_not_compiled_again():
 
 
 TOGETHER = """
-import importlib.abc, importlib.machinery, sys, threading, time, types
+import importlib.abc, importlib.machinery, sys, threading, types
 from actors.engines.decoder.cpu import compiler
 
 class Short(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -56,14 +56,18 @@ class Short(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self) if name == "actors.engines.decoder.cpu.kernels" else None
 
     def exec_module(self, module):
-        time.sleep(0.5)
         from numba import njit
         njit("int64(int64)")(lambda x: x + 1)
 
 sys.meta_path.insert(0, Short())
 sys.modules[compiler.OTHER_HALF] = types.ModuleType(compiler.OTHER_HALF)
-found = []
-threads = [threading.Thread(target=lambda: found.append(compiler.compiled_kernels())) for _ in range(3)]
+found, together = [], threading.Barrier(3)
+
+def ask():
+    together.wait()
+    found.append(compiler.compiled_kernels())
+
+threads = [threading.Thread(target=ask) for _ in range(3)]
 for thread in threads:
     thread.start()
 for thread in threads:

@@ -152,7 +152,7 @@ class _OfExpert:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class Dequantised:
     """A matrix that is computed when it is asked for: those of all layers at once take several times their files."""
 
     shape: tuple[int, ...]
@@ -168,7 +168,7 @@ class Numbers:
         return None
 
 
-Weight = Tensor | Integers | Microscaled | Numbers
+Weight = Tensor | Integers | Microscaled | Dequantised
 
 
 def _group_of(config: Config, name: str) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _group_of(config: Config, name: str) -> dict[str, Any]:
     return dict(groups[0]["weights"])
 
 
-def _compressed(name: str, parts: Parts, config: Config) -> Integers | Numbers:
+def _compressed(name: str, parts: Parts, config: Config) -> Integers | Dequantised:
     weights = _group_of(config, name)
     bits = int(weights.get("num_bits", 8))
     if "weight_global_scale" in parts:
@@ -221,7 +221,7 @@ def _ordered(groups: Tensor | None) -> Tensor | None:
     return None if groups is None or bool((groups < 0).any()) else groups.long()
 
 
-def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Numbers:
+def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Dequantised:
     """Of a tensor, each row, or blocks of rows and inputs."""
 
     def numbers() -> Tensor:
@@ -235,10 +235,10 @@ def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Number
         whole = scales.repeat_interleave(rows, 0).repeat_interleave(inputs, 1)
         return values * whole[: values.shape[0], : values.shape[1]]
 
-    return Numbers(tuple(weight.shape), numbers)
+    return Dequantised(tuple(weight.shape), numbers)
 
 
-def _fp8(name: str, parts: Parts, config: Config) -> Numbers:
+def _fp8(name: str, parts: Parts, config: Config) -> Dequantised:
     return _scaled(parts["weight"], parts["weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"])
 
 
@@ -266,21 +266,21 @@ def _awq(name: str, parts: Parts, config: Config) -> Integers:
     return Integers(shape, 4, lambda rows: columns(words, rows).t(), scales, zeros)
 
 
-def _nvfp4(packed: Tensor, scales: Callable[[], Tensor]) -> Numbers:
+def _nvfp4(packed: Tensor, scales: Callable[[], Tensor]) -> Dequantised:
     def numbers() -> Tensor:
         codes, steps = torch.stack([packed & 15, packed >> 4], -1).flatten(-2), scales()
         return FP4[codes.long()] * steps.repeat_interleave(codes.shape[1] // steps.shape[1], 1)
 
-    return Numbers((packed.shape[0], 2 * packed.shape[1]), numbers)
+    return Dequantised((packed.shape[0], 2 * packed.shape[1]), numbers)
 
 
-def _modelopt(name: str, parts: Parts, config: Config) -> Numbers:
+def _modelopt(name: str, parts: Parts, config: Config) -> Dequantised:
     if "weight_scale_2" in parts:
         return _nvfp4(parts["weight"], lambda: parts["weight_scale"].float() * parts["weight_scale_2"].float())
     return _scaled(parts["weight"], parts["weight_scale"])
 
 
-def _bitsandbytes(name: str, parts: Parts, config: Config) -> Integers | Numbers:
+def _bitsandbytes(name: str, parts: Parts, config: Config) -> Integers | Dequantised:
     if "SCB" in parts:  # int8, each row to 127 of its largest
         return _signed(parts["weight"], parts["SCB"].float() / 127)
     state_name = next(end for end in parts if "quant_state" in end)
@@ -299,14 +299,14 @@ def _bitsandbytes(name: str, parts: Parts, config: Config) -> Integers | Numbers
         whole = values * largest.float().repeat_interleave(int(state["blocksize"]))[: len(values)]
         return whole[: math.prod(shape)].reshape(shape)
 
-    return Numbers(shape, numbers)
+    return Dequantised(shape, numbers)
 
 
 def _as_it_is(name: str, parts: Parts, config: Config) -> Tensor:
     return parts["weight"]
 
 
-METHODS: dict[str, Callable[[str, Parts, Config], Tensor | Integers | Numbers]] = {
+METHODS: dict[str, Callable[[str, Parts, Config], Tensor | Integers | Dequantised]] = {
     "compressed-tensors": _compressed,
     "fp8": _fp8,
     "gptq": _gptq,
