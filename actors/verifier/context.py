@@ -36,6 +36,12 @@ class Equipment:
     timer: Callable[[], float] = time.perf_counter  # seconds that forwards take
     incarnation: str = field(default_factory=incarnation)
 
+    @property
+    def cpu_timer(self) -> Callable[[], float]:
+        """Seconds of CPU time of the calling thread, by which work for one peer or request is charged: a thread that is
+        preempted does not work for it."""
+        return time.thread_time if self.timer is time.perf_counter else self.timer
+
 
 @dataclass(frozen=True, slots=True)
 class Context:

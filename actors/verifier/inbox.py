@@ -9,7 +9,6 @@ of the sender's role are counted, dropped and answered with a Refuse.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,8 +53,7 @@ class Inbox:
             context, context.state, listener, peers, routes,
         )  # fmt: skip
         self.floods, self._timer = Floods(context.state, peers.role), context.equipment.timer
-        # Peers are charged for CPU time, not wall time: a preempted thread has not worked for the sender of a message.
-        self._cpu_timer = time.thread_time if self._timer is time.perf_counter else self._timer
+        self._cpu_timer = context.equipment.cpu_timer
         self._decoder = wire.Decoder(ToVerifier)
         self.handled = 0  # messages so far
 

@@ -73,7 +73,7 @@ class Verifier:
             settings, equipment, Price(equipment.cost), Trials(), self.state, clock, self._send, publish, self.wake.set
         )
         self.leases, self.learning = Leases(context), Learning(context)
-        grammars = Grammars(equipment.codec, equipment.model.info, equipment.timer)
+        grammars = Grammars(equipment.codec, equipment.model.info, equipment.cpu_timer)
         self.admission = Admission(context, self.leases, grammars)
         self.peers = Peers(context, self.leases, self.admission, listener)
         faults = Faults(context, self.admission)

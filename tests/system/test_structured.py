@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import itertools
 import json
 import re
 
@@ -17,6 +18,7 @@ from tests.world.models import ToyDraft
 from tests.world.structured import SCHEMA, WANTED, Told, codec, target
 
 COMMON = {"max_tokens": 60}
+COMMON_SAMPLING = Sampling(**COMMON)
 SAMPLINGS = [
     Sampling(**COMMON),
     Sampling(temperature=1.0, seed=1, logprobs=2, **COMMON),
@@ -276,3 +278,23 @@ def test_a_big_schema_is_compiled_beside_the_streams_that_run():
 
     free, big = run(go())
     assert len(tokens_of(free)) == 20 and tokens_of(big) == tokens_of(plain()[0])
+
+
+def test_a_grammar_that_takes_too_long_ends_with_a_sentence_and_the_others_do_not_notice():
+    """Masks of 80 ms each, by the grammar's own clock, beside a stream without one."""
+    spent = itertools.count(step=0.08)
+
+    async def go():
+        async with cluster_of() as cluster:
+            cluster.verifier.admission.grammars._timer = lambda: next(spent)
+            caller, other = await cluster.caller(), await cluster.caller()
+            beside = asyncio.create_task(other.generate(CASES[0][0], COMMON_SAMPLING, "auto"))
+            caller.send(Generate("slow", (470, 301), sampling=COMMON_SAMPLING, structured_outputs=WANTED["schema"]))
+            failed = await caller.until(lambda m: isinstance(m, Failed))
+            return failed, await beside, await other.generate(CASES[0][0], COMMON_SAMPLING, "vanilla")
+
+    failed, beside, plain_text = run(go())
+    assert failed.code == "bad_request"
+    assert re.fullmatch(r"structured_outputs take \d+ ms a token, .* and may take 50: use .*", failed.detail)
+    assert tokens_of(beside) == tokens_of(plain_text)
+    assert len(tokens_of(beside)) > 30

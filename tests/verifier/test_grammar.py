@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerFast
 
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.methods import STRATEGIES
-from actors.models import ModelInfo
+from actors.models import DEFAULT_NODES, ModelInfo
 from actors.tree.tree import FORCED, TokenTree
 from actors.tree.window import best_nodes, in_tree_order
 from actors.verifier.sources.dictated import Dictated
-from actors.verifier.sources.grammar import MAX_RULES, Grammars
+from actors.verifier.sources.grammar import FORCED_BYTES, MAX_RULES, Grammars
 from protocols.errors import RequestError
 from protocols.messages import Dictation, StructuredOutputs
 from tests.world.structured import WANTED, codec
@@ -308,3 +308,72 @@ def test_a_methods_whole_window_has_room_under_a_grammar(grammars):
     dictated = Dictated(Dictation(0, (300, 17)), codec(), INFO.vocab_size, None, ())
     largest = max(strategy.nodes for strategy in STRATEGIES.values())
     assert grammar.most_nodes() >= largest and dictated.most_nodes() >= largest
+
+
+class Counting:
+    """The bundled codec; counts the bytes that it is asked to tokenize."""
+
+    def __init__(self) -> None:
+        self.octets, self.calls = 0, 0
+
+    def __getattr__(self, name):
+        return getattr(codec(), name)
+
+    def encode_inside(self, text):
+        self.octets += len(text.encode())
+        self.calls += 1
+        return codec().encode_inside(text)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "length"),
+    [
+        (StructuredOutputs(regex="a{100000}"), 100_000),
+        (StructuredOutputs(json_schema=json.dumps({"const": "abc " * 25_000})), 100_002),
+        (StructuredOutputs(regex="é{20000}"), 20_000),
+    ],
+    ids=["repeat", "constant", "letters of two bytes"],
+)
+def test_a_long_forced_text_is_tokenized_no_further_than_a_window_needs(wanted, length):
+    counting = Counting()
+    grammar = Grammars(counting, INFO).grammar(wanted)
+    tree, text = TokenTree(7, 5), ""
+    for _ in range(5):
+        counting.octets = counting.calls = 0
+        grammar.fit(tree)
+        nodes = [*tree.nodes()]
+        assert 25 <= len(nodes) <= DEFAULT_NODES and all(node.rank == FORCED for node in nodes)
+        [*_, mask] = grammar.masks([node.token for node in nodes[:3]], [-1, 0, 1])
+        assert allowed(mask) == [nodes[3].token]
+        assert counting.octets <= FORCED_BYTES * counting.calls < length / 10
+        tokens = [node.token for node in nodes[:4]]
+        grammar.commit(tokens)
+        tree.advance(tokens)
+        text += codec().decode(tokens)
+    assert "a" * 4 in text or "abc abc" in text or "éé" in text
+
+
+def test_checks_of_drafts_end_with_their_time_and_go_on_in_the_next_round():
+    step = 0.02  # seconds between two looks at the clock
+    now = itertools.accumulate(iter(lambda: step, None))
+    grammar = Grammars(codec(), INFO, lambda: next(now)).grammar(StructuredOutputs(regex="[0-9]{30}"))
+    tree = TokenTree(7, 5)
+    wrong = encode("blue")[0]
+    node = tree.root
+    for token in encode("1") * 8:
+        tree.add(node, wrong, -0.1)
+        node = tree.add(node, token, -0.5)
+    grammar.fit(tree)
+    left = [one for one in tree.nodes() if one.token == wrong]
+    assert 0 < len(left) < 8
+    step = 0.0
+    grammar.fit(tree)
+    assert not any(one.token == wrong for one in tree.nodes())
+
+
+def test_a_matcher_that_a_draft_broke_is_replaced_without_compiling_again(grammars, monkeypatch):
+    grammar = grammars.grammar(StructuredOutputs(regex="[0-9]{1,9}"), encode("12"))
+    plain = grammar.masks().tolist()
+    monkeypatch.setattr(grammar, "_compiled", lambda: pytest.fail("compiled in the event loop"))
+    grammar._restart()
+    assert grammar.masks().tolist() == plain

@@ -37,7 +37,12 @@ if TYPE_CHECKING:
     from actors.verifier.streams import Stream
 
 T = TypeVar("T")
-ROUND_US = 50_000.0  # that a window's masks may take while other streams wait. One takes 0.01 to 0.2 ms, seldom 20
+# CPU time that one request's grammar may take of a round, in which other streams wait: for all masks of a window, for
+# checks of drafts, and for one mask on average. A mask takes 0.01 to 0.2 ms, seldom 20.
+ROUND_US = 50_000.0
+# Bytes of a forced text that are tokenized for a mask or a branch: a window of 31 tokens holds some 120. llguidance
+# asks for the whole text, which may have 262,144, and takes its first token.
+FORCED_BYTES = 256
 # What one grammar may take, in llguidance's units. With its default limits a regex such as a{1000000} computes for two
 # seconds and holds 250,000 lexer states of 2 kB. With these it is refused after 0.3 s, and a schema of 2,000 properties
 # with patterns still compiles.
@@ -58,8 +63,8 @@ class Grammars(Source):
 
     name, bit = "grammar", GRAMMAR
 
-    def __init__(self, codec: Codec, info: ModelInfo, timer: Callable[[], float] = time.perf_counter) -> None:
-        """``timer`` measures masks, in seconds."""
+    def __init__(self, codec: Codec, info: ModelInfo, timer: Callable[[], float] = time.thread_time) -> None:
+        """``timer`` measures masks, in seconds of CPU time: a core that is busy with other things costs no request."""
         self._codec, self._info, self._timer = codec, info, timer
         self._tokenizer: LLTokenizer | None = None
         self._indexing = threading.Lock()
@@ -84,6 +89,12 @@ class Grammars(Source):
 
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         for stream in streams:
+            if stream.grammar is not None and (row_us := stream.grammar.row_us()) > ROUND_US:
+                raise RequestError(
+                    FailureCode.BAD_REQUEST,
+                    f"structured_outputs take {row_us / 1000:.0f} ms a token, in which other requests wait, and may "
+                    f"take {ROUND_US / 1000:.0f}: use fewer alternatives, or shorter repeats",
+                )
             # Lookahead's rows are no drafts: it learns from what the target makes of all of them.
             if stream.grammar is not None and stream.strategy.window != "root" and stream.method != "lookahead":
                 stream.grammar.fit(stream.tree)
@@ -123,7 +134,7 @@ class _ByTokens:
         self.eos_token_id, self.bos_token_id = end, None
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._codec.encode_inside(text.decode())
+        return self._codec.encode_inside(text[:FORCED_BYTES].decode(errors="ignore"))  # no half of a letter
 
 
 class Grammar:
@@ -131,11 +142,12 @@ class Grammar:
 
     One thread at a time uses it: the event loop's or the target's."""
 
-    def __init__(self, tokenizer: LLTokenizer, text: str, timer: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, tokenizer: LLTokenizer, text: str, timer: Callable[[], float] = time.thread_time) -> None:
         self._tokenizer, self._text, self._timer = tokenizer, text, timer
         self._ends = frozenset(tokenizer.eos_tokens)
         self._output: list[int] = []
-        self._matcher = self._fresh()
+        self._matcher = self._compiled()
+        self._unused = self._matcher.deep_copy()  # compiling it again could take a second of the event loop's
         self._mask_us = Estimate(100.0, weight=8)
         self._without_drafts = False  # because a draft has led the matcher into a state that it could not compute
         self._rows((), ())  # fails early for most grammars that are too complex; it takes 10 ms and is not measured
@@ -196,7 +208,7 @@ class Grammar:
 
     def fit(self, tree: TokenTree) -> None:
         """Remove likely drafts that the grammar refuses from the tree, and add the tokens that it forces. Each node is
-        checked once."""
+        checked once, for ``ROUND_US`` in all; the next round checks the others."""
         if self._without_drafts:
             return
         wanted: set[Node] = set()  # nodes to check, and their ancestors
@@ -206,32 +218,36 @@ class Grammar:
                 wanted.add(node)
                 node = node.parent
         if wanted:
-            self._visit(tree, tree.root, wanted)
+            self._visit(tree, tree.root, wanted, self._timer() + ROUND_US / 1e6)
             if self._matcher.is_error():
                 self._restart()
 
-    def _visit(self, tree: TokenTree, node: Node, wanted: set[Node]) -> None:
+    def _visit(self, tree: TokenTree, node: Node, wanted: set[Node], until: float) -> None:
         """Check the ``wanted`` nodes below ``node``. The matcher stands at ``node``, and again so afterwards, unless it
         breaks."""
         matcher = self._matcher
         if not node.fits:
-            node.fits = True
             wanted |= self._plant(tree, node)
         for child in list(node.children.values()):
-            if child not in wanted:
+            if child not in wanted or self._timer() > until:
                 continue
             if child.token in self._ends and matcher.is_accepting():
                 continue
             if child.token in self._ends or matcher.try_consume_tokens([child.token]) == 0:
                 tree.drop(child)
                 continue
-            self._visit(tree, child, wanted)
+            self._visit(tree, child, wanted, until)
             if matcher.is_error():
                 return
             matcher.rollback(1)
 
     def _plant(self, tree: TokenTree, node: Node) -> set[Node]:
-        """Add the tokens that must follow ``node``. Returns the new nodes that are still to be checked."""
+        """Add the tokens that must follow ``node``, as deep as a window is at most. Returns the new nodes that are not
+        checked yet."""
+        room = DEFAULT_NODES - (node.position - tree.root.position)
+        if room <= 0:
+            return set()
+        node.fits = True
         if self._matcher.is_stopped():
             chance = -math.log(len(self._ends))  # the grammar does not prefer any of several end tokens
             self._keep_only(tree, node, self._ends)
@@ -239,7 +255,7 @@ class Grammar:
                 tree.add(node, end, chance, FORCED, GRAMMAR).fits = True
             return set()
         planted: set[Node] = set()
-        for token in self._matcher.compute_ff_tokens()[:DEFAULT_NODES]:
+        for token in self._matcher.compute_ff_tokens()[:room]:
             self._keep_only(tree, node, {token})
             node.fits = True
             node = tree.add(node, token, 0.0, FORCED, GRAMMAR)
@@ -264,7 +280,7 @@ class Grammar:
             detail = f"structured_outputs do not allow what the output has before its token {len(self._output)}"
             raise RequestError(FailureCode.BAD_REQUEST, detail)
 
-    def _fresh(self) -> LLMatcher:
+    def _compiled(self) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(
@@ -279,7 +295,7 @@ class Grammar:
         """A draft has broken the matcher for good: make a new one at the committed output, and take no more drafts. If
         that breaks as well, the grammar is at fault."""
         self._without_drafts = True
-        self._matcher = self._fresh()
+        self._matcher = self._unused.deep_copy()
         self._matcher.try_consume_tokens(self._output)
 
     def _broken(self) -> RequestError:
