@@ -294,6 +294,36 @@ def test_the_index_is_that_of_the_tokenizers_own_file(kind):
         assert index.tokenize_str(text) == file.tokenize_str(text)
 
 
+def composing() -> TokenizerCodec:
+    """The bundled pair's tokenizer with the normaliser of Qwen's."""
+    described = json.loads(codec().tokenizer.backend_tokenizer.to_str())
+    backend = Tokenizer.from_str(json.dumps(described | {"normalizer": {"type": "NFC"}}))
+    return TokenizerCodec(PreTrainedTokenizerFast(tokenizer_object=backend))
+
+
+@pytest.mark.parametrize("text", ["</s>", "a <|user|> b", "<s>", "e\u0301", "\u212b and <unk>"])
+@pytest.mark.parametrize("made", [codec, composing, prefixed])
+def test_what_a_form_names_is_spelt_by_ordinary_tokens_whatever_the_tokenizer_makes_of_it(made, text):
+    """A tokenizer takes a special token's name for that token, and Qwen's composes characters."""
+    used = made()
+    grammars = Grammars(used, ModelInfo("any", len(used.tokenizer), 512, frozenset({EOS}), "digest"))
+    special = grammars._index().is_special_token
+    schemas = [{"const": text}, {"type": "object", "properties": {text: {"const": 1}}, "required": [text]}]
+    schemas[1]["additionalProperties"] = False
+    wanted = {
+        text: StructuredOutputs(grammar=f"start: {json.dumps(text)}"),
+        json.dumps(text, ensure_ascii=False): StructuredOutputs(json_schema=json.dumps(schemas[0])),
+        json.dumps({text: 1}, ensure_ascii=False): StructuredOutputs(json_schema=json.dumps(schemas[1])),
+    }
+    for expected, structure in wanted.items():
+        grammar, output = grammars.grammar(structure), []
+        while (tokens := allowed(grammar.masks()[0])) != [EOS]:
+            assert not any(map(special, tokens))
+            output.append(tokens[0])
+            grammar.commit(tokens[:1])
+        assert grammars._index().decode_bytes(output) == expected.encode()
+
+
 def test_a_window_of_slow_masks_keeps_no_other_stream_waiting_for_long():
     slow = itertools.count(step=0.02)
     grammar = Grammars(codec(), INFO, lambda: next(slow)).grammar(StructuredOutputs(regex="[0-9]{1,9}"))

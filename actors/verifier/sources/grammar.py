@@ -117,8 +117,9 @@ class Grammars(Source):
                     raise RequestError(FailureCode.UNSUPPORTED, detail)
                 # Not from a tokenizer.json, which llguidance would parse for another 2 s, and without slices of the
                 # vocabulary: they take 0.9 s for 262,000 entries, and no mask is the sooner for them.
-                known = llguidance.TokenizerWrapper(_ByTokens(self._codec, self._codec.vocabulary(), ends[0]))
-                self._tokenizer = llguidance.LLTokenizer(known, self._info.vocab_size, ends, slices=[])
+                known = _ByTokens(self._codec, self._codec.vocabulary(), ends[0])
+                wrapped = llguidance.TokenizerWrapper(known)
+                self._tokenizer = known.index = llguidance.LLTokenizer(wrapped, self._info.vocab_size, ends, slices=[])
         return self._tokenizer
 
 
@@ -131,10 +132,17 @@ class _ByTokens:
         marks = [ident for ident, token in enumerate(vocabulary.tokens) if token == b"\xff"]
         self.tokens = [token if token != b"\xff" else b"" for token in vocabulary.tokens]
         self.special_token_ids = [*vocabulary.special, *marks]
+        self._special = frozenset(self.special_token_ids)
         self.eos_token_id, self.bos_token_id = end, None
+        self.index: LLTokenizer | None = None  # made of this object
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._codec.encode_inside(text[:FORCED_BYTES].decode(errors="ignore"))  # no half of a letter
+        """The tokenizer's own ids of a text, unless they spell another one: it takes the name of a special token for
+        that token, and may normalise. Then the longest tokens that spell the text, from left to right."""
+        spelt = text[:FORCED_BYTES].decode(errors="ignore")  # no half of a letter
+        ids = self._codec.encode_inside(spelt)
+        right = self._special.isdisjoint(ids) and b"".join(self.tokens[token] for token in ids) == spelt.encode()
+        return ids if right or self.index is None else self.index.greedy_tokenize(spelt)
 
 
 class Grammar:
