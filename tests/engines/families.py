@@ -1,5 +1,6 @@
 """Every architecture of docs/families.md: what a small random model of it needs."""
 
+import torch
 import transformers
 
 from tests.engines.tiny import COMMON, make_model
@@ -110,12 +111,19 @@ FAMILIES = {  # what their configurations need beside what all share
     | {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 1, "chunk_size": 16}
     | {"layers_block_type": ["mamba", "attention", "mlp"]},
 }
+DECODER = ONE_KIND | {"d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 96}
 REFUSED = {
     "GPTJ": {"rotary_dim": 8},
     "Bloom": {},
     "KimiLinear": HYBRID | LATENT,
     "MiniMax": HEAD | HYBRID | {"num_local_experts": 2},
     "RecurrentGemma": {"lru_width": 64, "attention_window_size": 9},
+    "Bart": DECODER,
+    "Pegasus": DECODER,
+    "Marian": DECODER,
+    "Phimoe": {"num_local_experts": 4, "sliding_window": 99},
+    "Doge": {"keep_window_size": 99},
+    "Gemma4Unified": HEAD | WIDE,
 }
 VARIANTS = {
     "Gemma 4 whose keys are values": ("Gemma4", HEAD | WIDE | KEYS_ARE_VALUES | {"num_kv_shared_layers": 0}),
@@ -125,8 +133,10 @@ VARIANTS = {
     ),
     "Falcon of two groups": ("Falcon", TWO_GROUPS),
     "Falcon of as many groups as heads": ("Falcon", MANY_GROUPS),
+    "Phi with norms of heads, which have biases": ("Phi", ONE_KIND | {"qk_layernorm": True}),
+    "GPT-2 whose layers scale their scores by number": ("GPT2", ONE_KIND | {"scale_attn_by_inverse_layer_idx": True}),
 }
-TEXT = ("Gemma3", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # that are parts of models with eyes
+TEXT = ("Gemma3", "Gemma4", "Gemma4Unified", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # that are parts of models with eyes
 
 
 def config_of(name: str, **more):
@@ -138,4 +148,9 @@ def config_of(name: str, **more):
 def model_of(name: str, **more):
     family = VARIANTS[name][0] if name in VARIANTS else name
     model = getattr(transformers, family + ("LMHeadModel" if family == "GPT2" else "ForCausalLM"))
-    return make_model(lambda: model(config_of(name, **more)))
+    made = make_model(lambda: model(config_of(name, **more)))
+    with torch.no_grad():  # norms and biases are ones and zeros at first, and a lost one would not show
+        for parameter in made.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return made

@@ -150,7 +150,8 @@ def test_the_table_of_families_says_which_engine_computes_each():
     refused, others = rest.split("## Not tried")
     said = dict(re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", runs, re.MULTILINE))
     assert said == {name: engine_in_the_table(name) for name in FAMILIES}
-    assert set(re.findall(r"^\| `(\w+)`", refused, re.MULTILINE)) == set(REFUSED)
+    rows = re.findall(r"^\| (`.*`) \|", refused, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(REFUSED)
     if transformers.__version__ in others:
         ends = r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$"
         known = {re.sub(ends, "", name) for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() if isinstance(name, str)}

@@ -38,8 +38,11 @@ class KVShape:
 
     @classmethod
     def of(cls, config: Any) -> KVShape | None:
-        """The shape that a ``transformers`` configuration gives; None if it does not name its attention heads."""
+        """The shape that a ``transformers`` configuration gives; None if it does not name its attention heads, or they
+        differ by layer in a family that is unknown here."""
         text = config.get_text_config()
+        if getattr(text, "is_heterogeneous", False) and text.model_type not in DIFFERENT:
+            return None
         heads = getattr(text, "num_attention_heads", None)
         layers = len(attention_layers(text))
         if not layers:

@@ -51,7 +51,7 @@ class SlotAttention:
         self._segments: Sequence[Segment] = ()
         self._views: Sequence[View] = ()
         self._positions: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._kinds: dict[int, PoolAttention] = {}  # by window
+        self._kinds: dict[tuple[Any, ...], PoolAttention] = {}  # by what a layer asks for
 
     def begin(self, batch: FlatBatch) -> None:
         """The rows of the next forward."""
@@ -65,13 +65,13 @@ class SlotAttention:
     def __call__(self, module: nn.Module, query: Tensor, *given: object, **options: Any) -> tuple[Tensor, None]:
         """As transformers calls it in every layer, with query ``(1, heads, n, d)``. Returns ``(1, n, heads, d)``. Of
         ``options``, ``s_aux``: see ``sinks`` of :class:`PoolAttention`."""
-        window, scale = options.get("sliding_window") or 0, options.get("scaling")
-        look = self._kinds.get(window)
+        window, scale, cap = options.get("sliding_window") or 0, options.get("scaling"), options.get("softcap")
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        kind = (window, query.shape[1], scale, cap)
+        look = self._kinds.get(kind)
         if look is None:  # made once for each forward and kind of layer
-            scale = query.shape[-1] ** -0.5 if scale is None else scale
-            stretches, cap = self._stretches(window), options.get("softcap")
-            look = PoolAttention(self._cache.pool, stretches, query.shape[1], scale, cap)
-            self._kinds[window] = look
+            look = PoolAttention(self._cache.pool, self._stretches(window), query.shape[1], scale, cap)
+            self._kinds[kind] = look
         place = self._cache.places[module.layer_idx]  # type: ignore[index]
         out = look(place, query[0].transpose(0, 1), options.get("s_aux"))
         return out.view(1, query.shape[2], query.shape[1], -1), None

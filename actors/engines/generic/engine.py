@@ -42,6 +42,7 @@ from protocols.messages import Reading
 # vector by other code, with other bits (a softmax over four experts).
 WHOLE = 16
 NORMS = ("norm", "final_layernorm", "embedding_norm", "ln_f", "final_norm")  # what lies behind the last layer
+CACHES = ("cache", "cache_params", "past_key_values")  # the argument's name since transformers 5.24, and before
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "moe", "mlp"}
 _names = itertools.count()
 
@@ -119,10 +120,12 @@ class TransformersEngine:
         if self._fixed and use_experts is not None:
             use_experts("eager")  # products by :class:`FixedRows`, added up in the order of the experts' numbers
         takes = inspect.signature(model.forward).parameters
+        if self.cache.places and "position_ids" not in takes:  # it would count from its own cache, which holds nothing
+            raise self._refusal()
+        named = next((name for name in CACHES if name in takes), CACHES[-1])
         # transformers passes a mask with four dimensions on unchanged
         mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
-        self._options: dict[str, Any] = {"cache_params" if "cache_params" in takes else "past_key_values": self.cache}
-        self._options |= {"attention_mask": mask, "use_cache": True}
+        self._options: dict[str, Any] = {named: self.cache, "attention_mask": mask, "use_cache": True}
         self.text_matters = choose_by_request(model, without_owning(self._attention, SlotAttention.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":

@@ -37,13 +37,19 @@ def check_checkpoint(name: str) -> None:
         _check_pointer(file)
     config = _read(path / "config.json")
     names = {name for file in _weight_files(path) for name in _tensors(file)}
-    tied = (config.get("text_config") or config).get("tie_word_embeddings", config.get("tie_word_embeddings"))
     embedded = any(name.endswith("embed_tokens.weight") for name in names)
-    if tied is False and embedded and not any("lm_head" in name for name in names):
+    if _untied(config) and embedded and not any("lm_head" in name or name.startswith("head.") for name in names):
         raise ModelError(
             f"model {path} has no output head: its config.json says that lm_head.weight is not the embedding, and no "
             "file holds it; download it again, or set tie_word_embeddings to true if it is"
         )
+
+
+def _untied(config: dict[str, Any]) -> bool:
+    """Whether the head is certainly not the embedding. Of a model with eyes transformers asks the outer configuration,
+    whose default depends on the family."""
+    text = config.get("text_config") or {}
+    return config.get("tie_word_embeddings") is False and text.get("tie_word_embeddings") is not True
 
 
 def check_tokenizer(name: str) -> None:

@@ -90,6 +90,21 @@ def test_an_untied_head_without_weights_is_refused(model: Path):
     check_checkpoint(str(model))
 
 
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ({"tie_word_embeddings": True, "text_config": {"tie_word_embeddings": False}}, ("model.embed_tokens.weight",)),
+        ({"text_config": {"tie_word_embeddings": False}}, ("model.embed_tokens.weight",)),
+        ({"tie_word_embeddings": False}, ("model.embed_tokens.weight", "head.weight")),
+    ],
+    ids=["the outer configuration ties", "its default may tie", "the head has another name"],
+)
+def test_a_head_that_transformers_finds_is_not_missed(model: Path, config, names):
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "model.safetensors").write_bytes(safetensors(*names))
+    check_checkpoint(str(model))
+
+
 def test_a_lora_adapter_says_into_what_it_is_merged(model: Path):
     (model / "config.json").unlink()
     (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))

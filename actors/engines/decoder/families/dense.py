@@ -150,11 +150,12 @@ def phi3(config: Any) -> DecoderSpec:
 
 def phi(config: Any) -> DecoderSpec:
     """Phi 1 and 2: parallel halves."""
+    if config.qk_layernorm:
+        raise Undescribed("norms of heads have biases")
     turning = rotation(config, partial=True)
 
     def layer(index: int) -> Layer:
-        norms = head_norms(index, "self_attn.q_layernorm", "self_attn.k_layernorm") if config.qk_layernorm else None
-        own = attention(config, index, turning, out=weight(index, "self_attn.dense"), norms=norms)
+        own = attention(config, index, turning, out=weight(index, "self_attn.dense"))
         return Layer(own, mlp(config, index, ("mlp.fc1",), "mlp.fc2"), shared(index), parallel=True)
 
     norm = Norm(config.layer_norm_eps, centred=True)
