@@ -146,8 +146,8 @@ class Connection:
             raise self.over or fault
 
     def _known(self) -> list[str]:
-        """The addresses of the verifiers that know us."""
-        return [address for address, line in self._lines.items() if line.known]
+        """The addresses of the verifiers that know us and have the model in force."""
+        return [one for one, line in self._lines.items() if line.known and self._session.verifiers.serves(one)]
 
     @property
     def answered(self) -> bool:
@@ -175,7 +175,7 @@ class Connection:
     def _first(self) -> Line | None:
         """None while the only verifier has moved and has not answered yet."""
         told = {address: line for address, line in self._lines.items() if line.welcome is not None}
-        return next((told[one] for one in (*self.verifiers, *told) if one in told), None)
+        return next((told[one] for one in (*self.verifiers, *self._known(), *told) if one in told), None)
 
     async def close(self, why: DuoactorError) -> None:
         self.over = self.over or why

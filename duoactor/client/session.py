@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from duoactor.client.verifiers import ONLY, Verifiers
+from duoactor.client.verifiers import ONLY, Served, Verifiers
 from protocols.errors import ConnectionLost, DuoactorError, RequestError
 from protocols.handshake import Lost, Why
 from protocols.messages import (
@@ -67,6 +67,7 @@ class Call:
 
     request: Generate | Question
     since: float = 0.0  # seconds
+    served: Served | None = None  # the model of a stream: no other may continue it; None: any
     at: str | None = None  # the address of the verifier; None: none yet
     submitted: bool = False  # that verifier was asked
     answered: bool = False  # it has begun to answer
@@ -132,12 +133,14 @@ class Call:
         self.submitted, self.answered = True, False
         self.had, self.begun, self.asked = len(self.token_ids), not self.attempt, incarnation
 
-    def welcomed(self, address: str, incarnation: str) -> None:
+    def welcomed(self, address: str, welcome: Welcome) -> None:
         """The verifier at ``address`` is another, or has forgotten us."""
-        if self.at in (None, address) and self.asked not in ("", incarnation):
+        if self.at in (None, address) and self.asked not in ("", welcome.incarnation):
             self._outlived()
         if self.at == address:
             self.submitted = False
+            if self.served not in (None, Served.by(welcome)):
+                self.at = None
 
     def lost(self, in_order: bool, elsewhere: bool) -> None:
         """Its verifier has gone; ``in_order``: so no request is the cause. ``elsewhere``: another goes on with it."""
@@ -188,7 +191,7 @@ class Session:
         self._clock, self._spread = clock, spread
 
     def start(self, request: Generate) -> None:
-        self.calls[request.rid] = Call(request, self._clock())
+        self.calls[request.rid] = Call(request, self._clock(), self.verifiers.served)
 
     def ask(self, question: Question, at: str | None = None) -> None:
         """``at``: the verifier that is asked; None: any."""
@@ -223,6 +226,8 @@ class Session:
     def sent(self, rid: str) -> None:
         call = self.calls[rid]
         call.sent(self.verifiers.incarnation(call.at))
+        if call.is_stream and call.served is None:
+            call.served = self.verifiers.served
 
     def expire(self) -> Result:
         """Streams without a verifier end at their deadline here; the others' verifiers see to it."""
@@ -240,7 +245,8 @@ class Session:
             case Welcome():
                 self.verifiers.welcomed(address, message)
                 for call in self.calls.values():
-                    call.welcomed(address, message.incarnation)
+                    call.welcomed(address, message)
+                return Result(self._stranded())
             case Refuse(code=RefuseCode.MALFORMED):
                 return self._malformed(message, address)
             case Chunk():
@@ -272,7 +278,7 @@ class Session:
         for rid in lost:
             self.calls[rid].lost(why is Why.DRAINING, elsewhere)
         if elsewhere or why is not Why.DRAINING or self._outlive_drain:
-            return Result()
+            return Result(self._stranded())
         news = tuple((rid, self._ended_by_drain(rid)) for rid in lost)
         for rid in lost:
             del self.calls[rid]
@@ -282,6 +288,20 @@ class Session:
         call = self.calls[rid]
         received = f"; {len(call.token_ids)} tokens were received" if call.is_stream else ""
         return ConnectionLost(f"the verifier was shut down{received}")
+
+    def _stranded(self) -> tuple[tuple[str, News], ...]:
+        """End the streams whose model no verifier serves any more."""
+        now = self.verifiers.served
+        ended: list[tuple[str, News]] = []
+        for rid, call in list(self.calls.items()):
+            was = call.served
+            if call.at is None and was is not None and now is not None and was != now:
+                detail = (
+                    f"the verifiers serve {now.told_from(was)} and not {was.told_from(now)} any more, with which this "
+                    f"answer began; {len(call.token_ids)} tokens were received, ask again for all of them"
+                )
+                ended.extend(self.reject(rid, ConnectionLost(detail)).news)
+        return tuple(ended)
 
     def _chunk(self, chunk: Chunk, address: str) -> Result:
         state = self.calls.get(chunk.rid)
@@ -303,7 +323,7 @@ class Session:
             error = self._ended_by_drain(failed.rid)
             if self._outlive_drain or self.verifiers.usable():
                 call.given_back()
-                return Result()
+                return Result(self._stranded())
         elif failed.code is FailureCode.OVERLOADED and call.is_stream and self._again(call, failed, address):
             return Result()
         return self.reject(failed.rid, error)

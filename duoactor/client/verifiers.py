@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from protocols.messages import Generate, Welcome
 
@@ -17,53 +18,78 @@ OPENING = 1024  # characters or tokens of a prompt that tell one conversation fr
 CONVERSATIONS = 4096  # that are remembered
 
 
+class Served(NamedTuple):
+    """What a verifier serves: a stream begins and ends on the same."""
+
+    model_id: str
+    dtype: str
+    max_context: int
+    vocab_size: int
+
+    @classmethod
+    def by(cls, welcome: Welcome) -> Served:
+        return cls(welcome.model_id, welcome.dtype, welcome.max_context, welcome.vocab_size)
+
+    def told_from(self, other: Served) -> str:
+        """A name that differs from the other's; sizes are named only where nothing else tells the two apart."""
+        name = f"{self.model_id} in {self.dtype}"
+        sizes = f" (context {self.max_context}, vocabulary {self.vocab_size})"
+        return name + sizes * (name == f"{other.model_id} in {other.dtype}")
+
+
 class Verifiers:
     """The verifiers that a client knows by address, and which of them a stream goes to.
 
-    A verifier with another model or dtype than the first to answer is left out: a stream must be able
-    to go on at any of them with the same text.
+    They serve one model: a stream must be able to go on at any of them with the same text. One with another model is
+    left out as long as any has the model in force; once none has, the first that is there decides what is served.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._welcomes: dict[str, Welcome | None] = dict.fromkeys(addresses)  # None: it is not there
         self._leaving: set[str] = set()  # they take nothing new
-        self._model: Welcome | None = None  # what the first that answered serves
+        self.served: Served | None = None  # the model in force; None: no verifier has answered yet
         self._conversations: OrderedDict[int, str] = OrderedDict()  # the address that served each, by its opening
 
     def welcomed(self, address: str, welcome: Welcome) -> None:
-        if self._model is None or len(self._welcomes) == 1:
-            self._model = welcome
-        # Names and dtypes are enough to tell most apart; the same name may stand for models of other sizes, too.
-        for told in (
-            "{0.model_id} in {0.dtype}",
-            "{0.model_id} in {0.dtype} (context {0.max_context}, vocabulary {0.vocab_size})",
-        ):
-            theirs, ours = told.format(welcome), told.format(self._model)
-            if theirs != ours:
-                log.warning(
-                    "the verifier at %s serves %s and not %s, as the others do; it is not used", address, theirs, ours
-                )
-                return
         self._welcomes[address] = welcome
         self._leaving.discard(address)
+        self._elect()
+        theirs, ours = Served.by(welcome), self.served
+        if ours is not None and theirs != ours:
+            names = theirs.told_from(ours), ours.told_from(theirs)
+            log.warning("the verifier at %s serves %s and not %s, as the others do; it is not used", address, *names)
 
     def lost(self, address: str) -> None:
         self._welcomes[address] = None
+        self._elect()
 
     def leaves(self, address: str) -> None:
         self._leaving.add(address)
+        self._elect()
+
+    def _elect(self) -> None:
+        """Take another model where no verifier has the one in force any more, and one has another."""
+        there = {one: Served.by(said) for one, said in self._welcomes.items() if said and one not in self._leaving}
+        if not there or self.served in there.values():
+            return
+        address, found = next(iter(there.items()))
+        if self.served is not None:
+            names = self.served.told_from(found), address, found.told_from(self.served)
+            log.warning("no verifier serves %s any more; requests go to %s, which serves %s", *names)
+        self.served = found
 
     def incarnation(self, address: str | None) -> str:
         welcome = self._welcomes.get(address or ONLY)
         return welcome.incarnation if welcome is not None else ""
 
+    def serves(self, address: str) -> bool:
+        """Whether that verifier, as far as it is known, has the model in force."""
+        welcome = self._welcomes.get(address)
+        return len(self._welcomes) == 1 if welcome is None else Served.by(welcome) == self.served
+
     def usable(self, but: Collection[str] = ()) -> list[str]:
         """The ones that take requests. An only one counts as there: its requests wait for it."""
-        return [
-            address
-            for address, welcome in self._welcomes.items()
-            if address not in self._leaving and address not in but and (welcome is not None or len(self._welcomes) == 1)
-        ]
+        return [one for one in self._welcomes if one not in self._leaving and one not in but and self.serves(one)]
 
     def choose(self, request: Generate, streams: Mapping[str, int], but: Collection[str] = ()) -> str | None:
         """The address for a request; None while there is none. ``streams``: how many each serves for this client.

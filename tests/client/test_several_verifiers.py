@@ -1,6 +1,7 @@
 """A client of several verifiers: where a request goes, and that it goes on with the same text when one is lost."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -75,8 +76,26 @@ def test_one_that_serves_another_model_is_left_out_with_a_warning(fields, told, 
     verifiers.welcomed(A, welcome("a"))
     verifiers.welcomed(B, welcome("b", **fields))
     assert verifiers.usable() == [A] and f"serves {told}, as the others do; it is not used" in caplog.text
-    verifiers.lost(A)
-    assert verifiers.usable() == []
+
+
+def test_the_model_of_another_is_taken_once_no_verifier_has_the_one_in_force(caplog):
+    verifiers = both()
+    verifiers.welcomed(A, welcome("a2", model_id="new"))
+    assert verifiers.usable() == [B]
+    verifiers.leaves(B)
+    assert verifiers.usable() == [A] and verifiers.served.model_id == "new"
+    assert f"no verifier serves m in float32 any more; requests go to {A}, which serves new in float32" in caplog.text
+    verifiers.welcomed(B, welcome("b2", model_id="new"))
+    assert verifiers.usable() == [A, B]
+
+
+def test_while_no_verifier_is_there_the_model_in_force_stays():
+    verifiers = both()
+    for address in (A, B):
+        verifiers.lost(address)
+    assert verifiers.usable() == [] and verifiers.served.model_id == "m"
+    verifiers.welcomed(B, welcome("b"))
+    assert verifiers.usable() == [B]
 
 
 def test_addresses_may_be_a_list_or_have_commas_between_them():
@@ -129,6 +148,48 @@ def test_a_stream_goes_on_at_another_with_the_tokens_it_has(event, attempt):
     assert (message.generated, message.attempt) == ((7, 8), attempt)
     assert session.receive(chunk(2, 9), A).send is not None  # it came back, and is told that nobody wants that
     assert session.receive(chunk(2, 9), B).news[0][1].token_ids == (9,)
+
+
+@pytest.mark.parametrize("addresses", [(A,), (A, B)])
+def test_a_stream_ends_with_a_sentence_where_all_verifiers_were_redeployed_with_another_model(addresses):
+    session = Session(True, addresses)
+    for address in addresses:
+        session.receive(welcome(address), address)
+    session.start(Generate("r", "x"))
+    place = next(address for address in addresses if sent(session, address))
+    session.receive(chunk(0, 7, 8), place)
+    ended = []
+    for address in addresses:
+        ended += session.receive(Lost(Why.SILENT), address).news
+    for address in addresses:
+        ended += session.receive(welcome("new", dtype="int8"), address).news
+    ((_, error),) = ended
+    assert isinstance(error, ConnectionLost) and session.calls == {}
+    assert str(error) == (
+        "the verifiers serve m in int8 and not m in float32 any more, with which this answer began; 2 tokens were "
+        "received, ask again for all of them"
+    )
+    session.start(Generate("s", "x"))
+    assert [message.rid for address in addresses for message in sent(session, address)] == ["s"]
+
+
+def test_a_stream_ends_with_a_sentence_where_only_another_model_is_left():
+    session, _ = started()
+    session.receive(welcome("b2", max_context=512), B)
+    session.receive(chunk(0, 7), A)
+    ((_, error),) = session.receive(Lost(Why.DRAINING), A).news
+    assert "serve m in float32 (context 512, vocabulary 0) and not m in float32 (context 0, vocabulary 0)" in str(error)
+
+
+def test_a_stream_runs_on_at_its_verifier_while_new_requests_go_to_another_model():
+    session, _ = started()
+    session.receive(welcome("b2", model_id="new"), B)
+    session.start(Generate("s", "x"))
+    assert [message.rid for message in sent(session, A)] == ["s"]
+    session.receive(Failed("s", FailureCode.DRAINING, "leaving"), A)
+    session.start(Generate("t", "x"))
+    assert [message.rid for message in sent(session, B)] == ["t"]
+    assert session.receive(chunk(0, 7), A).news[0][1].token_ids == (7,)
 
 
 def test_a_verifier_that_is_about_to_leave_gets_nothing_new():
@@ -229,6 +290,44 @@ async def texts(client, count: int, after: int, event) -> list[list[int]]:
         return got
 
     return list(await asyncio.gather(*(read(number) for number in range(count))))
+
+
+def other(model_id: str) -> ToyTarget:
+    target = ToyTarget(LANGUAGE, 1 << 14)
+    target.info = replace(target.info, model_id=model_id)
+    return target
+
+
+@pytest.mark.parametrize("how", ["crash", "stop"])
+@pytest.mark.parametrize("back", [(0,), (1, 0)])
+def test_a_client_goes_on_after_its_verifiers_were_redeployed_with_another_model(how, back):
+    """All of them, or one while the other stays away for good."""
+
+    async def go():
+        async with Pair() as pair:
+
+            def event():
+                for cluster in pair.clusters:
+                    if how == "crash":
+                        cluster.crash_verifier()
+                        cluster.verifier.listener.close()
+                    else:
+                        cluster.stops["verifier"].set()
+
+            reading = asyncio.create_task(texts(pair.client, 2, 50, event))
+            await asyncio.sleep(5.0)
+            for number in back:
+                address = pair.clusters[number].settings.bind
+                pair.clusters[number] = Cluster(
+                    pair.network, LANGUAGE, forward_s=0.01, target=other("new"), address=address
+                )
+                pair.clusters[number].start_verifier()
+            with pytest.raises(ConnectionLost, match="tokens were received"):
+                await reading
+            answer = await pair.client.generate(PROMPT, temperature=0.0, **LONG)
+            return pair.client.welcome.model_id, list(answer.token_ids)
+
+    assert run(go()) == ("new", TRUTH)
 
 
 @pytest.mark.parametrize("how", ["crash", "stop"])
