@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from actors.engines.decoder.configuration import spec_of, supports
 from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
+from actors.engines.text.published import restore_published
 from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint
@@ -241,11 +242,19 @@ def load_tokenizer(name: str) -> Any:
         return gguf_tokenizer(name)
     name = _tokenizer_directory(name)
     try:
-        return AutoTokenizer.from_pretrained(located(name), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(located(name), trust_remote_code=False)
+        changed = restore_published(tokenizer, Path(located(name)) / "tokenizer.json")
     except Exception as error:
         if Path(name).is_dir():
             raise ModelError(f"{name} has no tokenizer that can be loaded; add tokenizer.json to it") from None
         raise ModelError(_why(name, error)) from None
+    if changed:
+        log.warning(
+            "transformers has replaced the %s of %s's tokenizer, which gives other token ids: tokenizer.json counts",
+            " and ".join(changed),
+            name,
+        )
+    return tokenizer
 
 
 def serving_tokenizer(name: str) -> Any:

@@ -115,6 +115,23 @@ def test_a_missing_or_broken_tokenizer_is_refused(draft):
         load_tokenizer(str(draft))
 
 
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "qwen3_5", "llama"])
+def test_the_ids_of_a_text_are_those_of_the_published_tokenizer_file(draft, model_type, caplog):
+    """transformers builds Qwen's tokenizers itself, with another pre-tokenizer and NFC."""
+    said = json.loads((draft / "tokenizer_config.json").read_text())
+    said.pop("tokenizer_class", None)
+    (draft / "tokenizer_config.json").write_text(json.dumps(said))
+    edit(draft / "config.json", model_type=model_type)
+    published = Tokenizer.from_file(str(draft / "tokenizer.json"))
+    tokenizer = load_tokenizer(str(draft))
+    text = "e\u0301 and 12345, I'M here\n\n  don't"
+    codec = TokenizerCodec(tokenizer)
+    assert codec.encode(text, special_tokens=False) == published.encode(text, add_special_tokens=False).ids
+    assert codec.decode(codec.encode(text, special_tokens=False)) == published.decode(published.encode(text).ids)
+    replaced = model_type.startswith("qwen")
+    assert ("transformers has replaced the" in caplog.text and "tokenizer.json counts" in caplog.text) == replaced
+
+
 def test_sampling_that_generation_config_asks_for_is_told_to_clients_also_at_the_second_start(draft):
     tokenizer = load_tokenizer(str(draft))
     told = []
