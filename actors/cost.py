@@ -12,6 +12,7 @@ from statistics import fmean
 from actors.estimate import Estimate
 
 DRIFT = 0.03  # of a measured forward
+CONTRADICTED = 1.25  # times what rounds take: then the machine was busy when it was measured
 
 
 class Curve:
@@ -64,6 +65,12 @@ class CostModel:
     def lends(self) -> bool:
         """Whether forwards are shorter while drafters rest."""
         return self.lent is not self.own
+
+    @property
+    def measured_busy(self) -> bool:
+        """Whether rounds are clearly faster than what was measured. Slower ones prove nothing: their texts are longer,
+        and others may want the processor."""
+        return self.factor.mean < 1 / CONTRADICTED
 
     def curve(self, rows: int) -> float:
         """The calibrated time of a forward, without the running correction."""

@@ -12,7 +12,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,8 +33,17 @@ def kept(
     **how: object,
 ) -> T:
     """An earlier start's result, else one that is measured now. ``how``: its other conditions."""
-    about = (_named(model), _machine(), {name: str(value) for name, value in how.items()})
-    return _kept(kind, about, measure)
+    return _kept(kind, _about(model, how), measure)
+
+
+def forget(kind: type[object], model: ModelInfo, **how: object) -> None:
+    """Let the next start measure anew what :func:`kept` keeps."""
+    with contextlib.suppress(OSError):
+        _file(kind, _about(model, how)).unlink(missing_ok=True)
+
+
+def _about(model: ModelInfo, how: Mapping[str, object]) -> object:
+    return (_named(model), _machine(), {name: str(value) for name, value in how.items()})
 
 
 def kept_of_machine(kind: type[T], find: Callable[[], T], **how: object) -> T:
@@ -60,14 +69,18 @@ def _identity(file: Path) -> tuple[str, int, int]:
 
 
 def _kept(kind: type[T], about: object, find: Callable[[], T]) -> T:
-    name = hashlib.sha256(msgspec.json.encode((kind.__name__, about))).hexdigest()[:32]
-    file = directory() / f"{name}.json"
+    file = _file(kind, about)
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(file.read_bytes(), type=kind)
     found = find()
     with contextlib.suppress(OSError):
         _write(file, msgspec.json.encode(found))
     return found
+
+
+def _file(kind: type[object], about: object) -> Path:
+    name = hashlib.sha256(msgspec.json.encode((kind.__name__, about))).hexdigest()[:32]
+    return directory() / f"{name}.json"
 
 
 def directory() -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors import kept as module
-from actors.kept import kept, kept_of_files
+from actors.kept import forget, kept, kept_of_files
 from actors.models import ModelInfo
 
 MODEL = ModelInfo("m", 500, 2048, frozenset(), "digest", 1000)
@@ -37,6 +37,16 @@ def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_second_start_measures_nothing(directory: Path):
     measure = Measuring()
     assert [kept(Found, MODEL, measure, threads=2) for _ in range(3)] == [Found((1, 1))] * 3
+
+
+def test_what_is_forgotten_is_measured_at_the_next_start(directory: Path):
+    measure = Measuring()
+    kept(Found, MODEL, measure, threads=2)
+    forget(Found, MODEL, threads=1)
+    assert kept(Found, MODEL, measure, threads=2) == Found((1, 1))
+    forget(Found, MODEL, threads=2)
+    forget(Found, MODEL, threads=2)
+    assert kept(Found, MODEL, measure, threads=2) == Found((1, 2))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class Equipment:
     library: Library = field(default_factory=Library)
     inline: InlineDraft | None = None  # drafts between forwards
     request_log: RequestLog | None = None
+    measure_again: Callable[[], None] = lambda: None  # at the next start, what ``cost`` is
     clock: Callable[[], float] | None = None  # seconds that waits and time-outs count; None: the event loop's
     timer: Callable[[], float] = time.perf_counter  # seconds that forwards take
     incarnation: str = field(default_factory=incarnation)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 
 from actors.settings import VerifierSettings
@@ -56,6 +57,8 @@ from protocols.messages import (
 )
 from protocols.transport import Listener
 
+log = logging.getLogger("duoactor")
+
 # How long the verifier waits for clients to confirm that it leaves. Closing a connection discards what its reader has
 # not read yet, and a reader on a busy machine is some 0.1 s late.
 FAREWELL_S = 1.0
@@ -87,6 +90,7 @@ class Verifier:
         self.scheduler = Scheduler(context, self.sources, self.room, self.admission, faults)
         self.inbox = Inbox(context, listener, self.peers, self._routes(remote))
         self._begun = clock()  # when this round began; a wait for drafts is a part of it
+        self._doubted = False  # the calibration; the next start measures again
 
     def _routes(self, remote: Remote) -> Routes:
         """Which role sends a message, and what takes it."""
@@ -176,6 +180,10 @@ class Verifier:
         """All observers learn from one record."""
         price, trials, streams = self.context.price, self.context.trials, max(1, done.streams)
         price.observe(done)
+        if not self._doubted and price.target.measured_busy:
+            self._doubted = True
+            log.info("rounds are faster than this model was measured; the next start measures it again")
+            self.context.equipment.measure_again()
         row_us = price.rows(streams)(max(1, done.drafts)) / max(1, done.drafts)
         for source, part in trials.learn(done, price.plain(streams), row_us):
             drafter = self.state.drafters.of(part.stream.loan.holder)

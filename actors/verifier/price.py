@@ -95,14 +95,12 @@ class Price:
     def observe(self, done: Round) -> None:
         each_us = done.forward_us / done.steps
         if done.streams == 0:
-            if done.prompt_rows:
-                self._observe_prompt(done, each_us - self.target(1))
+            self._observe_prompt(done, each_us - self.target(1))
             return
         digits = done.streams.bit_length()
         self._rates[digits].add(done.tokens / done.streams / max(1.0, done.own_us))
         if done.prompt_rows:
-            if done.whole_piece:
-                self._observe_prompt(done, each_us - self.forward(done.streams, done.drafts))
+            self._observe_prompt(done, each_us - self.forward(done.streams, done.drafts))
             return
         curve = self.target.curve(done.rows)
         if done.streams > 1:  # first what is lasting, then what is left of it
@@ -112,7 +110,9 @@ class Price:
             self._beside.add_time(max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / done.streams)
 
     def _observe_prompt(self, done: Round, time_us: float) -> None:
-        self._prompt_row.add_time(max(1e-3, time_us) / done.prompt_rows)
+        """A prompt's last piece teaches nothing: it has fewer rows than were asked for, nobody knows how many."""
+        if done.prompt_rows and done.whole_piece:
+            self._prompt_row.add_time(max(1e-3, time_us) / done.prompt_rows)
 
     def _extra(self, streams: int) -> float:
         known = self._shared.get(streams.bit_length()) if streams > 1 else None

@@ -19,6 +19,7 @@ from protocols.errors import ModelError
 from protocols.messages import Role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Executor
 
     from actors.cost import CostModel
@@ -49,10 +50,11 @@ def _library(settings: VerifierSettings, info: ModelInfo) -> Library:
     return Library(store, memory)
 
 
-def _calibrated(model: TargetModel) -> CostModel:
-    """The cost of the target's forwards: measured in seconds, or kept from an earlier start."""
+def _calibrated(model: TargetModel) -> tuple[CostModel, Callable[[], None]]:
+    """The cost of the target's forwards, measured in seconds or kept from an earlier start, and what makes the next
+    start measure it again."""
     from actors.cost import CostModel
-    from actors.kept import kept, told_slots
+    from actors.kept import forget, kept, told_slots
     from actors.verifier.timing import Timing, measure
 
     how = {
@@ -61,7 +63,7 @@ def _calibrated(model: TargetModel) -> CostModel:
         "spare": model.has_spare_cpus,
     }
     found = kept(Timing, model.info, lambda: measure(model), **how)  # rounds correct what has changed since
-    return CostModel(found.alone_us, found.branch, found.lent_us)
+    return CostModel(found.alone_us, found.branch, found.lent_us), lambda: forget(Timing, model.info, **how)
 
 
 def _ready(model: Target, cost: CostModel, inline: InlineDraft | None) -> str:
@@ -200,7 +202,7 @@ async def _load(
         )
     )
     library = _library(settings, model.info)
-    cost = await compute.start(lambda: _calibrated(model))
+    cost, again = await compute.start(lambda: _calibrated(model))
     openmp = await compute.start(openmp_threads)  # of the thread that built the target
     use_openmp_threads(openmp)  # of this one, which may compute too: others would want the cores of compiled layers
     serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
@@ -208,7 +210,7 @@ async def _load(
     inline = await compute.start(lambda: head_of(settings, model, bound, serving))
     if inline is None and bound is None:  # else only the thread that built the target computes
         inline = _inline_draft(settings, model)
-    equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)
+    equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, again, CLOCK)
     return Verifier(settings, equipment, listener), _ready(model, cost, inline)
 
 

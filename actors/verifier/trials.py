@@ -7,7 +7,7 @@ its kind has shown. A source that does not pay rests, each time for longer; then
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -45,7 +45,6 @@ class Trial:
         self._fresh = 0.0  # rounds' worth since the last rest
 
     def observe(self, tokens: float, without: float) -> None:
-        without = max(0.1, min(without, STALL * tokens))
         self.gain.add_ratio(tokens, without)
         self.rounds += 1
         self._fresh += without
@@ -67,7 +66,7 @@ class Trials:
     def __init__(self) -> None:
         self._groups: OrderedDict[tuple[str, Group], Trial] = OrderedDict()  # the latest used last
         self._streams: WeakKeyDictionary[object, dict[str, Trial]] = WeakKeyDictionary()
-        self._rounds = Counter[Group]()  # of the streams of each kind: their unit of rest
+        self._rounds = Counter[Group]()  # with streams of each kind: their unit of rest
 
     def rests(self, source: str, group: Group, stream: object, rounds: int) -> bool:
         """Whether the source is to be left out now. ``rounds``: of the stream so far."""
@@ -100,24 +99,33 @@ class Trials:
         costs = [share.time_us + share.rows * row_us for _, share in claims]
         total = sum(costs)
         beyond_us, rate = done.own_us - plain_us * done.steps, len(done.parts) / plain_us
-        resting = list[tuple[str, Part]]()
+        kinds = defaultdict[tuple[str, Group], list[tuple[float, float]]](list)
         for (part, share), cost in zip(claims, costs, strict=True):
             shared = cost / total if total else 1.0 / len(claims)
             missed = max(0.0, part.own_us - done.own_us) / plain_us  # rounds that only this stream waited through
             without = share.without + rate * beyond_us * shared + missed
-            if self._judge(share.source, part, without):
-                resting.append((share.source, part))
-        for part in done.parts:
-            self._rounds[part.group] += done.steps
-        return resting
+            without = max(0.1, min(without, STALL * part.tokens))
+            self._of(share.source, part.stream).observe(part.tokens, without)
+            kinds[share.source, part.group].append((part.tokens, without))
+        for key, samples in kinds.items():  # streams share the round's time: together they are one sample of it
+            self.of_group(*key).observe(*(sum(each) / len(samples) for each in zip(*samples, strict=True)))
+        resting = {key for key in kinds if self._kind_rests(*key)}
+        pausing = [
+            (share.source, part)
+            for part, share in claims
+            if self._stream_rests(share.source, part) or (share.source, part.group) in resting
+        ]
+        for group in {part.group for part in done.parts}:
+            self._rounds[group] += done.steps
+        return pausing
 
-    def _judge(self, source: str, part: Part, without: float) -> bool:
-        own, kind = self._of(source, part.stream), self.of_group(source, part.group)
-        own.observe(part.tokens, without)
-        kind.observe(part.tokens, without)
-        rests = own.judge(self.expected(source, part.group, part.stream), part.rounds)
-        surely = kind.gain.mean + SURE * kind.gain.error
-        return kind.judge(surely, self._rounds[part.group]) or rests
+    def _stream_rests(self, source: str, part: Part) -> bool:
+        expected = self.expected(source, part.group, part.stream)
+        return self._of(source, part.stream).judge(expected, part.rounds)
+
+    def _kind_rests(self, source: str, group: Group) -> bool:
+        kind = self.of_group(source, group)
+        return kind.judge(kind.gain.mean + SURE * kind.gain.error, self._rounds[group])
 
     def end(self, stream: object) -> None:
         """The stream is over."""

@@ -43,6 +43,16 @@ def test_rows_of_a_prompt_have_a_price_of_their_own():
     assert price.forward(1) + 100 * price.prompt_row == pytest.approx(6000.0, rel=0.1)
 
 
+@pytest.mark.parametrize("streams", [0, 4])
+def test_the_last_piece_of_a_prompt_does_not_change_the_price_of_its_rows(streams):
+    """It has fewer rows than were asked for."""
+    price = learnt(a_round(streams, prompt_rows=64, forward_us=42_000.0))
+    before = price.prompt_row
+    for _ in range(4):
+        price.observe(a_round(streams, prompt_rows=64, forward_us=3_000.0, whole_piece=False))
+    assert price.prompt_row == before
+
+
 def test_a_drafter_on_cpus_of_the_target_is_tried_only_where_a_good_draft_could_pay():
     slow = {rows: 2 * us for rows, us in CURVE.items()}
     price = Price(CostModel(slow, lent=CURVE))

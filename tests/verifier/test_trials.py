@@ -86,6 +86,37 @@ def test_luck_does_not_put_a_source_to_rest_that_pays():
     assert used > 1900
 
 
+@pytest.mark.parametrize("streams", [1, 4, 32])
+def test_a_kind_is_judged_by_as_many_rounds_however_many_streams_share_them(streams):
+    """One slow forward is one sample, not one for each of its streams."""
+    chance, trials = random.Random(streams), Trials()
+    share = Share("inline", 3, 1, 0.0)
+
+    def shared_round(own_us: float) -> bool:
+        crowd = [Someone() for _ in range(streams)]
+        parts = tuple(Part(one, GROUP, 1, 2, own_us, (share,), None) for one in crowd)
+        done = Round(streams, 4 * streams, 0, 1, own_us, 0.0, own_us, 0.0, False, 2 * streams, parts)
+        trials.learn(done, PLAIN_US, 10.0)
+        return trials.of_group("inline", GROUP).backoff.resting(trials._rounds[GROUP])
+
+    until = next(number for number in range(1, 500) if shared_round(5000.0))
+    assert DRAFTS.look / 5 <= until <= DRAFTS.look
+    trials = Trials()
+    rests = sum(shared_round(chance.choice((600.0, 3000.0))) for _ in range(200))  # 1.1 of decoding without it
+    assert rests == 0
+
+
+def test_a_rest_is_as_many_rounds_however_many_streams_share_them():
+    trials, crowd = Trials(), [Someone() for _ in range(32)]
+    while not trials.rests("inline", GROUP, crowd[0], 0):
+        for one in crowd:
+            judged(trials, one, 0.5)
+    left = trials.left("inline", GROUP, Someone(), 0)
+    parts = tuple(Part(one, GROUP, 1, 1, PLAIN_US, (), None) for one in crowd)
+    trials.learn(Round(32, 32, 0, 1, PLAIN_US, 0.0, PLAIN_US, 0.0, False, 32, parts), PLAIN_US, 10.0)
+    assert trials.left("inline", GROUP, Someone(), 0) == left - 1
+
+
 def test_a_text_that_begins_to_copy_is_noticed_within_a_longest_rest_of_retrieval():
     trials, stream = Trials(), Someone()
     assert rounds_with(trials, stream, 0.9, 1000, "text") < 150

@@ -52,11 +52,13 @@ class Table:
         stream: Stream,
         library: Library | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        cost: CostModel | None = None,
+        measure_again: Callable[[], None] = lambda: None,
     ) -> None:
         self.listener, self.stream = Deaf(), stream
         equipment = Equipment(
-            target, ToyCodec(), CostModel(COST), InlineCompute(),
-            library=library or Library(), clock=clock, timer=lambda: 0.0,
+            target, ToyCodec(), cost or CostModel(COST), InlineCompute(),
+            library=library or Library(), measure_again=measure_again, clock=clock, timer=lambda: 0.0,
         )  # fmt: skip
         self.verifier = Verifier(VerifierSettings(bind="memory://table"), equipment, self.listener)
         stream.wait.max_window = min(target.max_window, stream.strategy.nodes)
