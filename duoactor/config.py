@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -139,11 +140,14 @@ def read(path: str | Path) -> File:
     if not path:
         return File()
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8-sig")
+        document = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): give --config the name of a file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8: save it as such") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_twice(str(path), text, str(error)) or f"{path} is not valid TOML: {error}") from None
     models = _models(str(path), document.pop("models", {}))
     for name in document:
         if name not in SECTIONS:
@@ -160,6 +164,15 @@ def read(path: str | Path) -> File:
     drafters = tuple(tables.pop("drafter"))
     single = {name: next(iter(listed), {}) for name, listed in tables.items()}
     return File(path=str(path), drafters=drafters, models=models, **single)
+
+
+def _twice(path: str, text: str, error: str) -> str:
+    """A sentence for a key that stands twice, which Python's reader does not name; empty: the error is another."""
+    found = re.search(r"Cannot overwrite a value \(at (?:line (\d+)|end)", error)
+    before = text.splitlines()[: int(found[1]) if found[1] else None] if found else []  # the value's end
+    line = next((at for at in range(len(before), 0, -1) if "=" in before[at - 1]), 0)
+    key = before[line - 1].partition("=")[0].strip() if line else ""
+    return f"{path}: {key} stands a second time in line {line}: keep one of the two" if key else ""
 
 
 def _models(path: str, given: object) -> dict[str, Values]:

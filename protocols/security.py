@@ -10,6 +10,7 @@ not used: it writes secret keys that everybody can read, and reads a directory o
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -122,7 +123,7 @@ def read_key(path: Path, half: str) -> bytes:
     try:
         if half == "secret" and _open_to_others(path.stat()):
             raise ConfigError(f"{path} is readable by other users; run `chmod 600 {path}`")
-        text = path.read_bytes().partition(b"\n")[0].strip()
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8).partition(b"\n")[0].strip()
     except FileNotFoundError:
         raise ConfigError(f"there is no {half} key file {path}; {_MAKE}") from None
     except OSError as error:

@@ -24,17 +24,28 @@ def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
     if "" in settings.api_key:  # which is what a request without a key would be taken to carry
         raise ConfigError("an API key is empty: give --api-key a text, or leave it out")
     if not settings.api_key_file:
-        return settings.api_key
+        return _sendable(settings.api_key)
     path = Path(settings.api_key_file)
     try:
-        listed = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        listed = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"{path} cannot be read ({reason}): give --api-key-file a file of keys") from None
     keys = [line for line in listed if line and not line.startswith("#")]
     if not keys:
         raise ConfigError(f"{path} holds no key: write one on each line")
-    return (*settings.api_key, *keys)
+    return _sendable((*settings.api_key, *keys))
+
+
+def _sendable(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys, if a header can carry each of them as it is."""
+    for number, key in enumerate(keys, 1):
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise ConfigError(
+                f"API key {number} holds a space or a character beyond ASCII, which clients cannot send in a header: "
+                "make it of ASCII's letters, digits and signs"
+            )
+    return keys
 
 
 def cache_salt(scope: Scope, own: str) -> str:

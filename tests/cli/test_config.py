@@ -82,6 +82,9 @@ def test_one_drafter_needs_no_name(tmp_path: Path):
         ("verifier = 3\n", r"duo.toml: verifier must be a section; write \[verifier\] above its keys"),
         ("[[verifier]]\n[[verifier]]\n", r"duo.toml: there can be only one \[verifier\]"),
         ("[verifier\n", r"duo.toml is not valid TOML: .*line 1"),
+        ('[verifier]\ntarget = "a"\ntarget = "b"\n', "duo.toml: target stands a second time in line 3: keep one"),
+        ("[gateway]\napi_key = []\napi_key = [\n1\n]\n", "duo.toml: api_key stands a second time in line 3: keep one"),
+        ('[verifier]\ntarget = "a"\ntarget = "b"', "duo.toml: target stands a second time in line 3: keep one"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_in_one_sentence(tmp_path: Path, text: str, sentence: str):
@@ -192,3 +195,9 @@ def test_drafters_get_names_and_two_alike_are_refused():
 def test_actors_beside_a_verifier_with_a_key_use_that_key():
     deployment = made(VerifierSettings(bind="tcp://0.0.0.0:1", key="k/v.key"), DrafterSettings())
     assert (deployment.drafters[0].key, deployment.controller.server_key) == ("k/v.key", "k/v.pub")
+
+
+def test_a_file_that_an_editor_began_with_a_mark_of_its_encoding_is_read(tmp_path: Path):
+    file = tmp_path / "duo.toml"
+    file.write_text('[verifier]\ntarget = "x"\n', encoding="utf-8-sig")
+    assert config.read(file).verifier == {"target": "x"}

@@ -22,6 +22,14 @@ def test_a_written_pair_is_read_back_and_only_the_public_half_is_public(tmp_path
     assert pair.secret.decode() not in repr(pair) + repr(security)
 
 
+def test_a_key_file_may_begin_with_an_editors_mark_of_its_encoding(tmp_path: Path) -> None:
+    pair = KeyPair.generate()
+    secret, public = pair.write(tmp_path, "me")
+    for path in (secret, public):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_security(str(secret), str(public)).server_key == pair.public
+
+
 def test_keys_are_never_overwritten(tmp_path: Path) -> None:
     KeyPair.generate().write(tmp_path, "a")
     before = (tmp_path / "a.key").read_bytes()

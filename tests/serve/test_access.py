@@ -41,6 +41,21 @@ def test_keys_come_from_flags_and_a_file(tmp_path):
         read_keys(GatewaySettings(api_key_file=str(tmp_path / "nothing")))
 
 
+def test_a_file_of_keys_may_begin_with_an_editors_mark_of_its_encoding(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("alpha\n", encoding="utf-8-sig")
+    assert read_keys(GatewaySettings(api_key_file=str(file))) == ("alpha",)
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "two words", "bell\x07", "\ufeffk"])
+def test_a_key_that_no_client_can_send_is_refused_at_the_start(key, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"alpha\n{key}\n", encoding="utf-8")
+    for settings in (GatewaySettings(api_key=("k", key)), GatewaySettings(api_key_file=str(file))):
+        with pytest.raises(ConfigError, match="API key 2 holds a space or a character beyond ASCII"):
+            read_keys(settings)
+
+
 def test_an_empty_key_which_would_admit_everybody_is_refused():
     with pytest.raises(ConfigError, match="an API key is empty"):
         read_keys(GatewaySettings(api_key=("k", "")))

@@ -58,6 +58,15 @@ def test_the_step_of_a_tiled_kernel_is_seen_where_it_is():
     assert [round(cost(rows) / 1000) for rows in (1, 4, 6, 7, 12, 18)] == [10, 10, 10, 20, 20, 30]
 
 
+@pytest.mark.parametrize("context", [8, 16, 64, 96, 128, 192, 256])
+def test_a_target_with_a_short_context_is_measured_at_the_rows_that_fit_it(context):
+    model = Tiled(info=ModelInfo("tiled", 100, context, frozenset(), ""))
+    measured = model.measured()
+    assert set(measured) <= {shape.rows for shape in (*NEEDED, *FINE)} and {1, context // 8} & set(measured)
+    text = min(64, context // 2)
+    assert text + len(model.rounds) + max(model.rounds) <= context  # each round brings a token here
+
+
 def test_a_slow_target_is_measured_at_few_row_counts_and_once():
     model = Tiled(scale=100.0)
     needed = [shape.rows for shape in NEEDED]

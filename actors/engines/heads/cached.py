@@ -3,6 +3,7 @@ before it starts an actor."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -19,7 +20,8 @@ def cached_models() -> Iterator[tuple[str, Path]]:
     """Hub ids and the directories of the snapshots that a load without network would take, if they hold weights."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    for place in sorted(Path(HF_HUB_CACHE).glob("models--*")):
+    readable = os.path.isdir(HF_HUB_CACHE)  # not below the HOME of another user, where a glob raises
+    for place in sorted(Path(HF_HUB_CACHE).glob("models--*")) if readable else ():
         name = place.name.removeprefix("models--").replace("--", "/", 1)
         if (found := snapshot(name)) is not None and _weights(found):
             yield name, found

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from actors.engines.heads.cached import cached_models
+from actors.engines.weights.hub import snapshot
 from duoactor.launch.child import OutputLines
 
 ROOT = Path(__file__).parents[3]
@@ -151,3 +153,18 @@ def test_what_the_hub_does_not_give_is_told_in_a_sentence(hub, tmp_path) -> None
     answers = run(hub, tmp_path, *(f"pull {model}" for model in REFUSED))
     for (_, error), said in zip(answers, REFUSED.values(), strict=True):
         assert said in error and "Traceback" not in error
+
+
+def test_a_cache_below_the_home_of_another_user_counts_as_empty(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    (home / "hub").mkdir(parents=True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home / "hub"))
+    home.chmod(0)
+    me = os.geteuid()
+    try:
+        if me == 0:  # whom no mode keeps out
+            os.seteuid(65534)
+        assert list(cached_models()) == [] and snapshot("owner/name") is None
+    finally:
+        os.seteuid(me)
+        home.chmod(0o700)
