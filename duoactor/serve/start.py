@@ -17,6 +17,7 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.serve.app import make_app
 from duoactor.serve.auth import read_keys
 from duoactor.serve.gateway import Gateway
+from duoactor.serve.http_limits import IDLE_S, LimitedProtocol
 from duoactor.serve.otel import from_environment
 from duoactor.serve.settings import GRACE_S, Defaults, GatewaySettings, parse_http
 from duoactor.serve.stream import SEND_TIMEOUT_S
@@ -111,15 +112,16 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=LimitedProtocol,
                 loop="none",
                 lifespan="off",
                 ws="none",
                 log_config=None,
-                log_level=logging.WARNING,
+                log_level=logging.ERROR,  # each bad request would be a warning, and fill a disk
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=60,
+                timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=LAST_S,
             )
         )
