@@ -119,9 +119,19 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
             le=1 << 30,
         ),
     ] = 1_000_000
+    share_texts: Annotated[
+        bool,
+        Meta(
+            description="requests of all CURVE keys share caches, the learner and the request log: faster, but a "
+            "client can then find out, by drafts and answer times, what others asked and were answered"
+        ),
+    ] = False
     learn_salted: Annotated[
         bool,
-        Meta(description="let the learner also learn from requests with a cache_salt, such as those with an API key"),
+        Meta(
+            description="let the learner also learn from requests that belong to a CURVE key, an API key or a "
+            "cache_salt: drafts for everybody may then show what it learned"
+        ),
     ] = False
     log_requests: Annotated[
         str, Meta(description="append finished requests to this file, as token ids, for `duoactor replay`; empty: none")

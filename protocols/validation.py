@@ -21,13 +21,20 @@ from protocols.limits import (
 from protocols.limits import MAX_INT as MAX_INT
 from protocols.messages import ChatTurn, FailureCode, Generate, Sampling
 
+SHARED_SALT = "share:"  # begins a cache_salt by which requests of several keys share what is cached
+MIN_SECRET = 32  # characters behind it: 128 random bits in hexadecimal. Whoever guesses them reads along
 MIN_TEMPERATURE = 1e-5  # below it logits / temperature leaves float32
 
 
 def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
     """Raise :class:`RequestError` ("bad_request") about the first value that is out of range."""
     structure = () if request.structured_outputs is None else _structure_problems(request)
-    for problem in (*problems(request.sampling, vocab_size), *_draft_problems(request), *structure):
+    for problem in (
+        *problems(request.sampling, vocab_size),
+        *_draft_problems(request),
+        *_salt_problems(request.cache_salt),
+        *structure,
+    ):
         raise RequestError(FailureCode.BAD_REQUEST, problem)
     if request.tools and not request.messages:
         raise RequestError(FailureCode.BAD_REQUEST, "tools need messages: they are a part of the chat template")
@@ -43,6 +50,14 @@ def _draft_problems(request: Generate) -> Iterator[str]:
     for name, most in (("num_speculative_tokens", MAX_DRAFT_LENGTH), ("sequences", MAX_SEQUENCES)):
         if not 0 <= getattr(request, name) <= most:
             yield f"{name} must be 0 (adaptive) to {most}, not {getattr(request, name)}"
+
+
+def _salt_problems(salt: str) -> Iterator[str]:
+    if salt.startswith(SHARED_SALT) and len(salt) < len(SHARED_SALT) + MIN_SECRET:
+        yield (
+            f"a cache_salt that begins with {SHARED_SALT} is a secret of at least {MIN_SECRET} characters behind that; "
+            "make one with `openssl rand -hex 16`, or leave the beginning out to share with nobody else"
+        )
 
 
 def _structure_problems(request: Generate) -> Iterator[str]:

@@ -19,6 +19,7 @@ from actors.verifier.budgets import first_plan
 from actors.verifier.context import Context
 from actors.verifier.leases import Leases
 from actors.verifier.loans import Loan
+from actors.verifier.owners import EVERYBODY, Owner
 from actors.verifier.preparation import Prepared, is_short, prepare
 from actors.verifier.sources.grammar import Grammars
 from actors.verifier.state import ClientPeer
@@ -46,6 +47,7 @@ class Arrival:
     client: bytes
     message: Generate
     arrived: float  # seconds
+    owner: Owner  # known now: the client may be gone when the request ends
 
 
 class Admission:
@@ -61,9 +63,10 @@ class Admission:
 
     def ask(self, peer: bytes, message: Generate) -> None:
         """A client asks for a generation: check it, tokenize it, and queue it; or refuse it."""
-        arrival = Arrival(peer, message, self.clock())
+        owner = Owner(self.state.clients[peer].holder.key, message.cache_salt)
+        arrival = Arrival(peer, message, self.clock(), owner)
         try:
-            self._make_way(peer, message)
+            self._make_way(arrival)
             strategy_for(message.method or self.context.settings.method)
             validate(message, self.context.info.vocab_size)
         except RequestError as error:
@@ -89,10 +92,10 @@ class Admission:
         """Whether it was neither cancelled nor asked for again."""
         return self._arriving.get(arrival.message.rid) is arrival
 
-    def _make_way(self, peer: bytes, message: Generate) -> None:
+    def _make_way(self, arrival: Arrival) -> None:
         """End the request of the same id that this one resumes, if there is one. Raises RequestError if the message
         cannot be admitted at present."""
-        state = self.state
+        state, peer, message = self.state, arrival.client, arrival.message
         if state.draining:
             raise RequestError(FailureCode.DRAINING, "this verifier is shutting down; send the request to another")
         if message.attempt >= MAX_ATTEMPTS:
@@ -106,18 +109,17 @@ class Admission:
             if holder is not None and asker is not None and not holder.same_as(asker):
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
             self.drop(message.rid, old.client)
-        self._check_queue(peer, message)
+        self._check_queue(arrival)
 
-    def _check_queue(self, peer: bytes, message: Generate) -> None:
+    def _check_queue(self, arrival: Arrival) -> None:
         """Raise RequestError if the queue is full. One that waits, has not begun and has a higher ``priority`` number
         of the same owner is failed in favour of the new one."""
         most, waiting = self.context.settings.max_queued_requests, self.state.requests.of(Stage.QUEUED)
         if len(self.state.requests) + self._preparing < MAX_REQUESTS and len(waiting) + self._preparing < most:
             return
-        owner = self.state.owner_of(peer, message)
-        own = [s for s in waiting if not s.times.first_at and self.state.owner(s) == owner]
+        own = [s for s in waiting if not s.times.first_at and s.owner == arrival.owner]
         last = self.state.in_order(own)[-1] if own else None
-        if last is None or last.message.priority <= message.priority:
+        if last is None or last.message.priority <= arrival.message.priority:
             raise RequestError(FailureCode.OVERLOADED, FULL, self._retry_after_ms())
         self.fail(last, FailureCode.OVERLOADED, FULL, self._retry_after_ms())
 
@@ -172,6 +174,8 @@ class Admission:
             Delivery(len(generated), Trace() if message.trace else None),
             prepared.grammar,
             prepared.prediction,
+            arrival.owner,
+            arrival.owner.scope(self.context.settings.share_texts),
         )
 
     def _refuse(self, arrival: Arrival, error: RequestError) -> None:
@@ -194,13 +198,13 @@ class Admission:
             self._ends.append(self.clock())
 
     def _log(self, stream: Stream) -> None:
-        """For ``--log-requests``. Requests with a cache salt are left out, because they must not serve others, and
+        """For ``--log-requests``. Texts of an owner are left out, because they must not serve others, and
         requests with a grammar, because forced tokens say nothing of the drafts."""
         counters, to = self.state.counters, self.context.equipment.request_log
         if to is None or stream.output.finish is None or stream.grammar is not None:
             return
-        if stream.message.cache_salt:
-            counters["requests_with_salt_not_logged"] += 1
+        if stream.scope != EVERYBODY:
+            counters["requests_of_owners_not_logged"] += 1
         else:
             to.add(stream.logged(self.context.info.model_id))
         if to.lost:

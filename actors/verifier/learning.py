@@ -6,6 +6,7 @@ from collections import deque
 
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
+from actors.verifier.owners import EVERYBODY
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Finished, Load, Promote, Undo
@@ -33,10 +34,10 @@ class Learning:
                 self._next()
 
     def _tells(self, stream: Stream) -> bool:
-        """Whether a text tells of the target: a grammar's or a dictated one does not."""
+        """Whether a text may serve others, and tells of the target: a grammar's or a dictated one does not."""
         message = stream.message
-        salted = message.cache_salt and not self.context.settings.learn_salted
-        return message.structured_outputs is None and message.dictation is None and not salted
+        free = stream.scope == EVERYBODY or self.context.settings.learn_salted
+        return free and message.structured_outputs is None and message.dictation is None
 
     def tell(self) -> None:
         """With every heartbeat. What the learner's connection does not take is lost."""

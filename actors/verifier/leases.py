@@ -49,8 +49,8 @@ class Leases:
         if loan.told_len != len(text):
             stream.wait.begin_phase()
         loan.told(len(text))
-        prefix, salt = tuple(text.committed), stream.message.cache_salt
-        return Open(stream.rid, loan.epoch, prefix, text.prompt_len, text.sampling, loan.plan, salt)
+        prefix = tuple(text.committed)
+        return Open(stream.rid, loan.epoch, prefix, text.prompt_len, text.sampling, loan.plan, stream.scope)
 
     def recall(self, stream: Stream) -> None:
         """End the lease. What the drafter still sends is fenced off by the epoch."""

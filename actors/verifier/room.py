@@ -43,7 +43,7 @@ class Room:
                 self.target.close(stream.handle)
             for source in self.sources.values():
                 source.end(stream)
-            self.context.library.remember(stream.news, stream.message.cache_salt)
+            self.context.library.remember(stream.news, stream.scope)
             self.learning.ended(stream)
         return bool(ended)
 
@@ -57,7 +57,7 @@ class Room:
         for stream in self.state.in_order(queued):
             if stream.suspect and suspects:
                 continue
-            text, message = stream.text, stream.message
+            text = stream.text
             prompt, written = text.committed[: text.prompt_len], text.committed[text.prompt_len :]
             try:
                 handle = self.target.open(
@@ -65,7 +65,7 @@ class Room:
                     text.sampling,
                     written,
                     stream.wait.max_window,
-                    message.cache_salt,
+                    stream.scope,
                     stream.grammar,
                 )
             except RequestError as error:

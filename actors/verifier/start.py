@@ -42,7 +42,7 @@ def _library(settings: VerifierSettings, info: ModelInfo) -> Library:
     from actors.verifier.sources.lookup import Library
     from actors.verifier.sources.memory import Memory
 
-    memory = Memory(settings.memory) if settings.memory else None
+    memory = Memory(settings.memory, os.urandom(16)) if settings.memory else None
     if not settings.datastore:
         return Library(memory=memory)
     store = Datastore.open(settings.datastore, info.tokenizer_digest)

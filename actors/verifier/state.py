@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from actors.verifier.budgets import Budgets
 from actors.verifier.drafters import Drafters
+from actors.verifier.owners import Owner
 from actors.verifier.streams import Stream, Streams
 from actors.verifier.totals import Totals
-from protocols.messages import ActorStatus, Generate, Hello, Promote, Role
+from protocols.messages import ActorStatus, Hello, Promote, Role
 from protocols.security import ANYBODY, Holder, KeyRole
 
 # Peers say something every HEARTBEAT_MS; a peer silent for TTL_MS is taken for dead.
 HEARTBEAT_MS = 500
 TTL_MS = 5 * HEARTBEAT_MS
-Owner: TypeAlias = tuple[bytes, str]  # the key of the connection, and the salt that a gateway makes of an API key
 
 
 @dataclass(slots=True)
@@ -83,14 +82,6 @@ class State:
         self.epoch += 1
         return self.epoch
 
-    def owner_of(self, client: bytes, message: Generate) -> Owner:
-        """The caller among whose requests a ``priority`` counts: a gateway's have one connection and a salt each."""
-        peer = self.clients.get(client)
-        return peer.holder.key if peer is not None else b"", message.cache_salt
-
-    def owner(self, stream: Stream) -> Owner:
-        return self.owner_of(stream.client, stream.message)
-
     def in_order(self, streams: Iterable[Stream]) -> list[Stream]:
         """The first is served first, the last is preempted first: callers in the order in which their requests come.
 
@@ -98,7 +89,7 @@ class State:
         The exchange is kept: of a request that lets another pass, later requests of other owners come before it."""
         own: dict[Owner, list[Stream]] = defaultdict(list)
         for stream in streams:
-            own[self.owner(stream)].append(stream)
+            own[stream.owner].append(stream)
         for same in own.values():
             turns = sorted(stream.times.turn for stream in same)
             same.sort(key=lambda stream: (stream.message.priority, stream.times.arrived))

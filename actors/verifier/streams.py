@@ -16,6 +16,7 @@ from actors.records import LoggedRequest
 from actors.tree.tree import TokenTree
 from actors.verifier.loans import Loan
 from actors.verifier.output import Output
+from actors.verifier.owners import EVERYBODY, NOBODY, Owner
 from actors.verifier.rounds import Committed, Group, RoundSums
 from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar
@@ -134,6 +135,8 @@ class Stream:
     delivery: Delivery
     grammar: Grammar | Dictated | None = None
     prediction: Sequence[int] = ()  # of the output, by the request itself
+    owner: Owner = NOBODY
+    scope: str = EVERYBODY  # label of the requests that may use what it leaves behind, see Owner
     status: Stage = Stage.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     tally: RoundSums = field(default_factory=RoundSums)

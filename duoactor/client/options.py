@@ -67,7 +67,10 @@ class Options(SamplingOptions, total=False):
     method: Annotated[str, "how to draft and verify, such as auto, duodecoding or vanilla; never changes the text"]
     num_speculative_tokens: Annotated[int, "draft length gamma; 0 lets it adapt"]
     sequences: Annotated[int, "number of draft sequences; 0 lets it adapt"]
-    cache_salt: Annotated[str, "share cached prompts and texts only with requests that have the same salt"]
+    cache_salt: Annotated[
+        str,
+        "share cached prompts and texts only with own requests of the same salt; share:SECRET with others that send it",
+    ]
     priority: Annotated[int, "lower is served earlier, and keeps its room in the KV pool longer"]
     deadline_ms: Annotated[float, "fail if the answer is not complete after so many milliseconds; 0 is no limit"]
     structured_outputs: Annotated[StructuredOutputs | None, "JSON schema, regex or grammar that the answer must follow"]

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duoactor.serve.errors import ApiError, answered
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
+from protocols.validation import SHARED_SALT
 
 # Of use to machines that hold no key; they tell no text. The page asks its reader for a key.
 OPEN = frozenset({"/health", "/ping", "/version", "/metrics", "/openapi.json", "/"})
@@ -49,9 +50,12 @@ def _sendable(keys: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def cache_salt(scope: Scope, own: str) -> str:
-    """The key of a request's cache entries: its API key, so that the time to the first token tells nothing
-    of another key's prompts, and the salt that it names itself."""
-    holder = scope.get("state", {}).get("key_digest", "")
+    """The salt by which the verifier parts a request's cache entries from those of this gateway's other API keys: made
+    of its API key and the salt that it names itself. A ``share:`` salt is handed on, to be shared by."""
+    if own.startswith(SHARED_SALT):
+        return own
+    state = scope.get("state", {})
+    holder = "" if state.get("shares_caches") else state.get("key_digest", "")
     return sha256(f"{holder} {own}".encode()).hexdigest() if holder or own else ""
 
 
@@ -78,8 +82,8 @@ class KeyGuard:
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         digest = sha256(given.encode()).digest()
         admitted = sum(hmac.compare_digest(digest, one) for one in self._digests) > 0  # every key is compared
-        if admitted and not self._share_caches:
-            scope.setdefault("state", {})["key_digest"] = digest.hex()
+        if admitted:
+            scope.setdefault("state", {}).update(key_digest=digest.hex(), shares_caches=self._share_caches)
         return admitted
 
 

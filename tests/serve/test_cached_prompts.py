@@ -2,6 +2,7 @@
 
 import pytest
 
+from protocols.validation import SHARED_SALT
 from tests.serve.gateway import LANGUAGE, served
 from tests.serve.test_metrics import scrape
 from tests.world.cluster import Cluster
@@ -50,3 +51,39 @@ async def test_requests_with_different_salts_share_nothing():
     async with served(cluster()) as gateway:
         found = [await cached(gateway, cache_salt=salt) for salt in ("a", "b", "a", "", "")]
     assert found == [0, 0, 4, 0, 4]
+
+
+async def test_each_api_key_is_an_owner_of_its_own_to_the_verifier_and_no_key_is_one_more():
+    made = cluster()
+    async with served(made, keys=("one", "two")) as gateway:
+        for key in ("one", "one", "two"):
+            await cached(gateway, key)
+    first, again, other = [scope for scope, _ in made.target.known]
+    assert first == again != other and "" not in (first, other)
+    made = cluster()
+    async with served(made) as gateway:
+        await cached(gateway)
+    assert [scope for scope, _ in made.target.known] == [""]
+
+
+async def test_two_keys_share_by_a_secret_that_both_send_and_not_by_a_salt_that_can_be_guessed():
+    secret = SHARED_SALT + "0123456789abcdef0123456789abcdef"
+    async with served(cluster(), keys=("one", "two")) as gateway:
+        found = [await cached(gateway, key, cache_salt=salt) for salt in ("team", secret) for key in ("one", "two")]
+        body = {"messages": TURNS, "cache_salt": SHARED_SALT + "team"}
+        headers = {"authorization": "Bearer one"}
+        refused = await gateway.request("POST", "/v1/chat/completions", body, headers=headers)
+    assert found == [0, 0, 0, 4]
+    assert refused.status_code == 400 and "openssl rand -hex 16" in refused.text
+
+
+async def test_keys_that_share_caches_do_not_share_conversations():
+    async with served(cluster(), keys=("one", "two"), share_caches=True) as gateway:
+
+        async def answer(key: str, **more: str):
+            headers, body = {"authorization": f"Bearer {key}"}, {"input": "Hello", "max_output_tokens": 3, **more}
+            return await gateway.request("POST", "/v1/responses", body, headers=headers)
+
+        first = (await answer("one")).json()["id"]
+        assert (await answer("two", previous_response_id=first)).status_code == 404
+        assert (await answer("one", previous_response_id=first)).status_code == 200

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from actors.verifier.learning import MAX_WAITING
+from actors.verifier.owners import EVERYBODY
 from protocols.messages import Generate, Refuse, RefuseCode, Role, StructuredOutputs, Welcome
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -76,7 +77,7 @@ class ended:
     """A request as ``Learning`` sees it."""
 
     def __init__(self, message: Generate, first: int, length: int = 8) -> None:
-        self.message, self.rid, self.text = message, message.rid, self
+        self.message, self.rid, self.text, self.scope = message, message.rid, self, EVERYBODY
         self.committed, self.prompt_len, self.sampling = [first, *range(1, length)], 3, message.sampling
 
 

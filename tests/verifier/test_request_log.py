@@ -52,7 +52,7 @@ def test_who_asks_with_a_cache_salt_is_not_logged(tmp_path):
     few = Sampling(max_tokens=2, ignore_eos=True)
     counters = served(tmp_path / "log", ((4,), few, {"cache_salt": "mine"}), ((5,), few, {}))
     assert [one.prompt for one in read_log(tmp_path / "log")] == [(5,)]
-    assert counters["requests_with_salt_not_logged"] == 1
+    assert counters["requests_of_owners_not_logged"] == 1
 
 
 def test_a_resumed_stream_is_logged_as_a_whole(tmp_path):

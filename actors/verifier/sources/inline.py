@@ -185,7 +185,7 @@ class InlineDraft(Source):
     def _open(self, stream: Stream) -> InlineTree | None:
         text, sampling, weights = stream.text, stream.text.sampling, self.generations.current
         try:
-            handle = weights.mirrors.open(text.committed, text.prompt_len, sampling, stream.message.cache_salt)
+            handle = weights.mirrors.open(text.committed, text.prompt_len, sampling, stream.scope)
         except (PoolFull, CannotDraft):
             self._unable[stream] = True
             return None
@@ -258,4 +258,4 @@ class InlineDraft(Source):
         if tree.lost:
             mirrors.close(tree.handle)
         else:
-            mirrors.keep(tree.handle, stream.text.committed, stream.message.cache_salt)
+            mirrors.keep(tree.handle, stream.text.committed, stream.scope)

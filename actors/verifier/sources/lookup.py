@@ -188,7 +188,7 @@ class Library:
             self.sources.append(Whole("rest", lambda stream: whole))
             self.sources.append(Lookup("datastore", DATASTORE, lambda stream: beside))
         if memory is not None:
-            self.sources.append(Lookup("memory", MEMORY, lambda stream: Remembered(memory, stream.message.cache_salt)))
+            self.sources.append(Lookup("memory", MEMORY, lambda stream: Remembered(memory, stream.scope)))
 
     def add(self, source: Source) -> None:
         """A further source. Retrieval comes before draft models."""
@@ -203,10 +203,10 @@ class Library:
                 "--datastore DIR",
             )
 
-    def remember(self, text: Sequence[int], cache_salt: str) -> None:
+    def remember(self, text: Sequence[int], scope: str) -> None:
         """Take the text of a request that has ended into the memory. It is read slice by slice, by :meth:`read`."""
         if self.memory is not None:
-            self.memory.remember(text, cache_salt)
+            self.memory.remember(text, scope)
 
     def read(self) -> bool:
         """Read the next slice of remembered texts, which takes half a millisecond. Returns whether there was one."""

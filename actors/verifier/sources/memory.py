@@ -32,9 +32,11 @@ _Tokens = npt.NDArray[np.int32]
 
 
 class Memory:
-    """Requests with different salts do not find each other's texts. Not thread-safe."""
+    """Requests of different scopes do not find each other's texts. Not thread-safe."""
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int, secret: bytes = b"") -> None:
+        """``secret``: of this process, so that nobody can compute a salt whose 64 bits are another scope's."""
+        self._secret = secret
         self.end = LONGEST + max_tokens
         self.tokens: _Tokens = np.full(self.end + 1, -1, dtype=np.int32)  # -1 stands between texts
         self.owners = np.zeros(self.end + 1, dtype=np.uint64)
@@ -55,12 +57,12 @@ class Memory:
 
     # --- reading texts -----------------------------------------------------------------------------------------------
 
-    def remember(self, text: Sequence[int], salt: str = "") -> None:
+    def remember(self, text: Sequence[int], scope: str = "") -> None:
         """Take the text of a request that has ended. It is read later, by :meth:`read`."""
         text = text[-(self.end - LONGEST) :]
         if len(text) <= KEYS[-1]:
             return
-        self._unread.append((text, owner(salt)))
+        self._unread.append((text, self.owner(scope)))
         self._waiting += len(text)
         while self._waiting > self.end - LONGEST:  # the first would be overwritten before it could be used
             self._forget_first()
@@ -118,11 +120,14 @@ class Memory:
         last = np.roll(first, -1)
         heads[buckets[last]] = places[last]
 
+    def owner(self, scope: str) -> int:
+        return int.from_bytes(blake2b(scope.encode(), key=self._secret, digest_size=8).digest(), "little")
+
     # --- finding continuations ---------------------------------------------------------------------------------------
 
     def places(self, suffix: Sequence[int], holder: int) -> tuple[int, list[int]]:
         """The length of the longest known context that ``suffix`` ends with, and the places behind its occurrences,
-        newest first. ``holder``: the :func:`owner` of the texts that may be found."""
+        newest first. ``holder``: the :meth:`owner` of the texts that may be found."""
         best, found = 0, list[int]()
         wanted = list(suffix[-LONGEST:])
         for key, heads, before in self._chains:
@@ -153,16 +158,12 @@ class Memory:
         return length
 
 
-def owner(salt: str) -> int:
-    return int.from_bytes(blake2b(salt.encode(), digest_size=8).digest(), "little")
-
-
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """The proposer that finds a request's context in a memory."""
 
     memory: Memory
-    salt: str = ""
+    scope: str = ""
     tokens: int = 31  # most tokens along one continuation
 
     def open(self, prompt: Sequence[int]) -> RememberedSession:
@@ -174,7 +175,7 @@ class Remembered:
 class RememberedSession:
     def __init__(self, options: Remembered) -> None:
         self.options = options
-        self._owner = owner(options.salt)
+        self._owner = options.memory.owner(options.scope)
         self._suffix: list[int] = []
 
     def extend(self, tokens: Sequence[int]) -> None:

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.proposals import ROOT
-from actors.verifier.sources.memory import LONGEST, PIECE, Memory, Remembered, owner
+from actors.verifier.sources.memory import LONGEST, PIECE, Memory, Remembered
 
 
-def memory_of(*texts, size=10_000, salt=""):
+def memory_of(*texts, size=10_000, scope=""):
     memory = Memory(size)
     for text in texts:
-        memory.remember(text, salt)
+        memory.remember(text, scope)
     read_all(memory)
     return memory
 
@@ -24,8 +24,8 @@ def read_all(memory) -> int:
     return pieces
 
 
-def proposed(memory, context, budget=16, salt=""):
-    return Remembered(memory, salt).open(context).propose(budget)
+def proposed(memory, context, budget=16, scope=""):
+    return Remembered(memory, scope).open(context).propose(budget)
 
 
 def some_text(length, seed=0):
@@ -45,7 +45,7 @@ def test_what_followed_the_same_words_in_another_request_is_proposed():
 def test_a_match_is_three_tokens_long_or_longer(common, known):
     text = some_text(100)
     memory = memory_of(text)
-    length, places = memory.places([1000, *text[50 - common : 50]], owner(""))
+    length, places = memory.places([1000, *text[50 - common : 50]], memory.owner(""))
     assert (length, len(places)) == (known, int(known > 0))
 
 
@@ -74,11 +74,11 @@ def test_no_continuation_crosses_the_end_of_a_text():
     assert len(proposed(memory, [*one[-4:], *two[:2]])) == 0  # no text goes across
 
 
-def test_texts_of_another_salt_are_not_found():
+def test_texts_of_another_scope_are_not_found():
     text = some_text(50)
-    memory = memory_of(text, salt="a")
-    assert len(proposed(memory, text[:30], salt="b")) == len(proposed(memory, text[:30])) == 0
-    assert list(proposed(memory, text[:30], salt="a").tokens) == text[30:46]
+    memory = memory_of(text, scope="a")
+    assert len(proposed(memory, text[:30], scope="b")) == len(proposed(memory, text[:30])) == 0
+    assert list(proposed(memory, text[:30], scope="a").tokens) == text[30:46]
 
 
 def test_a_text_that_the_ring_breaks_is_found_on_both_sides():
@@ -131,21 +131,21 @@ def test_proposals_are_small_and_an_empty_memory_has_none():
     st.integers(1, 300),
 )
 @settings(max_examples=150, deadline=None)
-def test_whatever_is_remembered_each_place_goes_on_behind_the_match_in_a_text_of_that_salt(texts, context, size):
+def test_whatever_is_remembered_each_place_goes_on_behind_the_match_in_a_text_of_that_scope(texts, context, size):
     memory = Memory(size)
-    for text, salt in texts:
-        memory.remember(text, salt)
+    for text, scope in texts:
+        memory.remember(text, scope)
         memory.read()
     read_all(memory)
-    for salt in ("", "a", "b"):
-        length, places = memory.places(context, owner(salt))
-        mine = [tuple(text) for text, of in texts if of == salt]
+    for scope in ("", "a", "b"):
+        length, places = memory.places(context, memory.owner(scope))
+        mine = [tuple(text) for text, of in texts if of == scope]
         assert (length == 0) == (places == []) and length <= len(context)
         for place in places:
             held = memory.tokens[place - length : place + 1].tolist()
             assert held[:-1] == context[len(context) - length :]
             assert any(tuple(held) == text[i : i + length + 1] for text in mine for i in range(len(text)))
-        found = proposed(memory, context, salt=salt)
+        found = proposed(memory, context, scope=scope)
         assert len(found) <= 16 and all(parent < row for row, parent in enumerate(found.parents))
         assert all(0 < score < 1 for score in found.scores)
     assert np.all(memory.tokens[:LONGEST] == -1) and memory.tokens[-1] == -1
