@@ -13,7 +13,7 @@ from actors.engines.decoder.cpu.simd import address
 @intrinsic
 def read(typing, state, at):
     def generate(context, builder, signature, arguments):
-        place = address(context, builder, signature.args[0], *arguments)
+        place = address(context, builder, signature.args[0], *arguments, count=1)
         return builder.load_atomic(place, "seq_cst", 8)
 
     return types.int64(state, types.intp), generate
@@ -22,7 +22,7 @@ def read(typing, state, at):
 @intrinsic
 def write(typing, state, at, value):
     def generate(context, builder, signature, arguments):
-        place = address(context, builder, signature.args[0], *arguments[:2])
+        place = address(context, builder, signature.args[0], *arguments[:2], count=1)
         builder.store_atomic(arguments[2], place, "seq_cst", 8)
         return context.get_dummy_value()
 
@@ -34,7 +34,7 @@ def add(typing, state, at, more):
     """Adds, and returns what was there."""
 
     def generate(context, builder, signature, arguments):
-        place = address(context, builder, signature.args[0], *arguments[:2])
+        place = address(context, builder, signature.args[0], *arguments[:2], count=1)
         return builder.atomic_rmw("add", place, arguments[2], "seq_cst")
 
     return types.int64(state, types.intp, types.int64), generate
@@ -45,7 +45,7 @@ def compare_exchange(typing, state, at, known, new):
     """``new`` takes the place of ``known``; False where something else was there."""
 
     def generate(context, builder, signature, arguments):
-        place = address(context, builder, signature.args[0], *arguments[:2])
+        place = address(context, builder, signature.args[0], *arguments[:2], count=1)
         return builder.extract_value(builder.cmpxchg(place, *arguments[2:], "seq_cst"), 1)
 
     return types.boolean(state, types.intp, types.int64, types.int64), generate

@@ -100,7 +100,7 @@ def score_keys(typing, together, places, keys, slots, width):
         places, slots = Parts(context, builder, kinds[1], arguments[1]), Parts(context, builder, kinds[3], arguments[3])
         first = slots.place("sees", slots["first"])
         begins = [
-            address(context, builder, kinds[2], keys, builder.mul(read(builder, first, _INT, lane), width))
+            address(context, builder, kinds[2], keys, builder.mul(read(builder, first, _INT, lane), width), count=LANES)
             for lane in range(LANES)
         ]
 
@@ -142,7 +142,9 @@ def mix_values(typing, together, places, values, slots, columns):
                 for step in range(STEP):
                     place = builder.add(i, _INT(step))
                     begin = builder.add(builder.mul(read(builder, first, _INT, place), width), skipped)
-                    vectors = form.values(builder, address(context, builder, kinds[2], arguments[2], begin), number)
+                    vectors = form.values(
+                        builder, address(context, builder, kinds[2], arguments[2], begin, count=LANES), number
+                    )
                     for query, factor in enumerate(factors):
                         weight = splatted(builder, builder.load(builder.gep(factor, [builder.add(at, place)])))
                         for lane, vector in enumerate(vectors):
@@ -171,7 +173,7 @@ def fetch_rows(typing, array, sees, first, width):
     def generate(context, builder, signature, arguments):
         kinds = signature.args
         array, sees, first, width = arguments
-        slots = address(context, builder, kinds[1], sees, first)
+        slots = address(context, builder, kinds[1], sees, first, count=LANES)
         begins = [
             address(
                 context, builder, kinds[0], array, builder.mul(builder.load(builder.gep(slots, [_INT(lane)])), width)

@@ -40,6 +40,8 @@ from actors.engines.decoder.cpu.simd import (
 from actors.engines.decoder.cpu.tile import Sums
 
 QUADS = GROUP // 4
+_MOST = np.float32(np.finfo(np.float32).max)
+_LEAST = np.float32(1e-36)  # 127 divided by less overflows
 # Of a row's group behind its quads: the bits of the scale; the sum of its bytes, negative, as a whole and of each half;
 # the bits of scale times sum
 SCALE, MINUS, MINUS_FIRST, MINUS_SECOND, SCALED_SUM = QUADS, QUADS + 1, QUADS + 2, QUADS + 3, QUADS + 4
@@ -311,7 +313,7 @@ def _store_rounded(typing, words, at, vector):
         rounded = builder.call(rint, [arguments[2]])
         bytes_ = ir.VectorType(_BYTE, LANES)
         numbers = builder.trunc(builder.fptosi(rounded, ir.VectorType(_WORD, LANES)), bytes_)
-        place = address(context, builder, signature.args[0], *arguments[:2])
+        place = address(context, builder, signature.args[0], *arguments[:2], count=LANES // 4)
         builder.store(numbers, builder.bitcast(place, bytes_.as_pointer()), align=4)
         return rounded
 
@@ -332,11 +334,13 @@ def quantize_groups(x, rows, size, words):
     for begin in range(0, rows * size, GROUP):
         first, second = load(x, begin), load(x, begin + LANES)
         most = larger(larger(first, fma(first, minus, zero)), larger(second, fma(second, minus, zero)))
-        largest = highest(most)
-        inverse = splat(np.float32(127) / largest if largest > np.float32(0) else np.float32(0))
+        largest = highest(most) + total(fma(first, zero, fma(second, zero, zero)))  # NaN unless all are finite
+        scale, known = largest / np.float32(127), largest <= _MOST
+        if not known:  # infinite, or not a number, which the products are to be as well
+            scale, first, second = np.float32(np.nan), zero, zero
+        inverse = splat(np.float32(127) / largest if known and largest > _LEAST else np.float32(0))
         one = total(_store_rounded(words, at, fma(first, inverse, zero)))
         other = total(_store_rounded(words, at + LANES // 4, fma(second, inverse, zero)))
-        scale = largest / np.float32(127)
         scales[at + SCALE] = scale
         words[at + MINUS] = -np.int32(one + other)
         words[at + MINUS_FIRST], words[at + MINUS_SECOND] = -np.int32(one), -np.int32(other)

@@ -203,6 +203,8 @@ def _choose(row, logits, tile):
         return place[0]
     factor, keys = row.colder, _keys(row.seed, row.position)
     least, top, kept = _filters(row, logits)
+    if not kept < np.inf:  # a logit is infinite or not a number, and no nucleus would end
+        return UNSURE
     while True:
         token = _noisy_best(logits, factor, keys, least, tile)
         if row.top_p == 1 or token == UNSURE:
@@ -251,7 +253,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     _best(scores, ids, probabilities)
 
 
-SOURCES = "e61dff7bacef8312"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "3f00a8417477f5a2"  # see :mod:`actors.engines.decoder.cpu`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

@@ -1,7 +1,8 @@
 """Mixtures of experts, compiled by numba: which experts each row takes, and the sums of what these give.
 
 Rows of one expert are multiplied together, and each row's sum runs over its own experts in ascending order. So neither
-the rows beside it nor their experts change a row's bits.
+the rows beside it nor their experts change a row's bits. A row takes each expert once at most, whatever its scores are:
+so an expert never gets more rows than it has room for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from actors.engines.decoder.cpu.simd import fma, load, splat, store
 from actors.engines.decoder.cpu.team import perform
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-_NOTHING = np.float32(-np.inf)
 
 
 @linked
@@ -44,40 +44,36 @@ def _score(logits, start, experts, scores):
 
 
 @linked
-def _take(candidates, first, end):
-    """The place of the best, the first of equal ones, which is a candidate no more."""
-    best = first
+def _take(scores, free, first, end):
+    """The place of the best score that is free, the first of equal ones, which is free no more. NaN is the best, so
+    that it is seen in what comes out. At least one is free."""
+    best = -1
     for i in range(first, end):
-        if candidates[i] > candidates[best]:
+        if free[i] and (best < 0 or (scores[best] == scores[best] and not scores[i] <= scores[best])):
             best = i
-    score = candidates[best]
-    candidates[best] = _NOTHING
-    return best, score
+    free[best] = False
+    return best
 
 
 @linked
-def _leave_groups(candidates, experts, room):
-    """Candidates of the best groups alone."""
+def _leave_groups(scores, experts, free):
+    """Only experts of the best groups are free."""
     size = experts.count // experts.groups
-    totals = np.empty(experts.groups, np.float32)
+    totals, groups = np.zeros(experts.groups, np.float32), np.ones(experts.groups, np.bool_)
     for group in range(experts.groups):
-        copy(candidates, 0, room, 0, experts.count)
-        totals[group] = _ZERO
         for _ in range(experts.best):
-            totals[group] += _take(room, group * size, (group + 1) * size)[1]
-    kept = np.zeros(experts.groups, np.bool_)
+            totals[group] += scores[_take(scores, free, group * size, (group + 1) * size)]
     for _ in range(experts.used_groups):
-        kept[_take(totals, 0, experts.groups)[0]] = True
+        _take(totals, groups, 0, experts.groups)
     for i in range(experts.count):
-        if not kept[i // size]:
-            candidates[i] = _NOTHING
+        free[i] = not groups[i // size]
 
 
 @linked
 def _route(logits, apart, rows, experts, chosen, shares):
     """The experts of each row and their shares, ``experts.used`` for each."""
     count, used = experts.count, experts.used
-    scores, candidates, room = np.empty(count, np.float32), np.empty(count, np.float32), np.empty(count, np.float32)
+    scores, candidates, free = np.empty(count, np.float32), np.empty(count, np.float32), np.empty(count, np.bool_)
     for row in range(rows):
         _score(logits, row * apart, experts, scores)
         copy(scores, 0, candidates, 0, count)
@@ -85,11 +81,12 @@ def _route(logits, apart, rows, experts, chosen, shares):
             correction = array_at(experts.correction, count, np.float32)
             for i in range(count):
                 candidates[i] += correction[i]
+        free[:] = True
         if experts.groups > 1:
-            _leave_groups(candidates, experts, room)
+            _leave_groups(candidates, experts, free)
         whole = _ZERO
         for place in range(row * used, (row + 1) * used):
-            chosen[place] = _take(candidates, 0, count)[0]
+            chosen[place] = _take(candidates, free, 0, count)
             shares[place] = scores[chosen[place]]
             whole += shares[place]
         for place in range(row * used, (row + 1) * used):

@@ -54,7 +54,7 @@ def store_rounded(typing, halves, at, vector):
     """A vector of float32 into the bits of bfloat16."""
 
     def generate(context, builder, signature, arguments):
-        place = address(context, builder, signature.args[0], *arguments[:2])
+        place = address(context, builder, signature.args[0], *arguments[:2], count=LANES)
         numbers = rounded(builder, arguments[2])
         builder.store(numbers, builder.bitcast(place, HALF_VECTOR.as_pointer()), align=2)
         return context.get_dummy_value()

@@ -19,7 +19,7 @@ from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
 
-SOURCES = "e61dff7bacef8312"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "3f00a8417477f5a2"  # see :mod:`actors.engines.decoder.cpu`
 
 
 @linked

@@ -11,6 +11,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
 from actors.engines.decoder.cpu.records import LANES
+from actors.engines.decoder.cpu.traps import CHECKED, end_outside
 
 LINE = 64  # bytes of the cache's
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
@@ -31,9 +32,12 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, kind, VECTOR)
 
 
-def address(context, builder, kind, array, at):
-    """A pointer to ``array[at]``."""
-    return builder.gep(cgutils.create_struct_proxy(kind)(context, builder, array).data, [at])
+def address(context, builder, kind, array, at, *, count=0):
+    """A pointer to ``array[at]``. ``count``: elements that are read or written there."""
+    whole = cgutils.create_struct_proxy(kind)(context, builder, array)
+    if CHECKED:
+        end_outside(builder, at, count, whole.nitems)
+    return builder.gep(whole.data, [at])
 
 
 class Parts:
@@ -56,7 +60,7 @@ class Parts:
 
 def loaded(context, builder, kind, array, at):
     """``array[at : at + 16]``, see :func:`converted`."""
-    return converted(builder, kind.dtype, address(context, builder, kind, array, at))
+    return converted(builder, kind.dtype, address(context, builder, kind, array, at, count=LANES))
 
 
 def converted(builder, kind, place):
@@ -136,7 +140,7 @@ def load(typing, array, at):
 @intrinsic
 def store(typing, array, at, vector):
     def generate(context, builder, signature, arguments):
-        place = address(context, builder, signature.args[0], *arguments[:2])
+        place = address(context, builder, signature.args[0], *arguments[:2], count=LANES)
         builder.store(arguments[2], builder.bitcast(place, VECTOR.as_pointer()), align=4)
         return context.get_dummy_value()
 
@@ -173,7 +177,7 @@ def add(typing, x, y):
 
 @intrinsic
 def larger(typing, x, y):
-    """The larger of each two lanes."""
+    """The larger of each two lanes; NaN where ``x`` is."""
 
     def generate(context, builder, signature, arguments):
         return _larger(builder, *arguments)
@@ -183,11 +187,11 @@ def larger(typing, x, y):
 
 @intrinsic
 def smaller(typing, x, y):
-    """The smaller of each two lanes."""
+    """The smaller of each two lanes; NaN where ``x`` is."""
 
     def generate(context, builder, signature, arguments):
         x, y = arguments
-        return builder.select(builder.fcmp_ordered("<", x, y), x, y)
+        return builder.select(builder.fcmp_ordered("<", y, x), y, x)
 
     return _vector(_vector, _vector), generate
 
@@ -235,13 +239,14 @@ def highest(typing, vector):
 
 @intrinsic
 def exponential(typing, vector):
-    """Of every lane up to 87 (Cephes' expf); below -87 that of -87."""
+    """Of every lane up to 87 (Cephes' expf); below -87 that of -87; NaN of NaN."""
 
     def generate(context, builder, signature, arguments):
         def every(number):
             return ir.Constant(VECTOR, [number] * LANES)
 
-        x = _larger(builder, arguments[0], every(-87.0))
+        unknown = builder.fcmp_unordered("uno", arguments[0], arguments[0])
+        x = _larger(builder, every(-87.0), arguments[0])  # a number even of NaN: no integer is made of that
         kind = ir.FunctionType(VECTOR, [VECTOR])
         floor = cgutils.get_or_insert_function(builder.module, kind, "llvm.floor.v16f32")
         power = builder.call(floor, [multiplied(builder, x, every(1.44269504088896341), every(0.5))])
@@ -253,7 +258,8 @@ def exponential(typing, vector):
         y = multiplied(builder, builder.fmul(y, x), x, builder.fadd(x, every(1.0)))
         whole = ir.VectorType(ir.IntType(32), LANES)
         biased = builder.add(builder.fptosi(power, whole), picked([127] * LANES))
-        return builder.fmul(y, builder.bitcast(builder.shl(biased, picked([23] * LANES)), VECTOR))
+        made = builder.fmul(y, builder.bitcast(builder.shl(biased, picked([23] * LANES)), VECTOR))
+        return builder.select(unknown, arguments[0], made)
 
     return _vector(_vector), generate
 
@@ -284,7 +290,7 @@ def turned(typing, pairs, turns):
 
 
 def _larger(builder, x, y):
-    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+    return builder.select(builder.fcmp_ordered(">", y, x), y, x)
 
 
 def _folded(builder, x, join):

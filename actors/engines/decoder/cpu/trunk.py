@@ -84,6 +84,8 @@ class CompiledTrunk:
 
     def _multiplied(self, job: NDArray[Any], x: Tensor) -> Tensor:
         rows = x.float().contiguous().numpy()
+        if rows.shape[1] != (columns := int(job["columns"][0])):  # compiled code reads by the one and by the other
+            raise ValueError(f"rows of {rows.shape[1]} numbers for a matrix of {columns} inputs")
         out = np.empty((len(rows), int(job["apart"][0])), np.float32)
         self._team.make_room(len(rows) * rows.shape[1])
         self._team.run(job, rows, out)
