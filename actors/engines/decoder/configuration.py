@@ -31,7 +31,8 @@ def spec_of(config: Any) -> DecoderSpec | None:
         spec = describe(config)
     except Undescribed:
         return None
-    return spec if spec.attentions and spec.attention.width % 2 == 0 else None
+    own = any(attention.shares is None for attention in spec.attentions)  # an assistant has none
+    return spec if own and spec.attention.width % 2 == 0 else None
 
 
 def supports(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:
@@ -77,7 +78,7 @@ def _compiles(spec: DecoderSpec) -> bool:
     if kernels is None or len(windows) > 1 or len(convolutions) > 1:
         return False
     latents = [attention.latent for attention in spec.attentions if attention.latent is not None]
-    sizes = {latent.rank for latent in latents} | {latent.turned for latent in latents}
+    sizes = {size for latent in latents for size in (latent.rank, latent.turned, latent.query_rank)}
     sizes |= {attention.width for attention in spec.attentions}
     sizes |= set() if spec.inputs is None else {spec.inputs.width}
     for mixer in spec.recurrent:

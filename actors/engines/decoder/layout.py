@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.decoder import spec as described
+from actors.engines.decoder.bounds import Shapes, check_shapes
 from actors.engines.decoder.spec import DELTA, SCAN, Attention, DecoderSpec, Recurrent, Rotation
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.engines.weights.grouped import Blocks
@@ -172,8 +173,11 @@ def table(attention: Attention, positions: int, queries: bool = False) -> Tensor
 
 
 def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | None = None) -> DecoderWeights:
-    """The weights in the order that the bodies want. What the source holds is taken out of it."""
-    take = Taken(spec, source)
+    """The weights in the order that the bodies want. What the source holds is taken out of it. Raises ModelError for
+    one of another shape than described."""
+    rows = spec.vocabulary if covered is None else len(covered.ids)
+    check_shapes(spec, source.shape, source.place, rows)
+    take = Taken(spec, _Checked(source, Shapes.whole(spec, rows)))
     embedding = take.matrix((spec.embedding,))
     layers = [take.layer(layer) for layer in spec.layers]
     head = take.matrix((spec.head,)) if spec.head in source else embedding
@@ -195,12 +199,40 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
 
 def lay_out_ends(spec: DecoderSpec, source: WeightSource) -> DecoderWeights:
     """What is before the layers and behind them alone: what a draft head shares with its target."""
-    take = Taken(spec, source)
+    take = Taken(spec, _Checked(source, Shapes(spec)))
     embedding, norm = take.matrix((spec.embedding,)), take.norm(spec.final_norm)
     head = take.matrix((spec.head,)) if spec.head in source else embedding
     assert norm is not None
     shape = DecoderShape(len(spec.layers), spec.hidden, 0, 0, 0, 0, len(head.weight), spec.norm.eps)
     return DecoderWeights(spec, shape, embedding, [], norm, head)
+
+
+class _Checked(WeightSource):
+    """A source whose weights have the shapes that a description says, those too that are made when they are taken."""
+
+    def __init__(self, source: WeightSource, shapes: Shapes) -> None:
+        self.device, self.dtype = source.device, source.dtype
+        self._source, self._shapes = source, shapes
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._source
+
+    def take(self, name: str) -> Tensor:
+        tensor = self._source.take(name)
+        self._shapes.check(name, tensor.shape, self._source.place(name))
+        return tensor
+
+    def blocks(self, name: str) -> Blocks | None:
+        found = self._source.blocks(name)
+        if found is not None:
+            self._shapes.check(name, found.shape, self._source.place(name))
+        return found
+
+    def expert_blocks(self, name: str) -> list[Blocks] | None:
+        found = self._source.expert_blocks(name)
+        if found is not None:
+            self._shapes.check_experts(name, [part.shape for part in found], self._source.place(name))
+        return found
 
 
 class Taken:

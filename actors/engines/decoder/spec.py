@@ -60,6 +60,7 @@ class Latent:
     up: str  # (heads * (plain + values), rank)
     query_down: str | None = None
     query_norm: str | None = None
+    query_rank: int = 0  # of what ``query_down`` gives
     eps: float = 1e-6  # of both norms
 
 

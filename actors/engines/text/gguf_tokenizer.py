@@ -6,12 +6,13 @@ families' own tokenizer.json. A name that is not known is refused: a wrong patte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from actors.engines.weights.gguf import Strings
 from protocols.errors import ModelError
 
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # of tokenizer.ggml.token_type
@@ -61,23 +62,26 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:
     """transformers' fast tokenizer of a file at ``where``. Raises ModelError with what to do where it cannot be."""
     from transformers import PreTrainedTokenizerFast
 
-    of = _Vocabulary(metadata)
-    kind = of("model")
-    if kind == "gpt2":
-        tokenizer = _byte_level(of, where)
-    elif kind == "llama":
-        tokenizer = _sentencepiece(of)
-    elif kind == "gemma4":
-        tokenizer = _spaced(of, _merges(of))
-    else:
+    of = _Vocabulary(metadata, where)
+    build = BUILDERS.get(str(of("model")))
+    if build is None:
         raise ModelError(
-            f"{where} has a tokenizer of kind {kind or 'unknown'}, which duoactor does not build; "
+            f"{where} has a tokenizer of kind {of('model') or 'unknown'}, which duoactor does not build; "
             "give --tokenizer the original model, or put its tokenizer.json beside the file"
         )
-    _add_special(tokenizer, of)
     begin, end = of.token("bos_token_id"), of.token("eos_token_id")
-    if _adds_bos(of) and begin:
-        _put_in_front(tokenizer, begin, of("bos_token_id"))
+    try:
+        tokenizer = build(of)
+        _add_special(tokenizer, of)
+        if _adds_bos(of) and begin:
+            _put_in_front(tokenizer, begin, of("bos_token_id"))
+    except ModelError:
+        raise
+    except Exception as error:  # of the library: a merge that makes no token, tokens that are there twice
+        raise ModelError(
+            f"{where} has a vocabulary that makes no tokenizer: {error}; give --tokenizer the original model, or put "
+            "its tokenizer.json beside the file"
+        ) from None
     named = {"bos_token": begin, "eos_token": end, "unk_token": of.token("unknown_token_id")}
     made = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -89,9 +93,10 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:
     return made
 
 
-def end_ids(metadata: Mapping[str, Any]) -> set[int]:
-    """The tokens that end a text or a turn: chat models end turns by another token than texts."""
-    of = _Vocabulary(metadata)
+def end_ids(metadata: Mapping[str, Any], where: str) -> set[int]:
+    """The tokens that end a text or a turn: chat models end turns by another token than texts. Raises ModelError for a
+    vocabulary that is none."""
+    of = _Vocabulary(metadata, where)
     ids = {of(key) for key in ("eos_token_id", "eot_token_id", "eom_token_id")}
     endings = {
         "<|im_end|>",
@@ -107,22 +112,47 @@ def end_ids(metadata: Mapping[str, Any]) -> set[int]:
     if kinds is not None:  # files of old converters name one of them only
         control = np.flatnonzero(np.isin(kinds, (CONTROL, USER_DEFINED)))
         ids |= {int(i) for i in control if of.tokens[i] in endings}
-    return {int(i) for i in ids if i is not None}
+    return {int(i) for i in ids if i is not None and i >= 0}
 
 
 class _Vocabulary:
     """``tokenizer.ggml.*`` of a file."""
 
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self._metadata = metadata
-        self.tokens: list[str] = [*metadata.get("tokenizer.ggml.tokens", ())]
+    def __init__(self, metadata: Mapping[str, Any], where: str) -> None:
+        """Raises ModelError for entries that do not fit together."""
+        self._metadata, self.where = metadata, where
+        self.tokens = self._strings("tokens")
+        for key, kinds in {"token_type": "iu", "scores": "f"}.items():
+            found = self(key)
+            if found is not None and (np.asarray(found).dtype.kind not in kinds or len(found) != len(self.tokens)):
+                raise self._wrong(key, f"has no number for each of {len(self.tokens)} tokens")
+        for key in ("bos", "eos", "eot", "eom", "unknown", "padding"):
+            found = self(f"{key}_token_id")
+            if found is not None and type(found) is not int:
+                raise self._wrong(f"{key}_token_id", "is no number of a token")
+        for merge in (merges := self._strings("merges")):
+            if " " not in merge[:-1]:
+                raise self._wrong("merges", f"has {merge!r}, which is no pair of tokens")
+        self.merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+
+    def _strings(self, key: str) -> list[str]:
+        found = self(key)
+        if found is not None and not isinstance(found, Strings | list | tuple):
+            raise self._wrong(key, "is no list")
+        strings = [*(found or ())]
+        if not all(isinstance(one, str) for one in strings):
+            raise self._wrong(key, "is no list of texts")
+        return strings
+
+    def _wrong(self, key: str, what: str) -> ModelError:
+        return ModelError(f"tokenizer.ggml.{key} in {self.where} {what}; download it again")
 
     def __call__(self, key: str) -> Any:
         return self._metadata.get(f"tokenizer.ggml.{key}")
 
     def token(self, key: str) -> str | None:
         place = self(key)
-        return self.tokens[place] if place is not None and place < len(self.tokens) else None
+        return self.tokens[place] if place is not None and 0 <= place < len(self.tokens) else None
 
     def ids(self) -> dict[str, int]:
         return {token: i for i, token in enumerate(self.tokens)}
@@ -139,19 +169,15 @@ def _adds_bos(of: _Vocabulary) -> bool:
     return bool(asked) if asked is not None else of("model") == "llama" or of("pre") in ADDS_BOS
 
 
-def _merges(of: _Vocabulary) -> list[tuple[str, str]]:
-    return [tuple(merge.split(" ", 1)) for merge in of("merges") or ()]
-
-
-def _byte_level(of: _Vocabulary, where: str) -> Tokenizer:
-    name = of("pre") or "default"
+def _byte_level(of: _Vocabulary) -> Tokenizer:
+    name = str(of("pre") or "default")
     patterns = PATTERNS.get(name)
     if patterns is None:
         raise ModelError(
-            f"{where} cuts text by the pattern {name!r}, which duoactor does not know; "
+            f"{of.where} cuts text by the pattern {name!r}, which duoactor does not know; "
             "give --tokenizer the original model, or put its tokenizer.json beside the file"
         )
-    tokenizer = Tokenizer(models.BPE(of.ids(), _merges(of), ignore_merges=name in WHOLE_FIRST))
+    tokenizer = Tokenizer(models.BPE(of.ids(), of.merges, ignore_merges=name in WHOLE_FIRST))
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=isinstance(patterns, str))
     if patterns == DIGITS:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytes_only])
@@ -168,7 +194,9 @@ def _byte_level(of: _Vocabulary, where: str) -> Tokenizer:
 
 def _sentencepiece(of: _Vocabulary) -> Tokenizer:
     """A vocabulary of pieces with scores; merges follow from them."""
-    merges = _merges(of) or derived_merges(of.spaced(), np.asarray(of("scores")), of("token_type"))
+    if not of.merges and of("scores") is None:
+        raise ModelError(f"{of.where} has neither merges nor scores of its tokens; download it again")
+    merges = of.merges or derived_merges(of.spaced(), np.asarray(of("scores")), of("token_type"))
     prefix = of("add_space_prefix")
     return _spaced(of, merges, prefix is None or bool(prefix))
 
@@ -221,3 +249,11 @@ def _put_in_front(tokenizer: Tokenizer, token: str, number: int) -> None:
         single=f"{token}:0 $A:0", pair=f"{token}:0 $A:0 {token}:1 $B:1", special_tokens=[(token, number)]
     )
     tokenizer.post_processor = template
+
+
+# By ``tokenizer.ggml.model``
+BUILDERS: dict[str, Callable[[_Vocabulary], Tokenizer]] = {
+    "gpt2": _byte_level,
+    "llama": _sentencepiece,
+    "gemma4": lambda of: _spaced(of, of.merges),
+}

@@ -6,11 +6,13 @@ No torch: ``duoactor up`` checks its models before it starts an actor, in millis
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.engines.decoder.bounds import check_numbers
 from actors.kept import kept_of_files
 from protocols.errors import ModelError
 
@@ -19,6 +21,7 @@ LARGEST_HEADER = 100_000_000  # bytes, as safetensors allows
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json", "tokenization_*.py")
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
+LAYER = re.compile(r"\.layers\.(\d{1,9})\.")
 
 
 def check_checkpoint(name: str) -> None:
@@ -35,8 +38,10 @@ def check_checkpoint(name: str) -> None:
         raise ModelError(f"{path} holds no config.json{instead}")
     for file in sorted(path.glob("*.json")) + sorted(path.glob("*.model")):
         _check_pointer(file)
-    config = _read(path / "config.json")
+    config = read_json(path / "config.json")
+    check_numbers(str(path / "config.json"), config)
     names = {name for file in _weight_files(path) for name in _tensors(file)}
+    _check_layers(path, config, names)
     embedded = any(name.endswith("embed_tokens.weight") for name in names)
     if _untied(config) and embedded and not any("lm_head" in name or name.startswith("head.") for name in names):
         raise ModelError(
@@ -48,8 +53,22 @@ def check_checkpoint(name: str) -> None:
 def _untied(config: dict[str, Any]) -> bool:
     """Whether the head is certainly not the embedding. Of a model with eyes transformers asks the outer configuration,
     whose default depends on the family."""
-    text = config.get("text_config") or {}
+    text = _part_of(config, "text_config")
     return config.get("tie_word_embeddings") is False and text.get("tie_word_embeddings") is not True
+
+
+def _check_layers(path: Path, config: dict[str, Any], names: set[str]) -> None:
+    """Raise ModelError where a configuration has layers of which no file holds a weight: they would be made at random,
+    in memory for all of them."""
+    said = _part_of(config, "text_config").get("num_hidden_layers")
+    held = 1 + max((int(found[1]) for name in names if (found := LAYER.search(name))), default=-1)
+    if isinstance(said, int) and held and said > held:
+        raise ModelError(f"{path / 'config.json'} says {said} layers, and the weights are of {held}: download it again")
+
+
+def _part_of(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A part of a configuration, or the whole where it has no such part."""
+    return part if isinstance(part := config.get(name), dict) else config
 
 
 def check_tokenizer(name: str) -> None:
@@ -61,7 +80,7 @@ def check_tokenizer(name: str) -> None:
 
 def _check_adapter(path: Path) -> None:
     if (path / "adapter_config.json").exists() and not (path / "config.json").exists():
-        base = _read(path / "adapter_config.json").get("base_model_name_or_path") or "its base model"
+        base = read_json(path / "adapter_config.json").get("base_model_name_or_path") or "its base model"
         raise ModelError(
             f"{path} is a LoRA adapter and no model: merge it into {base} with peft's merge_and_unload, save the "
             "result and give that directory"
@@ -72,19 +91,31 @@ def _weight_files(path: Path) -> Iterator[Path]:
     """Every file of weights. Raises ModelError if one is missing."""
     for index in INDEXES:
         if (path / index).exists():
-            files = sorted(set(_read(path / index).get("weight_map", {}).values()))
-            lacking = [file for file in files if not (path / file).exists()]
+            files = shards_of(path / index)
+            lacking = [file.name for file in files if not file.exists()]
             if lacking:
                 raise ModelError(
                     f"model {path} lacks {len(lacking)} of its {len(files)} files of weights, {lacking[0]} first: "
                     "download it again"
                 )
-            yield from (path / file for file in files)
+            yield from files
             return
     found = [file for pattern in WEIGHTS for file in sorted(path.glob(pattern))]
     if not found:
         raise ModelError(f"model {path} holds no weights, such as model.safetensors: download it again")
     yield from found
+
+
+def shards_of(index: Path) -> list[Path]:
+    """The files that an index names, which lie beside it. Raises ModelError for one that lies elsewhere."""
+    found = read_json(index).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise ModelError(f"weight_map in {index} does not say which file each tensor is in; download it again")
+    names = sorted(set(found.values()))
+    for name in names:
+        if name != Path(name).name or "\0" in name or not name.endswith((".safetensors", ".bin")):
+            raise ModelError(f"{index} names {name!r}, which is no file of weights beside it; download it again")
+    return [index.with_name(name) for name in names]
 
 
 def tensor_names(directory: str) -> set[str]:
@@ -143,7 +174,8 @@ def _check_pointer(file: Path) -> None:
             raise ModelError(f"{file} is a Git LFS pointer, not the file itself: run `git lfs pull` in {file.parent}")
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """What a file of a model says. Raises ModelError for one that is no JSON object."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -6,6 +6,7 @@ into parts ``NAME-00001-of-0000N.gguf``.
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 import struct
@@ -26,6 +27,8 @@ PART = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 _NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
+_MAX_ALIGNMENT = 1 << 20
+_Entry = tuple[str, tuple[int, ...], int, int]  # name, shape, number of its kind, and where it lies behind the header
 
 Bytes = NDArray[np.uint8]
 
@@ -160,7 +163,7 @@ class _Part:
             raise ModelError(f"{self._path} is no GGUF file: it does not begin with GGUF; download it again")
         try:
             return self._read()
-        except (struct.error, ValueError, OverflowError, MemoryError, RecursionError):
+        except (struct.error, ValueError, TypeError, OverflowError, MemoryError, RecursionError):
             detail = f"byte {self._at} of {len(self._bytes)}"
             raise ModelError(f"{self._path} is cut off or damaged at {detail}; download it again") from None
 
@@ -176,13 +179,26 @@ class _Part:
             key = self._string()
             metadata[key] = self._value(self._number("<u4"))
         table = [self._entry() for _ in range(tensors)]
-        alignment = int(metadata.get("general.alignment", 32))
-        if alignment <= 0:
-            raise ValueError(alignment)
+        alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or not 0 < alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
+            raise ModelError(f"general.alignment in {self._path} is {alignment}, no power of two; download it again")
         begin = -(-self._at // alignment) * alignment
+        self._check_places(table)
         return metadata, {name: self._stored(name, shape, kind, begin + at) for name, shape, kind, at in table}
 
-    def _entry(self) -> tuple[str, tuple[int, ...], int, int]:
+    def _check_places(self, table: Sequence[_Entry]) -> None:
+        """No tensor is there twice, is empty or lies in another one."""
+        end, before, names = 0, "", set[str]()
+        for name, shape, number, at in sorted(table, key=lambda entry: entry[3]):
+            if name in names or 0 in shape:
+                raise ModelError(f"tensor {name} of {self._path} is there twice or is empty; download it again")
+            if at < end:
+                raise ModelError(f"tensor {name} of {self._path} lies within tensor {before}; download it again")
+            names.add(name)
+            if (kind := KINDS.get(number)) is not None:
+                end, before = at + kind.bytes_of(math.prod(shape)), name
+
+    def _entry(self) -> _Entry:
         name, dimensions = self._string(), self._number("<u4")
         if dimensions > _MAX_DIMENSIONS:
             raise ValueError(dimensions)
@@ -197,7 +213,7 @@ class _Part:
                 f"tensor {name} of {self._path} is of type {kind_name(number)}, which duoactor does not read; "
                 f"choose a file of {known}"
             )
-        count = int(np.prod(shape, dtype=object)) if shape else 1
+        count = math.prod(shape)
         if shape and shape[-1] % kind.elements:
             raise ValueError(shape)
         size = kind.bytes_of(count)

@@ -13,6 +13,7 @@ from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.gguf_names import find_gguf
 from actors.engines.weights.source import CPU, StoredSource
 from actors.engines.weights.stored import StoredModel
+from protocols.errors import ModelError
 
 
 @functools.lru_cache(maxsize=2)
@@ -27,8 +28,15 @@ def gguf_config(name: str) -> Any:
 
     checkpoint = open_gguf(name)
     known = dict(checkpoint.config)
-    ends = end_ids(checkpoint.file.metadata)
-    config = AutoConfig.for_model(known.pop("model_type"), **known | {"eos_token_id": sorted(ends) or None})
+    ends = end_ids(checkpoint.file.metadata, name)
+    try:
+        config = AutoConfig.for_model(known.pop("model_type"), **known | {"eos_token_id": sorted(ends) or None})
+    except Exception as error:  # of transformers' own checks
+        reason = str(error).strip().splitlines()[:2] or [type(error).__name__]
+        raise ModelError(
+            f"the metadata of {name} make no configuration: {' '.join(reason)}; download it again"
+        ) from None
+    config._name_or_path = name
     config.dtype = getattr(torch, known["dtype"])
     return config
 

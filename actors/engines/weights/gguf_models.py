@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from actors.engines.decoder.bounds import check_numbers
 from actors.engines.weights.gguf import GGUF, Stored
 from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTRAL, Floats, Order
 from actors.engines.weights.gguf_configs import Config
@@ -43,12 +44,27 @@ class FileWeight:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.parts[0].shape
+        own = self.parts[0].shape
+        return own if self.rows is None else (len(self.rows), *own[1:])
+
+    @property
+    def is_made(self) -> bool:
+        """Whether ``shape`` is that of a part alone."""
+        return self.make is not None
+
+    @property
+    def name_in_file(self) -> str:
+        return " and ".join(part.name for part in self.parts)
 
     def values(self) -> Floats:
+        """Raises ModelError where the parts do not fit together."""
         parts = [part.values() for part in self.parts]
         if self.make is not None:
-            return self.make(*parts)
+            try:
+                return self.make(*parts)
+            except (ValueError, IndexError):  # of numpy's
+                shapes = " and ".join(" x ".join(map(str, part.shape)) for part in self.parts)
+                raise ModelError(f"{self.name_in_file} are {shapes}, which make no weight; download it again") from None
         values = parts[0] if self.rows is None else parts[0][self.rows]
         return values - np.float32(self.above) if self.above else values
 
@@ -60,6 +76,8 @@ class FileWeight:
     def expert_blocks(self) -> list[Blocks] | None:
         """Of each the matrices that one of ours is made of, one below the other."""
         if self.make is None or any(len(part.shape) != 3 for part in self.parts):
+            return None
+        if len({part.shape[::2] for part in self.parts}) > 1:  # which :meth:`values` tells of
             return None
         experts = [[part.parted(expert) for part in self.parts] for expert in range(self.shape[0])]
         if not all(FileBlocks.takes(matrix) for matrices in experts for matrix in matrices):
@@ -79,10 +97,34 @@ class GGUFCheckpoint:
                 f"{path} has the architecture {self.file.architecture or 'unknown'}; "
                 f"duoactor reads GGUF files of {', '.join(ARCHITECTURES)}"
             )
-        mixture = known is ARCHITECTURES["llama"] and self.file.of_architecture("expert_count", 0)
+        mixture = known is ARCHITECTURES["llama"] and self.file.of_architecture("expert_count", 0) != 0
         self._known = MIXTRAL if mixture else known
-        self.config = self._config()
-        self._weights = dict[str, FileWeight](self._found())
+        self._check_metadata()
+        try:
+            self.config = self._config()
+            self._weights = dict[str, FileWeight](self._found())
+        except ModelError:
+            raise
+        except Exception as error:  # a value of another type, a list that is too short, a division by zero
+            raise ModelError(
+                f"the metadata of {path} do not describe a model of {self.file.architecture}: {type(error).__name__} "
+                f"({error}); download it again"
+            ) from None
+
+    def _check_metadata(self) -> None:
+        """Raise ModelError for numbers that no model has."""
+        begin, file = f"{self.file.architecture}.", self.file
+        sizes = {key.removeprefix(begin): value for key, value in file.metadata.items() if key.startswith(begin)}
+        check_numbers(
+            str(file.path),
+            {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in sizes.items()},
+        )
+        tokens, rows = file.metadata.get("tokenizer.ggml.tokens", ()), self._stored("token_embd.weight").shape[0]
+        if len(tokens) > rows:
+            raise ModelError(
+                f"{file.path} has {len(tokens)} tokens in tokenizer.ggml.tokens and {rows} rows in token_embd.weight; "
+                "download it again"
+            )
 
     def own(self, more: bool = False) -> dict[str, FileWeight]:
         """The weights of the model, or those of its layers for ``more`` tokens, which may be none."""
@@ -151,10 +193,21 @@ class GGUFCheckpoint:
         """The rows that are its own, and those in the order of a rotation of halves where the file has neighbours."""
         part = ours.split(".", 3)[-1]
         if part in self._known.rows:
-            return self._known.rows[part](self.config)
+            rows = self._known.rows[part](self.config)
+            if rows.max(initial=0) >= found.shape[0]:
+                raise ModelError(
+                    f"tensor {found.name} of {self.file.path} has {found.shape[0]} rows, and its metadata say "
+                    f"{rows.max() + 1} at least; download it again"
+                )
+            return rows
         if not self._known.turned or not part.endswith(("q_proj", "k_proj")):
             return None
         heads = self.config["num_attention_heads" if part.endswith("q_proj") else "num_key_value_heads"]
+        if found.shape[0] % (2 * heads):
+            raise ModelError(
+                f"tensor {found.name} of {self.file.path} has {found.shape[0]} rows, which {heads} heads cannot share; "
+                "download it again"
+            )
         rows = np.arange(found.shape[0]).reshape(heads, -1, 2)
         return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(-1)
 
@@ -201,12 +254,23 @@ class GGUFCheckpoint:
             raise ModelError(
                 f"{self.file.path}: {self.file.architecture}.{key} {what}, so duoactor cannot run the file"
             )
-        return int(values.pop())
+        value = values.pop()
+        if not isinstance(value, int) or value < 1:
+            raise ModelError(
+                f"{self.file.architecture}.{key} in {self.file.path} is {value!r}, and a model has at least one; "
+                "download it again"
+            )
+        return value
 
     def _rope(self, width: int) -> Config:
         of = self.file.of_architecture
         rope: Config = {"rope_type": "default", "rope_theta": of("rope.freq_base", 10_000.0)}
         turned = of("rope.dimension_count", width)
+        if not 0 <= turned <= width:
+            raise ModelError(
+                f"rope.dimension_count in {self.file.path} is {turned}, and heads have {width} dimensions; "
+                "download it again"
+            )
         if turned != width:
             rope["partial_rotary_factor"] = turned / width
         kind, factor = of("rope.scaling.type", "none"), of("rope.scaling.factor", 1.0)

@@ -16,6 +16,7 @@ from actors.engines.decoder.configuration import spec_of, supports
 from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.published import restore_published
 from actors.engines.text.tokenizer import TokenizerFacts
+from actors.engines.text.tokenizer_files import check_token_ids
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint
 from actors.engines.weights.gguf_loading import gguf_config, gguf_tokenizer, gguf_weights, packed_model
@@ -93,8 +94,11 @@ def load_config(name: str) -> Any:
     check_checkpoint(directory)
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        kinds = [getattr(part, "dtype", None) for part in (config, config.get_text_config())]
     except Exception as error:
         raise ModelError(_why(name, error)) from None
+    if not all(isinstance(kind, torch.dtype | None) for kind in kinds):
+        raise ModelError(f"dtype in {Path(directory) / 'config.json'} is none that weights have; download it again")
     if quantisation := _quantisation(directory):
         check_quantisation(name, quantisation)
         del config.quantization_config  # the weights are loaded dequantised
@@ -169,15 +173,14 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     config = load_config(name)
     check_config(name, config)
     part = head_size(config) < config.get_text_config().vocab_size
-    options = {"config": config, "dtype": dtype, "output_loading_info": True}
+    options = {"config": config, "dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         if (weights := _read_weights(name, device, dtype)) is not None:
             kind = model_class(config) if part else _auto_class(config)._model_mapping[type(config)]
             model, report = kind.from_pretrained(None, state_dict=weights, **options)
         else:
             kind = model_class(config) if part else _auto_class(config)
-            options |= {"trust_remote_code": False, "ignore_mismatched_sizes": True}
-            model, report = kind.from_pretrained(located(name), **options)
+            model, report = kind.from_pretrained(located(name), trust_remote_code=False, **options)
     except (ModelError, torch.OutOfMemoryError):  # the second has its sentence where the other device is known
         raise
     except Exception as error:
@@ -241,6 +244,7 @@ def load_tokenizer(name: str) -> Any:
     if is_gguf(name):
         return gguf_tokenizer(name)
     name = _tokenizer_directory(name)
+    check_token_ids(Path(located(name)))
     try:
         tokenizer = AutoTokenizer.from_pretrained(located(name), trust_remote_code=False)
         changed = restore_published(tokenizer, Path(located(name)) / "tokenizer.json")
@@ -263,7 +267,10 @@ def serving_tokenizer(name: str) -> Any:
 
     def find() -> KeptTokenizer:
         read.append(load_tokenizer(name))
-        return KeptTokenizer.of(read[0])
+        try:
+            return KeptTokenizer.of(read[0])
+        except Exception as error:  # of the library, for a text that the tokenizer cannot encode
+            raise ModelError(f"the tokenizer of {name} cannot encode a text: {error}; download it again") from None
 
     found = kept_of_files(KeptTokenizer, files, find) if (files := tokenizer_files(name)) else KeptTokenizer()
     if read or not found.backend:
@@ -285,10 +292,12 @@ def tokenizer_files(name: str) -> list[Path]:
     return [file for pattern in FILES for file in directory.glob(pattern)] if directory.is_dir() else []
 
 
-def _ids(value: Any) -> set[int]:
-    if value is None:
-        return set()
-    return set(value) if isinstance(value, (list, tuple)) else {int(value)}
+def _ids(name: str, value: Any) -> set[int]:
+    """Of a configuration's ``eos_token_id``. Raises ModelError."""
+    ids = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    if not all(type(one) is int for one in ids):
+        raise ModelError(f"eos_token_id of {name} is {value!r}, which is no number of a token; download it again")
+    return set(ids)
 
 
 def vocab_size(model: nn.Module) -> int:
@@ -325,7 +334,7 @@ def describe(
     generation = getattr(model, "generation_config", None)
     eos: set[int] = set()
     for place in (generation, text, tokenizer):
-        eos |= _ids(getattr(place, "eos_token_id", None))
+        eos |= _ids(name, getattr(place, "eos_token_id", None))
     facts = kept_of_files(TokenizerFacts, files, read) if (files := tokenizer_files(tokenizer_of or name)) else read()
     published = "" if stored else _published(name)
     return ModelInfo(

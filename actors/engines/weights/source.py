@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from actors.engines.weights.grouped import Blocks
+from actors.engines.weights.tensor_files import TensorFiles
 from protocols.errors import ModelError
 
 CPU = torch.device("cpu")
@@ -26,6 +27,14 @@ class WeightSource(Protocol):
     def take(self, name: str) -> Tensor:
         """The whole tensor. The source may let go of it. Raises KeyError or ModelError."""
         ...
+
+    def shape(self, name: str) -> Sequence[int] | None:
+        """A weight's; None: there is none, or it is made of others and known when it is taken."""
+        return None
+
+    def place(self, name: str) -> str:
+        """A weight's file and its name there, for messages."""
+        return f"weight {name}"
 
     def blocks(self, name: str) -> Blocks | None:
         """A matrix as its file stores it, where the compiled products read that; None: :meth:`take` it."""
@@ -93,6 +102,18 @@ class StoredSource(WeightSource):
         as_it_is = values.ndim == 1 and self.device.type == "cpu"  # compiled layers have norms in float32
         return values if as_it_is else values.to(self.device, self.dtype)
 
+    def shape(self, name: str) -> Sequence[int] | None:
+        own = own_name(name, self._weights)
+        if isinstance(self._weights, TensorFiles):
+            return self._weights.shape(own)
+        found = self._weights.get(own)
+        return None if found is None or getattr(found, "is_made", False) else found.shape
+
+    def place(self, name: str) -> str:
+        own = own_name(name, self._weights)
+        found = None if isinstance(self._weights, TensorFiles) else self._weights.get(own)
+        return f"tensor {getattr(found, 'name_in_file', own)} of {self._where}"
+
     def blocks(self, name: str) -> Blocks | None:
         found = self._weights.get(own_name(name, self._weights))
         return None if found is None or isinstance(found, Tensor) else found.blocks()
@@ -134,6 +155,10 @@ class ModuleSource(WeightSource):
 
     def __contains__(self, name: str) -> bool:
         return own_name(name, self._parameters) in self._parameters
+
+    def shape(self, name: str) -> Sequence[int] | None:
+        found = self._parameters.get(own_name(name, self._parameters))
+        return None if found is None else found.shape
 
     def take(self, name: str) -> Tensor:
         name = own_name(name, self._parameters)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from actors.engines.weights.faults import read_json
 from actors.engines.weights.source import StoredSource
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
 
@@ -61,10 +61,9 @@ def stored_model(
 
 
 def generation_of(directory: Path) -> dict[str, Any]:
-    """What generation_config.json says, if it is there."""
+    """What generation_config.json says, if it is there. Raises ModelError if it cannot be read."""
     said = directory / "generation_config.json"
-    found: dict[str, Any] = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
-    return found
+    return read_json(said) if said.is_file() else {}
 
 
 def _agrees(parameter: Tensor, stored: Tensor) -> bool:

@@ -44,7 +44,7 @@ def quantised(path: Path, source: Path, kinds: dict[str, str]) -> Path:
     for name, stored in whole.tensors.items():
         values = stored.values()
         kind = next((kind for end, kind in kinds.items() if name.endswith(end)), None)
-        if kind is None or values.ndim < 2 or values.shape[1] < 32:
+        if kind is None or values.ndim < 2 or values.shape[-1] % 32:
             w.add_tensor(name, values)
         else:
             to = gguf.GGMLQuantizationType[kind]

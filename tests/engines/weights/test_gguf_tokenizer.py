@@ -136,8 +136,8 @@ def test_pieces_with_scores_join_the_best_first_and_others_are_bytes() -> None:
 
 def test_a_turn_ends_where_the_file_or_the_names_of_its_tokens_say() -> None:
     metadata = metadata_of(byte_level(ORIGINALS["gpt-2"]))
-    assert end_ids(metadata) == {0, 2}
-    assert end_ids({**metadata, "tokenizer.ggml.eot_token_id": 7}) == {0, 2, 7}
+    assert end_ids(metadata, "x.gguf") == {0, 2}
+    assert end_ids({**metadata, "tokenizer.ggml.eot_token_id": 7}, "x.gguf") == {0, 2, 7}
 
 
 def test_a_tokenizer_beside_the_file_is_taken_instead(tmp_path: Path) -> None:

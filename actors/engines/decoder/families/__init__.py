@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from actors.engines.decoder.bounds import check_description
 from actors.engines.decoder.families import deepseek, dense, gemma, granite, lfm, llama4, mamba, mixtures, qwen_next
 from actors.engines.decoder.families.parts import Undescribed
 from actors.engines.decoder.spec import DecoderSpec
+from protocols.errors import ModelError
 
 __all__ = ["FAMILIES", "Undescribed", "describe"]
 
@@ -71,11 +73,22 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
 
 def describe(config: Any) -> DecoderSpec:
     """What a ``transformers`` configuration says, or that of the text part of a model with eyes. Raises Undescribed,
-    with the reason, where it says more than a :class:`DecoderSpec` can."""
+    with the reason, where it says more than a :class:`DecoderSpec` can, and ModelError where it cannot be meant."""
     text = config.get_text_config()
     family = FAMILIES.get(getattr(text, "model_type", ""))
     if family is None:
         raise Undescribed("no file describes the family")
     if getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None):
         raise Undescribed("its weights are quantised")
-    return family(text)
+    where = getattr(config, "_name_or_path", "") or f"the {text.model_type} model"
+    try:
+        spec = family(text)
+    except ModelError:
+        raise
+    except Exception as error:  # a value of another type, a list that is too short, a division by zero
+        raise ModelError(
+            f"the configuration of {where} does not describe a model of its family: {type(error).__name__} "
+            f"({error}); download it again"
+        ) from None
+    check_description(where, spec)
+    return spec

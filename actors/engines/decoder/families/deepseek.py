@@ -44,6 +44,7 @@ def _attention(config: Any, layer: int, turning: Rotation) -> Attention:
         up=weight(layer, "self_attn.kv_b_proj"),
         query_down=weight(layer, "self_attn.q_a_proj") if low else None,
         query_norm=weight(layer, "self_attn.q_a_layernorm") if low else None,
+        query_rank=config.q_lora_rank or 0,
     )
     scale = (plain + turned) ** -0.5 * _stretch(config.rope_parameters)
     width = turned + config.kv_lora_rank
