@@ -3,6 +3,9 @@
 A setting starts where calibration and the measured acceptance rate put it, in closed form. From there it climbs: a
 neighbouring setting is tried in turns with the one in force, and takes its place if its goodput, tokens per second, is
 measurably higher. What is learnt is kept as a factor on the start, so that a change of costs moves the setting at once.
+
+A command takes a while until rounds are drafted by it. So a round counts for the setting that it names itself, and the
+streams of one round, which share its time, are one sample.
 """
 
 from __future__ import annotations
@@ -26,17 +29,20 @@ from protocols.messages import Budget, DraftStats, Kind, Method, RoundStats
 
 FIRST = 128  # rounds before the first trial, in which the acceptance rate is learnt
 BLOCK = 32  # rounds of one side of a trial in turn
+UNDER_WAY = 2  # rounds that name a new setting, but verify what was drafted before it came
+LATEST = 4 * BLOCK  # rounds in which a setting must come into force: a user may have fixed another
 MAX_BLOCKS = 12  # of a trial; what has not won by then differs by less than is worth knowing
 WON, LOST = 2.0, 1.0  # standard errors by which a trial is decided: the start is good, a move must be sure
 STEP = math.sqrt(2)  # factor between neighbouring settings
+MOST = {"gamma": DEFAULT_NODES, "sequences": max(WIDTHS)}
 THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)
 
 
 class Measured:
-    """Times and tokens of rounds of one load."""
+    """Times and tokens of streams' rounds of one load."""
 
     def __init__(self) -> None:
-        self.rounds = 0
+        self.rounds = 0  # of all streams together
         self.right = Estimate(USUAL, weight=BLOCK, memory=FIRST)  # of draft tokens
         self.wall, self.tokens, self.beside, self.streams = (Estimate() for _ in range(4))
         self.slowdown, self.message = 1.0, 0.0
@@ -71,33 +77,64 @@ class Climb:
         self.factors = dict.fromkeys(self.names, 0.0)  # on the start, in powers of STEP
         self.turn = 0  # direction of the next trial: two for each dimension
         self.lost = 0  # trials in a row
+        self.rounds = 0  # of the verifier, each of which has a part of every stream
         self.pause = Backoff(FIRST)  # rounds without trials, after those in all directions were lost
         self.pause.pause(0)
+        self.said: dict[str, int] = {}  # the settings that were commanded last
         self.trial: tuple[str, int] | None = None
-        self.until = 0  # rounds, at which this block of the trial ends
+        self.settings = (0, 0)  # the known one and the tried one, which stand still during a trial
+        self.since = 0  # rounds, at which this side of the trial was commanded
+        self.until = math.inf  # rounds, at which it ends; not known before it is in force
         self.sides = _sides()
         self.blocks = 0  # of the trial so far
         self.usual_us = 1.0  # of a round, as the trial began
-        self.tried = False  # whether the tried side is in force
-
-    @property
-    def rounds(self) -> int:
-        return self.measured.rounds
+        self.tried = False  # whether the tried side is commanded
+        self._seen: set[str] = set()  # streams with a part in the present round
+        self._booked: list[tuple[float, float]] = []  # their tokens and times that count for the side
 
     def observe(self, stats: RoundStats) -> None:
         self.measured.observe(stats)
+        if stats.rid in self._seen or len(self._seen) >= max(1, stats.streams):
+            self._round_over()
+        self._seen.add(stats.rid)
         if self.trial is not None:
-            self._try(stats)
-        elif not self.pause.resting(self.rounds):
-            name, way = self.names[self.turn // 2], 1 - 2 * (self.turn % 2)
-            self.trial, self.sides, self.tried, self.blocks = (name, way), _sides(), True, 0
-            self.usual_us = self.measured.wall.mean
-            self.until = self.rounds + BLOCK
+            self._book(self.trial[0], stats)
 
-    def _try(self, stats: RoundStats) -> None:
-        if self.rounds <= self.until - BLOCK + 2:  # drafted by the other side's setting
+    def _round_over(self) -> None:
+        self.rounds += 1
+        self._seen.clear()
+        if self.trial is not None:
+            self._judge()
+        elif self.said and not self.pause.resting(self.rounds):
+            self._begin(self.names[self.turn // 2], 1 - 2 * (self.turn % 2))
+
+    def _begin(self, name: str, way: int) -> None:
+        known = self.said[name]
+        tried = _scaled(known, way, MOST[name])
+        self.trial, self.settings = (name, way), (known, tried if tried != known else max(1, known + way))
+        self.sides, self.blocks, self.usual_us = _sides(), 0, self.measured.wall.mean
+        self._turn_to(tried=True)
+
+    def _turn_to(self, tried: bool) -> None:
+        self.tried, self.since, self.until = tried, self.rounds, math.inf
+        self._booked.clear()
+
+    def _book(self, name: str, stats: RoundStats) -> None:
+        assert stats.plan is not None
+        if (stats.plan.gamma if name == "gamma" else stats.plan.max_sequences) != self.settings[self.tried]:
             return
-        self.sides[self.tried].add_ratio(stats.committed, stats.wall_us / self.usual_us)
+        if self.until == math.inf:
+            self.until = self.rounds + BLOCK
+        if self.rounds > self.until - BLOCK + UNDER_WAY:
+            self._booked.append((stats.committed, stats.wall_us / self.usual_us))
+
+    def _judge(self) -> None:
+        if self._booked:
+            tokens, times = (sum(each) / len(self._booked) for each in zip(*self._booked, strict=True))
+            self.sides[self.tried].add_ratio(tokens, times)
+            self._booked.clear()
+        if self.until == math.inf and self.rounds - self.since > LATEST:
+            return self._end(won=False)
         if self.rounds < self.until:
             return
         self.blocks += 1
@@ -108,11 +145,12 @@ class Climb:
                 return self._end(won=True)
             if known.mean - new.mean > LOST * error or self.blocks >= MAX_BLOCKS:
                 return self._end(won=False)
-        self.tried, self.until = not self.tried, self.rounds + BLOCK
+        self._turn_to(not self.tried)
 
     def _end(self, won: bool) -> None:
         assert self.trial is not None
         (name, way), self.trial, self.tried = self.trial, None, False
+        self.said.clear()  # the next trial begins from what is commanded next
         if won:
             self.factors[name] += way
             self.lost = 0
@@ -125,32 +163,30 @@ class Climb:
 
     def budget(self, forward: Curve, step: Curve) -> Budget | None:
         """The budget for a load; None: too little is known."""
-        if self.rounds < BLOCK:
+        if self.measured.rounds < BLOCK:
             return None
         costs, rate = self.measured.costs(forward, step), self.measured.rate
         parallel = strategy_for(self.method).waits == "survivor"
-        start = costs.gamma(self.method)
-        sequences = None
-        if "sequences" in self.names:
-            sequences = self._moved("sequences", max(WIDTHS) if self.method in THETA else 4, max(WIDTHS))
+        starts = {"gamma": costs.gamma(self.method), "sequences": MOST["sequences"] if self.method in THETA else 4}
+        self.said = {name: self._moved(name, starts[name], MOST[name]) for name in self.names}
         return Budget(
             0,
             0,
-            gamma=self._moved("gamma", start, DEFAULT_NODES),
-            sequences=sequences,
+            gamma=self.said["gamma"],
+            sequences=self.said.get("sequences"),
             window=costs.window(rate) if parallel else None,
             wait_us=0.0 if costs.streams > 1 and (parallel or self.method in TREES) else None,
             measured_tokens_per_second=within(1e6 * rate, Mean),
         )
 
     def _moved(self, name: str, start: int, most: int) -> int:
-        factor = self.factors[name]
-        now = _scaled(start, factor, most)
-        if not self.tried or self.trial is None or self.trial[0] != name:
+        now = _scaled(start, self.factors[name], most)
+        if self.trial is None or self.trial[0] != name:
             return now
-        way = self.trial[1]
-        tried = _scaled(start, factor + way, most)
-        return tried if tried != now else min(most, max(1, now + way))
+        if abs(now - self.settings[0]) > max(1.0, (STEP - 1) * now):  # costs have changed: both sides are far off
+            self.trial, self.tried = None, False
+            return now
+        return self.settings[self.tried]
 
 
 def _sides() -> tuple[Estimate, Estimate]:

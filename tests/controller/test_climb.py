@@ -124,7 +124,7 @@ def test_a_setting_climbs_to_where_rounds_are_measurably_faster():
         wall = 10_000.0 + 400.0 * abs(gamma - 20)  # the best is 20, whatever the start thinks
         stats = RoundStats(
             "r", number, Kind("pearl", "d"), 4, 3, 4, 5, 9000.0, 0.0, wall,
-            plan=Plan("pearl", 4), drafting=Drafting(ranks=(1, 1, 1, 2)),
+            plan=Plan("pearl", gamma), drafting=Drafting(ranks=(1, 1, 1, 2)),
         )  # fmt: skip
         control.observe_round(stats)
         seen += [budget.gamma for budget in control.decide()]
