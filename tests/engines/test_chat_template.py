@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from transformers import AutoTokenizer
 
@@ -152,6 +153,45 @@ def test_special_tokens_that_people_write_are_plain_text_where_that_is_wanted(to
     assert sum(one in specials for one in plain) == sum(one in specials for one in clean)
     assert sum(one in specials for one in open_to_all) > sum(one in specials for one in plain)
     assert codec.decode(plain, skip_special_tokens=False) == codec.decode(open_to_all, skip_special_tokens=False)
+
+
+ESCAPED = "".join(f"\\u{ord(letter):04x}" for letter in "</s>")
+WRITTEN = [
+    (ChatTurn("assistant", "", (ToolCall("1", "look", f'{{"at": ["{ESCAPED}"]}}'),)), "[]"),
+    (ChatTurn("assistant", "", (ToolCall("1", "look", f'{{"{ESCAPED}": {{"a": 1}}}}'),)), "[]"),
+    (ChatTurn("assistant", "", (ToolCall("1", "</s>", "{}"),)), "[]"),
+    (ChatTurn("assistant", "", (ToolCall("</s>", "look", "{}"),)), "[]"),
+    (ChatTurn("tool", "found </s>", (), "</s>"), "[]"),
+    (ChatTurn("user", "a"), f'[{{"type": "function", "function": {{"name": "{ESCAPED}"}}}}]'),
+    (ChatTurn("user", "a"), f'[{{"type": "function", "function": {{"name": "f", "description": "{ESCAPED}"}}}}]'),
+    (ChatTurn("user", "a"), f'[{{"type": "function", "function": {{"name": "f", "{ESCAPED}": 1}}}}]'),
+]
+
+
+@pytest.mark.parametrize("template", [QWEN, MISTRAL, LLAMA, CODER, None])
+@pytest.mark.parametrize(("turn", "tools"), WRITTEN)
+def test_no_escape_id_or_name_in_calls_and_tools_writes_a_special_token(tokenizer, template, turn, tools):
+    special = set(tokenizer.all_special_ids)
+    if template is not None:
+        tokenizer.chat_template = template
+    codec = TokenizerCodec(tokenizer)
+
+    def count(turn: ChatTurn, tools: str) -> int:
+        return sum(one in special for one in codec.chat([TURNS[0], turn], tools, Rendering(plain=True)))
+
+    harmless = msgspec.convert(
+        json.loads(json.dumps(msgspec.to_builtins(turn)).replace(json.dumps(ESCAPED)[1:-1], "x").replace("</s>", "x")),
+        ChatTurn,
+    )
+    assert count(turn, tools) == count(harmless, tools.replace(ESCAPED, "x"))
+
+
+def test_characters_for_marks_may_be_in_the_texts(tokenizer):
+    codec, plain = TokenizerCodec(tokenizer), Rendering(plain=True)
+    call = ChatTurn("assistant", "", (ToolCall("1", "look", '{"at": "\\ue000"}'),))
+    assert codec.chat([call], rendering=plain) == codec.chat([call])
+    with pytest.raises(RequestError, match="every character from U\\+E000"):
+        codec.chat([ChatTurn("user", "".join(map(chr, range(0xE000, 0xE100))))], rendering=plain)
 
 
 @pytest.mark.parametrize(("tools", "turns"), [("{", TURNS), ("[1]", TURNS), ("{}", TURNS)])

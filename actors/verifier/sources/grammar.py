@@ -31,7 +31,6 @@ from protocols.messages import FailureCode, StructuredOutputs
 if TYPE_CHECKING:
     import numpy as np
     from llguidance import LLMatcher, LLTokenizer
-    from llguidance._lib import JsonCompileOptions
     from numpy.typing import NDArray
 
     from actors.verifier.streams import Stream
@@ -51,10 +50,6 @@ STEP_FUEL = 100_000  # of one mask: some 10 ms
 LEXER_STATES = 20_000
 STACK_BYTES = 1 << 29  # address space: a chain of 20,000 rules, more than fit into a request, takes 100 MB
 RULE = re.compile(r"^[ \t]*[?!]?\w[^:\n]*:", re.MULTILINE)
-# JSON as Python's json and most chat models write it. llguidance's default allows any white space between two tokens:
-# weak models then write white space without end, and hardly any token is forced. A schema with "x-guidance":
-# {"whitespace_flexible": true} overrides this.
-JSON_STYLE: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class Grammars(Source):
@@ -338,14 +333,14 @@ def _translated(wanted: StructuredOutputs) -> str:
 
     try:
         if wanted.json_schema is not None:
-            exact, is_lark = exact_schema(json.loads(wanted.json_schema), JSON_STYLE)
+            exact, is_lark = exact_schema(json.loads(wanted.json_schema))
             if is_lark:
                 return LLMatcher.grammar_from_lark(exact)
-            return LLMatcher.grammar_from_json_schema(exact, defaults=JSON_STYLE)
+            return LLMatcher.grammar_from_json_schema(exact)
         if wanted.regex is not None:
             return LLMatcher.grammar_from_regex(wanted.regex)
         assert wanted.grammar is not None  # as validated
-        lark = exact_grammar(any_to_lark(wanted.grammar), JSON_STYLE)
+        lark = exact_grammar(any_to_lark(wanted.grammar))
         if len(RULE.findall(lark)) > MAX_RULES:
             raise ValueError(f"the grammar has more than {MAX_RULES} rules")
         return LLMatcher.grammar_from_lark(lark)

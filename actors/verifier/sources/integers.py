@@ -1,22 +1,21 @@
-"""Integers beyond 2^53 in JSON schemas. llguidance reads a schema's numbers as float64, so those would be others.
+"""Integers beyond 2^53 as constants in JSON schemas. llguidance reads numbers as float64, so those would be others.
 
-Bounds are drawn in to the next float64. What holds such a constant is spelt out in Lark here, the constant as a text.
-All else stays a ``%json`` of llguidance's own.
+What holds such a constant is spelt out in Lark here, the constant as a text. All else stays a ``%json`` of
+llguidance's own.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from actors.verifier.sources.schemas import EXACT, GUIDANCE, NAMED, SPACE, in_lark, normal, spelt_once, style_of
 
 Schema = Mapping[str, Any]
 
 MAX_RULES = 1000  # of one grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
-EXACT = 1 << sys.float_info.mant_dig  # float64 has every integer up to here
 NOTES = frozenset(
     [
         "title",
@@ -35,17 +34,8 @@ NOTES = frozenset(
         "x-guidance",
     ]
 )
-NAMED = frozenset(["properties", "patternProperties", "$defs", "definitions"])  # schemas by any names
-LARGEST = int(math.nextafter(2.0**63, 0.0))  # the last float64 below 2^63
-# the name of an inclusive bound, and the way inwards
-BOUNDS = {
-    "minimum": ("minimum", 1),
-    "exclusiveMinimum": ("minimum", 1),
-    "maximum": ("maximum", -1),
-    "exclusiveMaximum": ("maximum", -1),
-}
-STRING = r'/"([^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u[0-9a-fA-F]{4})*"/'
-JSON = re.compile(r"%json\s+(?=[{\[])")
+# as json.dumps writes one, so that each text has one spelling
+STRING = r'/"([^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(0[0-7bef]|1[0-9a-f]))*"/'
 KINDS: Mapping[str, Callable[[Any], bool]] = {
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
@@ -57,50 +47,33 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def exact_schema(schema: Any, style: Mapping[str, Any]) -> tuple[str, bool]:
-    """A schema, or the Lark of it, with the numbers that it has; and whether it is Lark. ``style``: as ``x-guidance``
-    has it. ValueError if it cannot be spelt out."""
-    schema = _drawn_in(schema)
-    rules = _Rules(schema, style)
-    if not rules.needed(schema):
-        return json.dumps(schema), False
-    return f"start: {rules.of(schema)}\n{rules.text}", True
+def exact_schema(schema: Any) -> tuple[str, bool]:
+    """A schema, or the Lark of it, with the numbers that it has; and whether it is Lark. ValueError if it cannot be
+    spelt out, or says what cannot be followed."""
+    rules = _Rules(schema)
+    if rules.needed(rules.root):
+        return f"start: {rules.of(rules.root)}\n{rules.text}", True
+    return rules.plain(rules.root), False
 
 
-def exact_grammar(lark: str, style: Mapping[str, Any]) -> str:
+def exact_grammar(lark: str) -> str:
     """The same for every schema that a Lark grammar names by ``%json``."""
-    made: list[str] = []
-    at = count = 0
-    appended = ""
-    for found in JSON.finditer(lark):
-        if found.start() < at:
-            continue
-        try:
-            read, end = json.JSONDecoder().raw_decode(lark, found.end())
-        except ValueError:
-            continue  # llguidance will say what is wrong with it
-        schema = _drawn_in(read)
-        rules = _Rules(schema, {**style, **_style(schema)}, f"exact{count}_")
-        if rules.needed(schema):
-            made += [lark[at : found.start()], rules.of(schema)]
-            appended += f"\n{rules.text}"
-            at, count = end, count + 1
-        elif schema != read:
-            made += [lark[at : found.end()], json.dumps(schema)]
-            at = end
-    return f"{''.join(made)}{lark[at:]}{appended}"
 
+    def made(schema: Any, place: int) -> tuple[str, str]:
+        rules = _Rules(schema, f"exact{place}_")
+        if rules.needed(rules.root):
+            return rules.of(rules.root), rules.text
+        return f"%json {rules.plain(rules.root)}", ""
 
-def _style(schema: Any) -> Mapping[str, Any]:
-    found = schema.get("x-guidance") if isinstance(schema, dict) else None
-    return found if isinstance(found, dict) else {}
+    return in_lark(lark, made)
 
 
 class _Rules:
-    def __init__(self, root: Any, style: Mapping[str, Any], prefix: str = "exact") -> None:
-        self._root, self._style, self._prefix = root, style, prefix
-        self._comma = _text(style.get("item_separator", ", "))
-        self._colon = style.get("key_separator", ": ")
+    def __init__(self, schema: Any, prefix: str = "exact") -> None:
+        self.root, self._style, self._prefix = normal(schema), style_of(schema), prefix
+        space = f"/{SPACE}/" if self._style["whitespace_flexible"] else ""
+        self._around = f"{space} {{}} {space}".format
+        self._comma, self._colon = (self._around(_text(self._style[f"{what}_separator"])) for what in ("item", "key"))
         self._rules: list[str] = []
         self._references: dict[str, str] = {}
         self._names = 0
@@ -108,6 +81,12 @@ class _Rules:
     @property
     def text(self) -> str:
         return "\n".join(self._rules)
+
+    def plain(self, schema: Any) -> str:
+        """The JSON of a schema without such an integer, for llguidance."""
+        if isinstance(schema, dict):
+            schema = {**spelt_once(schema), GUIDANCE: self._style}
+        return json.dumps(schema)
 
     def needed(self, schema: Any) -> bool:
         """Whether it has such an integer, or refers to a schema that has."""
@@ -136,9 +115,9 @@ class _Rules:
         """The name of the rule of a schema."""
         if not self.needed(schema):
             if isinstance(schema, dict):
-                shared = {name: self._root[name] for name in ("$defs", "definitions") if name in self._root}
-                schema = {"x-guidance": self._style, **shared, **schema}
-            return self._rule(f"%json {json.dumps(schema)}")
+                shared = {name: self.root[name] for name in ("$defs", "definitions") if name in self.root}
+                schema = {**shared, **schema}
+            return self._rule(f"%json {self.plain(schema)}")
         if "$ref" in schema:
             return self._reference(schema)
         for key in ("anyOf", "oneOf"):
@@ -172,7 +151,7 @@ class _Rules:
         return self._references[where]
 
     def _resolve(self, where: str) -> Any:
-        found = self._root
+        found = self.root
         if not where.startswith("#"):
             return {}  # llguidance will refuse it
         for part in where.split("/")[1:]:
@@ -198,9 +177,19 @@ class _Rules:
         ]
         if not values:
             raise ValueError("no value fits the schema")
-        separators = (self._style.get("item_separator", ", "), self._colon)
-        texts = (json.dumps(value, ensure_ascii=False, separators=separators) for value in values)
-        return self._rule(" | ".join(map(_text, texts)))
+        return self._rule(" | ".join(map(self._value, values)))
+
+    def _value(self, value: Any) -> str:
+        """The one way to write a value, but for white space."""
+        if isinstance(value, dict):
+            pairs = [f"{self._key(name)} {self._value(one)}" for name, one in value.items()]
+            return f'"{{" {self._around(f" {self._comma} ".join(pairs))} "}}"'
+        if isinstance(value, list):
+            return f'"[" {self._around(f" {self._comma} ".join(map(self._value, value)))} "]"'
+        return _text(json.dumps(value, ensure_ascii=False))
+
+    def _key(self, name: str) -> str:
+        return f"{_text(json.dumps(name, ensure_ascii=False))} {self._colon}"
 
     def _object(self, schema: Schema) -> str:
         _only(schema, "type", "properties", "required", "additionalProperties")
@@ -214,20 +203,20 @@ class _Rules:
         if others is not False:
             named = " | ".join(_text(json.dumps(name, ensure_ascii=False)) for name in properties)
             key = self._rule(f"{STRING} & ~({named})" if named else STRING, terminal=True)
-            more = self._rule(f"{key} {_text(self._colon)} {self.of(others)}")
+            more = self._rule(f"{key} {self._colon} {self.of(others)}")
             ends = {
                 False: self._rule(f'"" | {more} ({self._comma} {more})*'),
                 True: self._rule(f"({self._comma} {more})*"),
             }
         for name, value in reversed(properties.items()):
-            pair = f"{_text(json.dumps(name, ensure_ascii=False) + self._colon)} {self.of(value)} {ends[True]}"
+            pair = f"{self._key(name)} {self.of(value)} {ends[True]}"
             ends = {
                 some: self._rule(
                     (f"{self._comma} {pair}" if some else pair) + ("" if name in required else f" | {ends[some]}")
                 )
                 for some in (False, True)
             }
-        return self._rule(f'"{{" {ends[False]} "}}"')
+        return self._rule(f'"{{" {self._around(ends[False])} "}}"')
 
     def _array(self, schema: Schema) -> str:
         _only(schema, "type", "items", "prefixItems", "minItems", "maxItems")
@@ -247,11 +236,11 @@ class _Rules:
             tail = self._rule(f"({self._comma} {item}){{{fewest},{limit}}}")
             if not places:
                 some = f"{item} ({self._comma} {item}){{{max(0, fewest - 1)},{limit and int(limit) - 1}}}"
-                return self._rule(f'"[" {some} "]"' + ("" if least else ' | "[" "]"'))
+                return self._rule(f'"[" {self._around(some)} "]"' + ("" if least else f' | "[" {self._around("")} "]"'))
         for at in reversed(range(len(places))):
             one = f"{self._comma + ' ' if at else ''}{places[at]} {tail}"
             tail = self._rule(one + (' | ""' if at >= least else ""))
-        return self._rule(f'"[" {tail} "]"')
+        return self._rule(f'"[" {self._around(tail)} "]"')
 
     # --- names -------------------------------------------------------------------------------------------------------
 
@@ -288,39 +277,6 @@ def _merged(one: Schema, other: Any) -> dict[str, Any]:
         if one[key] != other[key]:
             raise ValueError(f"{key} in two places beside integers beyond 2^53 is not supported")
     return {**one, **other}
-
-
-def _drawn_in(schema: Any) -> Any:
-    """A schema with the bounds beyond 2^53 drawn in to the next float64, of which llguidance makes the same integer."""
-    if isinstance(schema, list):
-        return [_drawn_in(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    drawn: dict[str, Any] = {}
-    for key, value in schema.items():
-        name, way = BOUNDS.get(key, (key, 0))
-        if way and isinstance(value, int) and _large(value):
-            bound = _double(value + way * (key != name), way)
-        else:
-            name, bound = key, value
-        if way and name in drawn:  # two bounds have become inclusive ones
-            drawn[name] = max(bound, drawn[name]) if way > 0 else min(bound, drawn[name])
-        elif key in NAMED and isinstance(value, dict):
-            drawn[key] = {called: _drawn_in(one) for called, one in value.items()}
-        else:
-            drawn[name] = bound if key in ("const", "enum") else _drawn_in(bound)
-    return drawn
-
-
-def _double(bound: int, way: int) -> int:
-    """The next integer in that direction that is a float64 and has 64 bits. ValueError if there is none."""
-    double = float(bound)
-    if int(double) != bound and (int(double) < bound) == (way > 0):
-        double = math.nextafter(double, way * math.inf)
-    drawn = min(max(int(double), -LARGEST), LARGEST)
-    if (drawn - bound) * way < 0:
-        raise ValueError(f"the bound {bound} leaves no integer of 64 bits")
-    return drawn
 
 
 def _text(text: str) -> str:
