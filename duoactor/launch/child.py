@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from actors.settings import PEER_VARIABLES
@@ -31,7 +31,7 @@ GATEWAY: Final = "gateway"  # no role of the protocol: to the verifier it is a c
 @dataclass(frozen=True, slots=True)
 class ActorPlan:
     """The start of one actor; ``name`` is unique and stands before its log lines. ``http``: where a gateway is asked
-    whether it is ready."""
+    whether it is ready; ``secrets``: environment variables, since everybody may read a command line."""
 
     role: Role | Literal["gateway"]
     name: str
@@ -39,6 +39,7 @@ class ActorPlan:
     threads: int = 1
     http: tuple[str, int] = ("", 0)
     finish_s: float = 0.0  # that it may take to finish its work, before it has ``STOP_S`` to end
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class OutputLines:
@@ -179,7 +180,7 @@ def environment_of(plan: ActorPlan) -> Mapping[str, str]:
         name: value for name, value in os.environ.items() if name not in PEER_VARIABLES.values()
     }  # we say it by flags
     # TQDM_POSITION: Hugging Face's progress bars are drawn although the child writes to a pipe; we show them
-    return {**own, **threads, "PYTHONUNBUFFERED": "1", "TQDM_POSITION": "-1"}
+    return {**own, **plan.secrets, **threads, "PYTHONUNBUFFERED": "1", "TQDM_POSITION": "-1"}
 
 
 def die_with_parent() -> None:

@@ -27,12 +27,13 @@ from duoactor.config import options, resolve_model, resolve_tokenizer
 from duoactor.launch.child import GATEWAY, ActorPlan, own_command
 from duoactor.launch.cores import Cores, assign_cores, format_cpus
 from duoactor.launch.wanted import Wanted
-from duoactor.serve.settings import parse_http
+from duoactor.serve.settings import API_KEYS, parse_http
 from protocols.address import parse
 from protocols.errors import ConfigError
 from protocols.messages import Role
 
 P = TypeVar("P", bound=PeerSettings)
+SECRETS = {"api_key": API_KEYS}  # the environment variable of each option that nobody else may read
 ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -140,6 +141,7 @@ def _plans(settings: Wanted, line: Callable[[str, Settings], tuple[str, ...]]) -
             line("serve", gateway),
             http=reachable_http(gateway.http),
             finish_s=verifier.shutdown_timeout,
+            secrets=secrets(gateway),
         )
 
 
@@ -197,13 +199,19 @@ def _learner(
 
 
 def flags(settings: Settings) -> list[str]:
-    """The command-line flags that give these settings; ``=`` because a value may begin with a dash."""
+    """The command-line flags that give these settings without their secrets; ``=``: a value may begin with a dash."""
     return [
         option.flag if option.kind == "switch" else f"{option.flag}={value}"
         for option in options(type(settings))
-        if (given := getattr(settings, option.name)) != option.default
+        if option.name not in SECRETS and (given := getattr(settings, option.name)) != option.default
         for value in (given if option.repeated else (given,))
     ]
+
+
+def secrets(settings: Settings) -> dict[str, str]:
+    """The environment variables that give these settings' secrets."""
+    given = {variable: getattr(settings, name, ()) for name, variable in SECRETS.items()}
+    return {variable: "\n".join(values) for variable, values in given.items() if values}
 
 
 def reachable_http(http: str) -> tuple[str, int]:

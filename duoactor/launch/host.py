@@ -20,7 +20,7 @@ import msgspec
 from actors.settings import KeySettings
 from duoactor.client.connection import FILE
 from duoactor.launch.child import GATEWAY, STOP_S, ActorPlan, Child, own_command
-from duoactor.launch.deployment import flags
+from duoactor.launch.deployment import flags, secrets
 from duoactor.launch.issue_keys import VERIFIER, KeyFiles
 from duoactor.launch.members import Member
 from duoactor.launch.restart import ASKED, LONGEST_DELAY_S, REFUSED, describe_exit
@@ -181,6 +181,7 @@ class Host:
             self._member.name,
             own_command(command, "--supervised", *self._log_flags, *flags(settings)),
             self._member.threads,
+            secrets=secrets(settings),
         )
         child = await Child.start(plan, _say, _ignore)
         ending = asyncio.create_task(child.wait())

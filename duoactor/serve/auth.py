@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import os
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -11,21 +12,23 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duoactor.serve.errors import ApiError, answered
-from duoactor.serve.settings import GatewaySettings
+from duoactor.serve.settings import API_KEYS, GatewaySettings
 from protocols.errors import ConfigError
 from protocols.validation import SHARED_SALT
 
-# Of use to machines that hold no key; they tell no text. The page asks its reader for a key.
+# Of use to machines that hold no key; they tell no text. The page asks its reader for a key. POST opens only /ping.
 OPEN = frozenset({"/health", "/ping", "/version", "/metrics", "/openapi.json", "/"})
 OPEN_FOLDER = "/page/"
+READING = frozenset({"GET", "HEAD"})
 
 
 def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
     """Every key that opens the gateway. ConfigError if the file cannot be read or holds none, or a key is empty."""
     if "" in settings.api_key:  # which is what a request without a key would be taken to carry
         raise ConfigError("an API key is empty: give --api-key a text, or leave it out")
+    given = (*settings.api_key, *filter(None, os.environ.get(API_KEYS, "").splitlines()))
     if not settings.api_key_file:
-        return _sendable(settings.api_key)
+        return _sendable(given)
     path = Path(settings.api_key_file)
     try:
         listed = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
@@ -35,7 +38,7 @@ def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
     keys = [line for line in listed if line and not line.startswith("#")]
     if not keys:
         raise ConfigError(f"{path} holds no key: write one on each line")
-    return _sendable((*settings.api_key, *keys))
+    return _sendable((*given, *keys))
 
 
 def _sendable(keys: tuple[str, ...]) -> tuple[str, ...]:
@@ -88,4 +91,7 @@ class KeyGuard:
 
 
 def _is_open(scope: Scope) -> bool:
-    return scope["method"] == "OPTIONS" or scope["path"] in OPEN or scope["path"].startswith(OPEN_FOLDER)
+    method, path = scope["method"], scope["path"]
+    if method == "OPTIONS" or (method, path) == ("POST", "/ping"):
+        return True
+    return method in READING and (path in OPEN or path.startswith(OPEN_FOLDER))

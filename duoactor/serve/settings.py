@@ -11,6 +11,7 @@ from msgspec import Meta
 from actors.settings import KeySettings
 from protocols.errors import ConfigError
 
+API_KEYS = "DUOACTOR_API_KEYS"  # an environment variable of further keys, one per line
 DEFAULT_HTTP = "127.0.0.1:8000"
 GRACE_S = 2.5  # of the five seconds that the supervisor gives
 
@@ -35,7 +36,10 @@ class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Meta(description="a key that requests must carry; may be repeated; none: whoever reaches the port may use it"),
     ] = ()
-    api_key_file: Annotated[str, Meta(description="a file of such keys, one per line, which `ps` does not show")] = ""
+    api_key_file: Annotated[
+        str,
+        Meta(description="a file of such keys, one per line, which `ps` does not show; $DUOACTOR_API_KEYS holds more"),
+    ] = ""
     share_caches: Annotated[
         bool,
         Meta(description="requests of all keys share caches: faster, but answer times then tell what other keys asked"),

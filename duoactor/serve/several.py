@@ -18,6 +18,8 @@ from duoactor.serve.errors import ApiError
 from protocols.errors import DuoactorError
 
 log = logging.getLogger("duoactor.serve")
+# The paths that load a model. What else names a model, such as /tokenize, needs it to be loaded.
+GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 Load = Callable[[], AbstractAsyncContextManager[ASGIApp]]
 
 
@@ -57,7 +59,7 @@ class Models:
                 await json({"object": "list", "data": data})(scope, receive, send)
             elif path in ("/health", "/ping"):
                 await json({"status": "ok", "loaded": self._name or None})(scope, receive, send)
-            elif request.method == "POST":
+            elif request.method == "POST" and path in GENERATING:
                 async with self._using(self._wanted(await look_into_body(request))) as app:
                     await app(scope, receive, send)
             elif self._app is None:

@@ -6,10 +6,12 @@ import json
 from contextlib import asynccontextmanager
 
 import httpx2
+import pytest
 from starlette.requests import Request
 
 from duoactor import AsyncClient
 from duoactor.serve.app import make_app
+from duoactor.serve.auth import KeyGuard
 from duoactor.serve.bodies import look_into_body, read_body
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.several import Models
@@ -44,10 +46,10 @@ class Shelf:
 
 
 @asynccontextmanager
-async def shelved(idle_s=0.0):
+async def shelved(idle_s=0.0, keys=()):
     shelf = Shelf()
     models = Models({"small": shelf.load("small"), "big": shelf.load("big"), "broken": shelf.broken}, idle_s)
-    transport = httpx2.ASGITransport(models)
+    transport = httpx2.ASGITransport(KeyGuard(models, keys) if keys else models)
     async with httpx2.AsyncClient(transport=transport, base_url="http://x", timeout=60) as http:
         yield shelf, http
     await models.aclose()
@@ -73,6 +75,53 @@ async def test_models_are_listed_loaded_on_demand_and_changed_when_answers_have_
         assert (await http.get("/health")).json()["loaded"] == "small"
         assert (await http.get("/metrics")).status_code == 200
     assert shelf.events[-1] == "-small"
+
+
+OPEN = ("/metrics", "/version", "/", "/page/x", "/openapi.json", "/health")
+NOT_GENERATING = (*OPEN, "/ping", "/v1/models", "/live/swap", "/tokenize", "/v1/completions/x", "//v1/completions")
+
+
+@pytest.mark.parametrize("keys", [(), ("k",)])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/metrics",
+        "/version",
+        "/",
+        "/page/x",
+        "/openapi.json",
+        "/ping",
+        "/health",
+        "/v1/models",
+        "/live/swap",
+        "/tokenize",
+        "/v1/chat/completions/x",
+        "//v1/chat/completions",
+    ],
+)
+async def test_only_paths_that_generate_load_a_model(path, keys):
+    async with shelved(keys=keys) as (shelf, http):
+        for method in ("POST", "PUT", "GET"):
+            await http.request(
+                method, path, json={"model": "big", "prompt": "x"}, headers={"authorization": "Bearer k"}
+            )
+        assert shelf.events == []
+
+
+async def test_without_a_key_no_post_reaches_a_model():
+    async with shelved(keys=("k",)) as (shelf, http):
+        for path in (*OPEN, "/v1/chat/completions"):
+            assert (await http.post(path, json={"model": "big"})).status_code == 401
+        assert (await http.post("/ping", json={"model": "big"})).status_code == 200
+        assert shelf.events == []
+
+
+async def test_a_model_that_is_not_loaded_is_not_read_as_another():
+    async with shelved() as (_, http):
+        await ask(http, "small")
+        other = await http.post("/tokenize", json={"model": "big", "prompt": "x"})
+        own = await http.post("/tokenize", json={"model": "small", "prompt": "x"})
+    assert (other.status_code, own.status_code) == (404, 200)
 
 
 async def test_a_model_that_is_not_there_or_cannot_be_loaded_is_refused_and_the_next_request_goes_on():

@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from duoactor import Client
 from tests.system.conftest import KEY, kill, working
-from tests.world.processes import WAIT_S, free_port, run, until
+from tests.world.processes import WAIT_S, below, free_port, run, until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.processes
@@ -47,6 +47,12 @@ def test_it_streams_the_targets_text_through_kills_of_drafter_and_verifier(up, c
     assert streamed(client) == truth
     assert streamed(client, 10, lambda: kill((working(up.status()) or up.status().drafters[0]).pid)) == truth
     assert streamed(client, 10, lambda: kill(up.status().verifier.pid)) == truth
+
+
+def test_no_command_line_below_up_tells_a_key(up):
+    started = below(up.process.pid)[1:]
+    assert len(started) >= 4
+    assert not [pid for pid in started if KEY in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 @pytest.mark.parametrize("wrong", [["--connect", "foo"], ["--key", "nowhere.key"]])
