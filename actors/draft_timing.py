@@ -17,12 +17,23 @@ PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for mi
 
 def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
     """The time of a draft step in microseconds, by the number of leaves in it: the lower quartile of several steps.
+    Raises ModelError if what it computes are no probabilities.
 
     Drafters start while other actors load and measure themselves on the same cores. A step that shares its core takes
     several times as long, so that even a median can be far off (it gave 5.55 ms instead of 0.37 ms).
     """
     *_, times = measuring(model, timer)
     return step_times(times)
+
+
+def check_draft(model: DraftModel) -> None:
+    """Raise ModelError if the candidates that the model names behind a text are no probabilities."""
+    prefix = _prefix(model)
+    handle = model.open(prefix, len(prefix), Sampling(max_tokens=1))
+    try:
+        model.expand([Leaf(handle, prefix[-1], (), is_root=True)])[0].within(MAX_INT)
+    finally:
+        model.close(handle)
 
 
 def step_times(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
@@ -65,4 +76,6 @@ def _timed_step(model: DraftModel, handle: int, tokens: Sequence[int], timer: Ca
     expansions = model.expand([Leaf(handle, token, ()) for token in tokens])
     spent = timer() - begin
     model.release(handle, [expansion.slot for expansion in expansions])
+    for expansion in expansions:
+        expansion.within(MAX_INT)
     return spent

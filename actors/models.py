@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.tree.accept import ROOT as ROOT
+from protocols.errors import ModelError
 from protocols.messages import (
     NO_THOUGHTS,
     UNCHANGED,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 RENDERING, NOTHING_READ = Rendering(), Reading()
 DEFAULT_NODES = 31  # of the largest window, and of the longest draft, where no number is named: 32 rows with the root
+MOST_PROBABLE = 1.001  # 1, and the rounding of a float32 softmax
 MAX_FAILURES = 3  # of a model in a row: then no request is the cause, and a process ends, to be started anew
 
 
@@ -213,7 +215,14 @@ class Expansion:
     probs: tuple[float, ...]
 
     def within(self, vocab_size: int) -> Expansion:
-        """Without ids from ``vocab_size`` on: a draft's vocabulary may be padded beyond the target's."""
+        """Without ids from ``vocab_size`` on: a draft's vocabulary may be padded beyond the target's. Raises ModelError
+        for numbers that are no probabilities, as of a model with weights that are not finite."""
+        for token, prob in zip(self.tokens, self.probs, strict=True):
+            if not (token >= 0 and 0.0 <= prob <= MOST_PROBABLE):  # NaN is not
+                raise ModelError(
+                    f"the draft model gives token {token} the probability {prob:g}: its weights are broken, or too "
+                    "large for its dtype; use another draft model"
+                )
         if max(self.tokens, default=0) < vocab_size:
             return self
         known = [(token, prob) for token, prob in zip(self.tokens, self.probs, strict=True) if token < vocab_size]

@@ -173,9 +173,12 @@ class Line:
         try:
             message = self.decoder.decode(frames)
         except ProtocolError:
-            # A verifier of another version answers Hello so. Before the first Welcome, any foreign frames mean that
-            # something else listens at the address; later they are a malformed message like others.
-            if not self.known and (wire.is_other_version(frames) or (not self.welcome and wire.is_foreign(frames))):
+            # A verifier of another version answers Hello so. Where foreign frames are all that comes before the first
+            # Welcome, something else listens at the address; else they are a malformed message like others.
+            if not self.known and wire.is_other_version(frames):
+                raise
+            foreign = not self.known and not self.welcome and wire.is_foreign(frames)
+            if foreign and not self._handshake.may_pass(self.clock()):
                 raise
             self.malformed += 1
             return

@@ -16,9 +16,10 @@ from protocols.messages import Drain, Goodbye, Heartbeat, Hello, Message, Refuse
 TRIPS = 16  # latest round trips that are kept
 MAX_BUSY_MS = 60_000.0  # see limits.BusyMilliseconds
 GREET_S = 0.5  # between two Hellos to a verifier that has not answered
-# How long a refusal as a duplicate is answered with another Hello. A verifier takes a dead peer for alive for up to two
-# heartbeats, and refuses its successor, which a supervisor starts within 0.6 s.
-DUPLICATE_S = 2.0
+# How long a refusal that may pass is answered with another Hello: as a duplicate, because a verifier takes a dead peer
+# for alive for up to two heartbeats, and refuses its successor, which a supervisor starts within 0.6 s; as malformed,
+# and nonsense in place of an answer, because a frame may have been garbled on its way.
+PASSING_S = 2.0
 
 
 class Why(StrEnum):
@@ -58,7 +59,7 @@ class Handshake:
         self.due = now  # when to call ``tick``
         self._heard_at = now
         self._asked_at: float | None = None  # when the Hello or Heartbeat was sent that is not answered yet
-        self._refused_at: float | None = None  # when it was first refused as a duplicate
+        self._refused_at: float | None = None  # when it was first refused in a way that may pass
         self._trips: deque[float] = deque(maxlen=TRIPS)
 
     @property
@@ -104,7 +105,7 @@ class Handshake:
                 return Step(news=self._lose(Why.DRAINING))
             case Refuse(code=RefuseCode.MALFORMED) if self.welcome is not None:
                 return Step(news=message)  # about one message, not about the peer
-            case Refuse(code=RefuseCode.DUPLICATE) if self._may_be_dead(now):
+            case Refuse(code=RefuseCode.DUPLICATE | RefuseCode.MALFORMED) if self.may_pass(now):
                 return Step()  # and say Hello again when it is due
             case Refuse():
                 raise RefusedError(message.code, message.detail)
@@ -113,11 +114,11 @@ class Handshake:
                 return Step(Goodbye("drained"), self._lose(Why.DRAINING))  # the verifier waits for it
         return Step(news=message)
 
-    def _may_be_dead(self, now: float) -> bool:
-        """Whether the peer because of which this one is refused may be its own dead predecessor."""
+    def may_pass(self, now: float) -> bool:
+        """Whether a refusal, or nonsense in place of a Welcome, is so new that another Hello may be answered well."""
         if self._refused_at is None:
             self._refused_at = now
-        return now - self._refused_at < DUPLICATE_S
+        return now - self._refused_at < PASSING_S
 
     def _answered(self, now: float) -> None:
         if self._asked_at is not None:

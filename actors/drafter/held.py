@@ -11,9 +11,10 @@ from actors.drafter.lease import Lease, Limits
 from actors.generations import Generations
 from actors.models import MAX_FAILURES, DraftModel, StateReader
 from actors.peer import Line
-from protocols.errors import CannotDraft, PoolFull
+from protocols.errors import CannotDraft, ModelError, PoolFull
 from protocols.limits import MAX_REQUESTS
 from protocols.messages import Close, Decline, Open
+from protocols.validation import problems
 
 log = logging.getLogger("duoactor.drafter")
 
@@ -43,12 +44,14 @@ class Held:
         if leaving or not message.prefix:
             self._decline(message.rid, message.epoch, lasting=True)
             return None
+        if (problem := next(problems(message.sampling), None)) is not None:
+            self._refuse(message, problem, lasting=True)
+            return None
         weights = self.generations.current
         try:
             handle = weights.mirrors.open(message.prefix, message.prompt_len, message.sampling, message.cache_salt)
-        except (PoolFull, CannotDraft) as error:
-            log.warning("request %s goes on without drafts: %s", message.rid, error)
-            self._decline(message.rid, message.epoch, lasting=isinstance(error, CannotDraft))
+        except Exception as error:  # whatever is wrong with that text, the others are served
+            self._refuse(message, str(error) or type(error).__name__, lasting=not isinstance(error, PoolFull))
             return None
         if weights.model.taps:
             cast(StateReader, weights.model).listen(handle)
@@ -60,10 +63,14 @@ class Held:
         self.leases[message.rid] = lease
         return lease
 
+    def _refuse(self, message: Open, why: str, lasting: bool) -> None:
+        log.warning("request %s goes on without drafts: %s", message.rid, why)
+        self._decline(message.rid, message.epoch, lasting)
+
     def served(self, leases: Iterable[Lease]) -> None:
         """A forward for these leases was successful."""
-        self._failures = 0
         for lease in leases:
+            self._failures = 0
             self.leases.move_to_end(lease.rid)
 
     # --- give back ---------------------------------------------------------------------------------------------------
@@ -94,7 +101,12 @@ class Held:
         if isinstance(error, (PoolFull, CannotDraft)):
             log.warning("request %s goes on without drafts: %s", lease.rid, error)
             return
-        log.error("request %s goes on without drafts: the draft model failed", lease.rid, exc_info=error)
+        known = isinstance(error, ModelError)  # a sentence that says all
+        log.error(
+            "request %s goes on without drafts: %s",
+            *(lease.rid, error if known else "the draft model failed"),
+            exc_info=None if known else error,
+        )
         self._failures += 1
         if self._failures >= MAX_FAILURES:
             raise error

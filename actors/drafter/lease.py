@@ -10,7 +10,7 @@ from actors.calibration import Calibration, TextCalibration
 from actors.drafter.growth import growth_for
 from actors.models import Expansion, Leaf
 from actors.tree.tree import NO_SLOT, Node, TokenTree
-from protocols.limits import MAX_FORWARDS, MAX_INT, MAX_NODES
+from protocols.limits import MAX_FORWARDS, MAX_NODES
 from protocols.messages import Grow, Method, Open, Resync, Verdict
 
 
@@ -173,7 +173,7 @@ class Lease:
         node.slot = expansion.slot
         if node is self.tree.root:
             self.missing = 0
-        node.expansion = expansion = expansion.within(self.limits.vocab_size or MAX_INT)
+        node.expansion = expansion
         before = self.tree.size
         self.growth.expanded(node, expansion)
         self.unsent.nodes |= self.tree.size > before

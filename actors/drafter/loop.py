@@ -18,10 +18,12 @@ from actors.drafter.held import Held
 from actors.drafter.lease import Lease
 from actors.drafter.prefill import Prefill
 from actors.generations import Generations, Loader
-from actors.models import DraftModel, StateReader
+from actors.models import DraftModel, Expansion, StateReader
 from actors.peer import Line
 from actors.tree.tree import Node
+from protocols.errors import ModelError
 from protocols.handshake import Lost
+from protocols.limits import MAX_INT
 from protocols.messages import (
     Close,
     DraftStats,
@@ -225,14 +227,23 @@ class Drafter:
                     self._grow([(other, node) for other, node in batch if other is lease])
             return
         spent = self.timer() - begin
-        self._worked(spent, leases)
+        found, broken = list[tuple[Lease, Node, Expansion]](), dict[str, ModelError]()
+        for (lease, node), expansion in zip(batch, expansions, strict=True):
+            try:
+                found.append((lease, node, expansion.within(lease.limits.vocab_size or MAX_INT)))
+            except ModelError as error:
+                broken[lease.rid] = error
+        self._worked(spent, [lease for lease in leases if lease.rid not in broken])
         self.prefill.grew(spent)
         if not any(node is lease.tree.root for lease, node in batch):  # with a root, missing tokens were computed too
             self.steps.observe(len(batch), spent * 1e6)
         for lease in leases:
             lease.unsent.spent(began_us, spent * 1e6)
-        for (lease, node), expansion in zip(batch, expansions, strict=True):
+        for lease, node, expansion in found:
             lease.expanded(node, expansion)
+        for lease in leases:
+            if lease.rid in broken:
+                self.held.fail(lease, broken[lease.rid])
 
     def _worked(self, spent_s: float, leases: list[Lease]) -> None:
         self.worked_s += spent_s

@@ -20,7 +20,7 @@ from actors.engines.decoder.gpu.engine import GpuEngine, recorded_bytes
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.recurrent import draft_on
 from actors.engines.heads.kinds import configuration, kind_of
-from actors.engines.targets.selfcheck import Agreement, self_check
+from actors.engines.targets.selfcheck import Agreement, check_finite, self_check
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.weights.draft_vocabulary import refuse_as_target
@@ -180,6 +180,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
         "slots": told_slots(slots),
         "threads": place.threads,
     }
+    check_finite(engine)
     agreement = kept(Agreement, info, lambda: self_check(engine), **how)
     return Target(engine, agreement=agreement), TokenizerCodec(tokenizer)
 

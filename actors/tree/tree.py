@@ -19,8 +19,8 @@ from actors.tree.accept import ROOT as ROOT
 OWN = -1  # named by the verifier's own proposers
 FORCED = -2  # the only token that a grammar allows
 
-
 NO_SLOT = -1  # of a node that no draft model holds
+LEAST, ROUNDED = -1e9, 1e-6  # log-probabilities: as in messages, and above 0 by rounding
 
 _logprob = attrgetter("logprob")
 
@@ -87,9 +87,10 @@ class Advance:
 
 
 class TokenTree:
-    def __init__(self, length: int, last_token: int = -1) -> None:
-        """A tree behind ``length`` committed tokens: its root, the last of them, is at position ``length - 1``."""
-        self.root = Node(last_token, length - 1)
+    def __init__(self, length: int, last_token: int = -1, vocab_size: int = 1 << 31) -> None:
+        """A tree behind ``length`` committed tokens: its root, the last of them, is at position ``length - 1``. Its
+        tokens are below ``vocab_size``."""
+        self.root, self.vocab_size = Node(last_token, length - 1), vocab_size
         self.size = 0  # nodes without the root
 
     @property
@@ -99,7 +100,9 @@ class TokenTree:
 
     def add(self, parent: Node, token: int, logprob: float, rank: int = 0, source: int = 0) -> Node:
         """The child of ``parent`` with that token, new or not. The higher of two confidences stays. ``source``: the bit
-        of who names it."""
+        of who names it. Raises ValueError for what is no token, or no log of a chance."""
+        if not (0 <= token < self.vocab_size and LEAST <= logprob <= ROUNDED):  # NaN is neither
+            raise ValueError(f"token {token} with log-probability {logprob}, of a vocabulary of {self.vocab_size}")
         node = parent.children.get(token)
         if node is None:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
@@ -224,6 +227,6 @@ def check_fragment(fragment: Fragment, vocab_size: int, limit: int) -> str | Non
         return "a parent that does not come before its child"
     if any(not 0 <= token < vocab_size for token in fragment.tokens):
         return f"a token outside the vocabulary of {vocab_size}"
-    if any(not (math.isfinite(lp) and lp <= 1e-6) for lp in fragment.logprobs):
+    if any(not LEAST <= lp <= ROUNDED for lp in fragment.logprobs):
         return "a log-probability that is not a finite number below zero"
     return None

@@ -167,7 +167,7 @@ class Admission:
             strategy,
             text,
             prepared.output,
-            TokenTree(len(text), text.committed[-1]),
+            TokenTree(len(text), text.committed[-1], self.context.info.vocab_size),
             Loan(first_plan(self.context, strategy, message)),
             Wait(strategy.waits, most),
             Times(arrival.arrived),

@@ -18,7 +18,8 @@ from actors.verifier.forward import Computed
 from actors.verifier.leases import Leases
 from actors.verifier.outbox import Outbox
 from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, RoundSums, Share
-from actors.verifier.sources.source import GRAMMAR, Source
+from actors.verifier.sources.boundary import Sources
+from actors.verifier.sources.source import GRAMMAR
 from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats
 
@@ -34,13 +35,11 @@ class ForwardTimes(NamedTuple):
 
 
 class Committer:
-    def __init__(
-        self, context: Context, sources: dict[str, Source], leases: Leases, outbox: Outbox, faults: Faults
-    ) -> None:
+    def __init__(self, context: Context, sources: Sources, leases: Leases, outbox: Outbox, faults: Faults) -> None:
         self.context, self.state = context, context.state
         self.sources, self.leases, self.outbox, self.faults = sources, leases, outbox, faults
         # what rounds wait for, beside drafters
-        self._drafting = {"reading", *(source.name for source in sources.values() if source.together)}
+        self._drafting = {"reading", *(source.name for source in sources if source.together)}
         self._prompts_us = 0.0  # that forwards have taken for prompts since the start
 
     def commit(self, batch: Batch, computed: Computed, started: float, took_us: Callable[[], float]) -> Round:
@@ -128,10 +127,9 @@ class Committer:
             )
             for one in asked
         )
-        for name in stream.sources:
-            source = self.sources.get(name)
-            if source is not None and (named := sum(bool(node.sources & source.bit) for node in path)):
-                self.state.counters[f"accepted_from_{name}"] += named
+        for source in self.sources.named(stream.sources):
+            if named := sum(bool(node.sources & source.bit) for node in path):
+                self.state.counters[f"accepted_from_{source.name}"] += named
         stats = self._stats(stream, committed, timing, wait_us, wall_us)
         self.state.totals.round(stats, self.context.price.plain(max(1, timing.decoding)))
         self.context.publish(stats)
@@ -153,10 +151,8 @@ class Committer:
         logprobs = outcome.logprobs[: len(tokens)]
         committed = Committed(base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled)
         stream.wait.covered = covered
-        for name in stream.sources:
-            source = self.sources.get(name)
-            if source is not None:
-                source.learn(stream, committed)
+        for source in self.sources.named(stream.sources):
+            self.sources.ask(source, partial(source.learn, stream, committed), None)
         # a tree without a depth: as many as it had verified
         nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else len(tokens)
         stream.tally.round(rounds, nodes, sum(accepted), forced, stream.loan.plan.gamma or nodes)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from actors.models import Outcome, TargetModel, Window
 from actors.verifier.rounds import Batch
+from protocols.errors import RequestError
 
 log = logging.getLogger("duoactor.verifier")
 
@@ -63,8 +64,11 @@ def _verify(model: TargetModel, windows: list[Window]) -> list[Outcome | Excepti
     except Exception as error:
         if len(windows) == 1 and not windows[0].tokens:
             return [error]
+        trace = None if isinstance(error, RequestError) else error  # else its sentence says all
         log.warning(
-            "a round of %d requests failed; each is tried alone and without drafts", len(windows), exc_info=True
+            "a round of %d requests failed (%s); each is tried alone and without drafts",
+            *(len(windows), error),
+            exc_info=trace,
         )
     return [_decode_alone(model, window) for window in windows]
 

@@ -9,6 +9,7 @@ of the sender's role are counted, dropped and answered with a Refuse.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from protocols.messages import (
 )
 from protocols.transport import Listener
 
+log = logging.getLogger("duoactor.verifier")
 STRANGER = Refuse(RefuseCode.UNKNOWN_PEER, "this verifier does not know you; say Hello first")
 # Messages handled between two pieces of work. A round brings one Grow per stream, so drafters that follow the protocol
 # stay far below it.
@@ -104,14 +106,32 @@ class Inbox:
             self._malformed(peer, frames, clipped(str(error)))
             return
         role = self.peers.role(peer)
-        if isinstance(message, Hello):
-            self.peers.hello(peer, message)
-        elif role is None:
-            self.state.counters["unknown_peer"] += 1
-            self.context.send(peer, STRANGER)
-        else:
-            self.peers.seen(peer, message)
-            self._deliver(peer, role, message)
+        try:
+            if isinstance(message, Hello):
+                self.peers.hello(peer, message)
+            elif role is None:
+                self.state.counters["unknown_peer"] += 1
+                self.context.send(peer, STRANGER)
+            else:
+                self.peers.seen(peer, message)
+                self._deliver(peer, role, message)
+        except Exception as error:  # of our own code, about one message
+            self._failed(peer, message, error)
+
+    def _failed(self, peer: bytes, message: Message, error: Exception) -> None:
+        """A message could not be handled: its sender loses what it asked for, or its connection; nobody else does."""
+        kind, role = type(message).__name__, self.peers.role(peer)
+        why = f"{type(error).__name__}: {error}"
+        detail = clipped(f"the verifier failed on this {kind} ({why}); its log has the details")
+        log.error("a %s of a %s could not be handled", kind, role or "stranger", exc_info=error)
+        self.state.counters["failed_messages"] += 1
+        if role is Role.CLIENT and (rid := getattr(message, "rid", None)) is not None:
+            self.routes[Cancel][1](peer, Cancel(rid))
+            self.context.send(peer, Failed(rid, FailureCode.INTERNAL, detail))
+            return
+        self.context.send(peer, Refuse(RefuseCode.MALFORMED, detail))
+        if role is not None:
+            self.peers.bar(peer, f"its {kind} could not be handled")
 
     def _deliver(self, peer: bytes, role: Role, message: Message) -> None:
         route = self.routes.get(type(message))

@@ -29,6 +29,7 @@ from actors.verifier.price import Price
 from actors.verifier.room import Room
 from actors.verifier.rounds import Batch, Round
 from actors.verifier.scheduler import Scheduler
+from actors.verifier.sources.boundary import Sources
 from actors.verifier.sources.grammar import Grammars
 from actors.verifier.sources.remote import Remote
 from actors.verifier.sources.source import Source
@@ -83,7 +84,7 @@ class Verifier:
         remote = Remote(context, self.leases, self.learning, self.peers.gone)
         inline = [equipment.inline] if equipment.inline is not None else []
         every: list[Source] = [*equipment.library.sources, *inline, remote, grammars]
-        self.sources = {source.name: source for source in every}
+        self.sources = Sources(every, self.state.counters)
         self.outbox = Outbox(context, self.admission, faults, self.peers.gone)
         self.committer = Committer(context, self.sources, self.leases, self.outbox, faults)
         self.room = Room(context, self.sources, self.leases, self.learning, self.admission, faults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from functools import partial
 
 from actors.models import KeptStates
@@ -10,7 +11,7 @@ from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.leases import Leases
-from actors.verifier.preflight import tokenizers_differ
+from actors.verifier.preflight import differs
 from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer
 from protocols.messages import (
     ActorDown,
@@ -33,6 +34,7 @@ CLIENT_TTL_S = 4 * TTL_S  # longer, because a busy client may be late and its re
 # While messages lie unread, a silent peer's heartbeat may be among them: its time to live is then multiplied by this.
 # Not more, or a flood of messages would keep dead peers alive.
 UNREAD = 4
+MOST_BARRED = 64  # peers that are remembered as parted with
 
 
 class Peers:
@@ -40,6 +42,7 @@ class Peers:
         self.context, self.state, self.leases, self.admission = context, context.state, leases, admission
         self.send, self.publish, self.clock = context.send, context.publish, context.clock
         self.telemetry, self.holder = listener.telemetry, listener.holder
+        self._barred: deque[str] = deque(maxlen=MOST_BARRED)  # incarnations
 
     def role(self, peer: bytes) -> Role | None:
         """The role that a peer was welcomed in; None: it has not said Hello, or is gone."""
@@ -111,6 +114,10 @@ class Peers:
         """Why a peer is not welcomed; None: it is."""
         if self.state.draining:
             return Refuse(RefuseCode.DRAINING, "this verifier is shutting down; connect to another")
+        if hello.incarnation in self._barred:
+            return Refuse(
+                RefuseCode.MALFORMED, f"this verifier failed on a message of {hello.actor_id}; its log says why"
+            )
         if hello.role is Role.VERIFIER:
             return Refuse(RefuseCode.MALFORMED, "a verifier says Hello to nobody; connect as a client or a drafter")
         if not holder.may_be(hello.role):
@@ -118,7 +125,7 @@ class Peers:
             sentence = f"this key is for {own}; make one with `duoactor keys NAME --role {hello.role}` for that"
             return Refuse(RefuseCode.FORBIDDEN, sentence)
         models = hello.role in (Role.DRAFTER, Role.LEARNER)
-        if models and (detail := tokenizers_differ(hello, self.context.info)) is not None:
+        if models and (detail := differs(hello, self.context.info)) is not None:
             return Refuse(RefuseCode.TOKENIZER, detail)
         if hello.role is not Role.DRAFTER:
             return self._second(self.state.singles.get(hello.role), hello)
@@ -130,6 +137,13 @@ class Peers:
             detail = f"a drafter named {hello.actor_id} is connected already; choose another --actor-id"
             return Refuse(RefuseCode.DUPLICATE, detail)
         return None
+
+    def bar(self, peer: bytes, reason: str) -> None:
+        """Part for good with a peer whose message could not be handled: it would send another like that at once."""
+        drafter = self.state.drafters.of(peer)
+        single = next((one for one in self.state.singles.values() if one.peer == peer), None)
+        self._barred += [one.hello.incarnation for one in (drafter, single) if one is not None]
+        self.gone(peer, reason)
 
     def _second(self, known: SinglePeer | None, hello: Hello) -> Refuse | None:
         """A verifier has one controller and one learner at most: two would undo each other's work."""

@@ -6,25 +6,33 @@ from actors.models import ModelInfo
 from protocols.messages import Hello, TokenizerParts
 
 
-def tokenizers_differ(hello: Hello, info: ModelInfo) -> str | None:
+def differs(hello: Hello, info: ModelInfo) -> str | None:
+    """:func:`tokenizers_differ` of a draft and a target that is loaded."""
+    return tokenizers_differ(hello, info.model_id, info.tokenizer_digest, info.tokenizer, info.vocab_size)
+
+
+def tokenizers_differ(
+    hello: Hello, target: str, digest: str, parts: TokenizerParts | None, vocab_size: int = 0
+) -> str | None:
     """None if they are the same, or if the drafter has no model: copies of ids fit any target.
 
     Models of one tokenizer may pad their vocabularies to different sizes, and differ in their contexts: neither is
     looked at here. Ids that the draft does not know it cannot draft for, and texts longer than its context it is not
     lent.
     """
-    if hello.tokenizer_digest == info.tokenizer_digest or (not hello.tokenizer_digest and not hello.vocab_size):
+    if hello.tokenizer_digest == digest or (not hello.tokenizer_digest and not hello.vocab_size):
         return None
     return (
-        f"the tokenizer of draft model {hello.model_id} is not that of target {info.model_id}: "
-        f"{_difference(hello, info)}; use a draft model of the same family, or --draft sam, which needs none"
+        f"the tokenizer of draft model {hello.model_id} is not that of target {target}: "
+        f"{_difference(hello, parts, vocab_size)}; use a draft model of the same family, or --draft sam, which needs "
+        "none"
     )
 
 
-def _difference(hello: Hello, info: ModelInfo) -> str:
-    draft, target = hello.tokenizer, info.tokenizer
+def _difference(hello: Hello, target: TokenizerParts | None, vocab_size: int) -> str:
+    draft = hello.tokenizer
     if draft is None or target is None:
-        return f"their models have {hello.vocab_size} and {info.vocab_size} token ids"
+        return f"their models have {hello.vocab_size} and {vocab_size} token ids"
     first = _first_difference(draft, target)
     shared = min(draft.entries, target.entries)
     special = "" if draft.special == target.special else ", and its special tokens are others"

@@ -6,14 +6,15 @@ its text is the same."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
-from actors.verifier.sources.source import Source
+from actors.verifier.sources.boundary import Sources
 from actors.verifier.streams import Stage, Stream
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode
@@ -23,7 +24,7 @@ class Room:
     def __init__(
         self,
         context: Context,
-        sources: Mapping[str, Source],
+        sources: Sources,
         leases: Leases,
         learning: Learning,
         admission: Admission,
@@ -41,8 +42,8 @@ class Room:
             self._full_at = -1
             if stream.handle >= 0:
                 self.target.close(stream.handle)
-            for source in self.sources.values():
-                source.end(stream)
+            for source in self.sources:
+                self.sources.ask(source, partial(source.end, stream), None)
             self.context.library.remember(stream.news, stream.scope)
             self.learning.ended(stream)
         return bool(ended)

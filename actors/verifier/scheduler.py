@@ -16,6 +16,7 @@ from actors.verifier.faults import Faults
 from actors.verifier.outbox import chunk_forwards
 from actors.verifier.room import Room
 from actors.verifier.rounds import Asked, Batch, Chosen, Group
+from actors.verifier.sources.boundary import Sources
 from actors.verifier.sources.remote import Remote
 from actors.verifier.sources.source import Allowance, Source
 from actors.verifier.streams import Stage, Stream
@@ -41,9 +42,7 @@ class Turns:
 
 
 class Scheduler:
-    def __init__(
-        self, context: Context, sources: Mapping[str, Source], room: Room, admission: Admission, faults: Faults
-    ) -> None:
+    def __init__(self, context: Context, sources: Sources, room: Room, admission: Admission, faults: Faults) -> None:
         self.context, self.state, self.sources = context, context.state, sources
         remote = sources["drafter"]
         assert isinstance(remote, Remote)
@@ -170,12 +169,12 @@ class Scheduler:
         rows = self._rows_beside(len(streams), drafts) if prompt is not None else 0
         plain = not drafts and prompt is None and not self.state.requests.of(Stage.PREFILL)
         steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
-        asked = tuple(tuple(self._asked(stream, source) for source in using[stream]) for stream in streams)
+        asked = tuple(tuple(Asked(s.name, self._judged(s, stream), s.bit) for s in using[stream]) for stream in streams)
         reading_us = min(sum(stream.times.spent_us.get("reading", 0.0) for stream in streams), drafting_us)
         return Batch(tuple(streams), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, reading_us)
 
-    def _asked(self, stream: Stream, source: Source) -> Asked:
-        return Asked(source.name, source.judged_as(stream), source.bit)
+    def _judged(self, source: Source, stream: Stream) -> str:
+        return self.sources.ask(source, partial(source.judged_as, stream), "")
 
     def _steps(self, using: dict[Stream, list[Source]], allowance: Allowance) -> int:
         """The number of forwards that may follow one another: none of the streams has a source to ask, or a word to
@@ -185,7 +184,7 @@ class Scheduler:
             if sources or not stream.undecided:
                 return 1
             group, trials, rounds = stream.group(allowance.streams), self.context.trials, stream.tally.rounds
-            judged = [self.sources[name].judged_as(stream) for name in stream.sources if name in self.sources]
+            judged = [self._judged(source, stream) for source in self.sources.named(stream.sources)]
             rests = [trials.left(name, group, stream, rounds) for name in judged if name]
             steps = min(steps, stream.text.left, *(max(1, int(left)) for left in rests if left > 0))
         return max(1, steps)
@@ -211,15 +210,15 @@ class Scheduler:
             for source in sources:
                 if not source.together:
                     begun = self.context.clock()
-                    self.faults.guard(stream, partial(source.grow, [stream], allowance))
+                    self.sources.ask(source, partial(source.grow, [stream], allowance), None)
                     stream.times.spent(source.name, (self.context.clock() - begun) * 1e6)
             window = partial(self._window, stream, allowance)
-            waits = self.faults.guard(stream, partial(self.remote.consult, stream, allowance, window))
+            waits = self.sources.ask(self.remote, partial(self.remote.consult, stream, allowance, window), False)
             if stream.status is Stage.DECODE and not waits:
                 ready.append(stream)
-        for source in self.sources.values():
+        for source in self.sources:
             if source.together and (mine := [stream for stream in ready if source in using[stream]]):
-                source.grow(mine, allowance)
+                self.sources.ask(source, partial(source.grow, mine, allowance), None)
         for stream in ready:
             self.faults.guard(stream, partial(self.sources["grammar"].grow, [stream], allowance))
         return [stream for stream in ready if stream.status is Stage.DECODE]
@@ -230,14 +229,13 @@ class Scheduler:
         group, rounds, trials = stream.group(allowance.streams), stream.tally.rounds, self.context.trials
         judged = may_rest(self.context, stream)
         found, models = list[Source](), list[Source]()
-        for name in stream.strategy.sources:
-            source = self.sources.get(name)
-            if source is None or not (judged_as := source.judged_as(stream)):
+        for source in self.sources.named(stream.strategy.sources):
+            if not (judged_as := self._judged(source, stream)):
                 continue
             rests = judged and trials.rests(judged_as, group, stream, rounds)
             if source.exclusive and not judged:
                 models = models or [source]
-            elif not rests and (not judged or source.able(stream, allowance)):
+            elif not rests and (not judged or self.sources.ask(source, partial(source.able, stream, allowance), False)):
                 (models if source.exclusive else found).append(source)
         best = self._best(stream, group, models)
         if stream.loan.holder is not None:
@@ -249,10 +247,10 @@ class Scheduler:
         trials = self.context.trials
         if len(models) < 2:
             return next(iter(models), None)
-        untried = (model for model in models if not trials.known(model.judged_as(stream), group))
+        untried = (model for model in models if not trials.known(self._judged(model, stream), group))
         if (model := next(untried, None)) is not None:
             return model
-        return max(models, key=lambda model: trials.expected(model.judged_as(stream), group, stream))
+        return max(models, key=lambda model: trials.expected(self._judged(model, stream), group, stream))
 
     def _gain(self, streams: int, stream: Stream, source: str) -> float:
         """The speed-up that a source should bring a stream."""
@@ -264,10 +262,8 @@ class Scheduler:
         if piece is None or piece.status not in (Stage.PREFILL, Stage.DECODE):
             return
         group, rounds = piece.group(self.state.requests.decoding + 1), piece.tally.rounds
-        for name in piece.strategy.sources:
-            source = self.sources.get(name)
-            if source is not None and not self.context.trials.rests(name, group, piece, rounds):
+        for source in self.sources.named(piece.strategy.sources):
+            if not self.context.trials.rests(source.name, group, piece, rounds):
                 rows = batch.piece_rows
-                self.faults.guard(
-                    piece, partial(source.prepare, piece, rows) if rows else partial(source.prepare, piece)
-                )
+                prepare = partial(source.prepare, piece, rows) if rows else partial(source.prepare, piece)
+                self.sources.ask(source, prepare, None)

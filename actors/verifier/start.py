@@ -90,10 +90,10 @@ def _capacity(slots: int, full_requests: int, max_context: int) -> str:
 def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | None:
     """The draft model that the verifier itself drafts with; None: it has none, or not one that fits the target. Raises
     ModelError."""
-    from actors.draft_timing import measure_draft
+    from actors.draft_timing import check_draft, measure_draft
     from actors.engines.build import EngineOptions, build_draft
     from actors.generations import promoted
-    from actors.verifier.preflight import tokenizers_differ
+    from actors.verifier.preflight import differs
     from actors.verifier.sources.inline import InlineDraft
 
     if settings.inline_draft in ("", AUTO_DRAFT, NO_DRAFT):
@@ -104,18 +104,25 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
 
     def rebuild(path: str) -> DraftModel:
         pin(settings.spare_cpus)  # only this thread: on the target's own CPUs, forwards would wait for it
-        return build(promoted(path) if path else settings.inline_draft, draft.info)
+        model = build(promoted(path) if path else settings.inline_draft, draft.info)
+        check_draft(model)
+        return model
 
     async def load(path: str) -> DraftModel:
         return await asyncio.to_thread(rebuild, path)
 
     draft = build(settings.inline_draft)
-    differ = tokenizers_differ(introduction(Role.DRAFTER, "inline", draft.info), target.info)
+    differ = differs(introduction(Role.DRAFTER, "inline", draft.info), target.info)
     if differ is not None:
         log.warning("no drafts between forwards: %s", differ)
         return None
     info = target.info
-    return InlineDraft(draft, measure_draft(draft), info.vocab_size, info.eos_token_ids, load=load)
+    try:
+        steps = measure_draft(draft)
+    except ModelError as error:
+        log.warning("no drafts between forwards: %s", error)
+        return None
+    return InlineDraft(draft, steps, info.vocab_size, info.eos_token_ids, load=load)
 
 
 def _named_head(name: str, target: str) -> tuple[str, str]:
@@ -149,6 +156,7 @@ def head_of(
         return None
     try:
         model: DraftModel = build_head(name, target, settings.target)
+        times = measure_draft(model)
     except ModelError as error:
         if settings.inline_draft not in ("", AUTO_DRAFT):
             raise
@@ -175,7 +183,7 @@ def head_of(
 
     known = target.info
     others = None if compute is None else (settings.inline_draft or AUTO_DRAFT, load)
-    return HeadSource(serving(model), measure_draft(model), known.vocab_size, known.eos_token_ids, others=others)
+    return HeadSource(serving(model), times, known.vocab_size, known.eos_token_ids, others=others)
 
 
 async def _load(

@@ -21,6 +21,7 @@ from duoactor.cli.environment import Environment
 from duoactor.cli.options import Command, Logs, config_option, json_option, log_options, settings_from, struct_options
 from duoactor.cli.up_models import up_models
 from duoactor.launch.deployment import Deployment, check_address
+from duoactor.launch.preflight import check_tokenizers
 from duoactor.launch.progress import LaunchReport
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.summary import print_summary, print_up
@@ -94,6 +95,7 @@ def up(environment: Environment, /, file: str, count: int | None, as_json: bool,
         raise click.UsageError("several verifiers need several hosts: give --launcher ray, too")
     deployment = environment.deploy(wanted.at(wanted.verifier.bind or default_address()), logs.flags)
     check_address(deployment)
+    check_tokenizers(deployment)
     reporter = LaunchReport(quiet=logs.quiet)
     try:
         return run_until_signal(_stay_up(environment, deployment, reporter, as_json))

@@ -3,11 +3,11 @@ import random
 import pytest
 import torch
 
-from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.selfcheck import ROWS, check_finite
 from actors.engines.targets.target import Target
 from actors.models import ROOT, Window
 from actors.tree.accept import depths_of
-from protocols.errors import PoolFull, RequestError
+from protocols.errors import ModelError, PoolFull, RequestError
 from protocols.messages import Sampling
 from tests.engines.tiny import VOCAB, engine_of, make
 from tests.world.pairs import every_pair
@@ -234,3 +234,56 @@ def test_sliding_windows_follow_the_text_not_the_slots():
 def test_a_parent_must_come_before_its_child():
     with pytest.raises(AssertionError):
         depths_of([-1, 2, 0])
+
+
+def broken(model, value, where):
+    """A model with one weight that is no number: of all positions, or of one token's embedding."""
+    with torch.no_grad():
+        if where == "layer":
+            model.model.layers[0].mlp.down_proj.weight[0, 0] = value
+        else:
+            model.model.embed_tokens.weight[where] = value
+    return model
+
+
+class Poisoned(Spy):
+    """An engine whose logits are ``value`` from a token of the batch on."""
+
+    def __init__(self, engine, token, value):
+        super().__init__(engine)
+        self.token, self.value = token, value
+
+    def forward(self, batch, select=None):
+        logits = super().forward(batch, select)
+        rows = range(len(batch.tokens)) if select is None else select
+        for at, row in enumerate(rows):
+            if batch.tokens[row] == self.token:
+                logits[at] = self.value
+        return logits
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("sampling", [Sampling(max_tokens=9), Sampling(max_tokens=9, temperature=1.0, top_p=0.9)])
+def test_logits_that_are_not_finite_are_an_error_of_their_request(value, sampling):
+    token, other = 33, 34
+    target = Target(Poisoned(engine_of(make("llama"), 4096), token, value), rows_agree=ROWS)
+    handle = target.open([5, 6, token], sampling)
+    with pytest.raises(RequestError, match="are not finite"):
+        target.prefill(handle)
+    handle, _ = begin(target, [5, 6, other], sampling)
+    [outcome] = target.verify([Window(handle, [token, other], [ROOT, ROOT])])
+    if token not in outcome.tokens[:-1]:
+        assert outcome.tokens, "a row beside the path may be anything"
+    with_it, _ = begin(target, [5, 6, other], sampling)
+    target._requests[with_it].output[-1] = token  # the next round's root
+    with pytest.raises(RequestError, match="are not finite") as failed:
+        target.verify([Window(with_it)])
+    assert failed.value.code == "internal"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_target_with_a_weight_that_is_no_number_is_refused_at_the_start(value):
+    engine = engine_of(broken(make("llama"), value, "layer"), 4096)
+    with pytest.raises(ModelError, match=r"not finite .* download the model again, or choose another --dtype"):
+        check_finite(engine)
+    check_finite(engine_of(make("llama"), 4096))

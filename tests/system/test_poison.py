@@ -80,7 +80,7 @@ def test_a_prompt_on_which_the_tokenizer_fails_ends_that_request_only():
 
 
 @pytest.mark.parametrize("step", ["prepare", "grow", "learn"])
-def test_an_error_in_our_own_code_about_one_request_ends_that_request_only(step, monkeypatch):
+def test_an_error_in_our_own_code_about_one_requests_drafts_ends_no_request(step, monkeypatch):
     from actors.verifier.sources.lookup import Lookup
 
     right = getattr(Lookup, step)
@@ -95,14 +95,11 @@ def test_an_error_in_our_own_code_about_one_request_ends_that_request_only(step,
 
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:
-            caller = await cluster.caller()
-            caller.send(Generate("bad", POISONED, sampling=SAMPLING, method="auto"))
-            caller.send(Generate("good", PROMPT, sampling=SAMPLING, method="auto"))
-            return await caller_collect(caller, "good")
+            callers = [await cluster.caller() for _ in range(2)]
+            asked = [one.generate(p, SAMPLING, "auto") for one, p in zip(callers, (POISONED, PROMPT), strict=True)]
+            return [tokens_of(chunks) for chunks in await asyncio.gather(*asked)]
 
-    streams, failed = run(go())
-    assert failed.rid == "bad" and "ZeroDivisionError" in failed.detail
-    assert tokens_of(streams["good"]) == LANGUAGE.continuation(PROMPT, SAMPLING)
+    assert run(go()) == [LANGUAGE.continuation(prompt, SAMPLING) for prompt in (POISONED, PROMPT)]
 
 
 def test_a_target_that_fails_on_every_request_ends_the_verifier():

@@ -135,12 +135,12 @@ def test_what_the_weights_before_have_expanded_is_expanded_again():
     before, after = (InlineTree(stream, ToyDraft(LANGUAGE), 1, frozenset(), 100, calibration) for _ in range(2))
     before.begin(-1.0)
     root = tree.root
-    before.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
-    before.expanded(root.children[5], Expansion(0, (8,), (0.7,)), 64)
+    before.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)))
+    before.expanded(root.children[5], Expansion(0, (8,), (0.7,)))
     before.leave()
     after.begin(-1.0)
     assert [node for _, node in after.promises()] == [root]
-    after.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
+    after.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)))
     assert {node.token for _, node in after.promises()} == {5, 6}
 
 

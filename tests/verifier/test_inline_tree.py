@@ -49,7 +49,7 @@ def drafted(tree: InlineTree) -> None:
 
 def expand(tree: InlineTree, node: Node) -> None:
     [expansion] = tree.model.expand([tree.leaf(node)])
-    tree.expanded(node, expansion, 64)
+    tree.expanded(node, expansion)
 
 
 def retrieved(tree: InlineTree, tokens, chance=0.6) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.verifier.preflight import tokenizers_differ
+from actors.verifier.preflight import differs
 from protocols.messages import Hello, Role, TokenizerParts
 from tests.world.models import INFO
 
@@ -32,19 +32,19 @@ def hello(**parts) -> Hello:
     ],
 )
 def test_the_part_that_differs_is_named(parts, words):
-    sentence = tokenizers_differ(hello(**parts), TARGET)
+    sentence = differs(hello(**parts), TARGET)
     assert sentence.startswith("the tokenizer of draft model gpt is not that of target toy: ") and words in sentence
 
 
 def test_a_peer_that_does_not_say_the_parts_is_told_the_sizes():
-    assert "have 999 and 64 token ids" in tokenizers_differ(Hello(Role.DRAFTER, "d", "1", "gpt", 999, "other"), TARGET)
+    assert "have 999 and 64 token ids" in differs(Hello(Role.DRAFTER, "d", "1", "gpt", 999, "other"), TARGET)
 
 
 @pytest.mark.parametrize("fields", [{"vocab_size": 96}, {"vocab_size": 32}, {"max_context": 16}])
 def test_padding_and_a_shorter_context_are_no_difference(fields):
     same = {"model_id": "small", "vocab_size": 64, "tokenizer_digest": INFO.tokenizer_digest, **fields}
-    assert tokenizers_differ(Hello(Role.DRAFTER, "d", "1", **same), TARGET) is None
+    assert differs(Hello(Role.DRAFTER, "d", "1", **same), TARGET) is None
 
 
 def test_a_drafter_without_a_model_fits_any_target():
-    assert tokenizers_differ(Hello(Role.DRAFTER, "d", "1", "pld"), TARGET) is None
+    assert differs(Hello(Role.DRAFTER, "d", "1", "pld"), TARGET) is None

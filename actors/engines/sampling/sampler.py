@@ -121,7 +121,7 @@ def nucleus(probs: Tensor, top_p: float) -> Tensor:
         before = ranked.double().cumsum(-1) - ranked  # float64, so that sums are equal to the last bit for any size
         kept = (before < top_p).sum(-1, keepdim=True).clamp_(min=1)  # none is less where one is not a number
         if size == probs.shape[1] or int(kept.max()) < size:
-            return ranked.gather(1, kept - 1)
+            return ranked.gather(1, (kept - 1).clamp(min=0))  # none is kept of a row with NaN
         size = min(4 * size, probs.shape[1])
 
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch, Mask, TextState, align
+from actors.models import ModelInfo
+from protocols.errors import ModelError
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LARGE = (48, 64)  # only for Lookahead and REST, so they do not decide which group is chosen
@@ -64,6 +66,24 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
     branches = all(_branch_agrees(engine, tokens, length, n, state, reference) for n in sizes)
     best += [n for n in larger if torch.equal(reference, _chain(engine, tokens, length, n, state)[:shared])]
     return Agreement(tuple(sorted(best)), branches)
+
+
+def check_finite(engine: Engine) -> None:
+    """Raise ModelError if the logits behind a few tokens are not finite. It takes one short forward, at every start."""
+    rows = min(8, engine.info.max_context, engine.pool.slots)
+    state = engine.recurrence.new() if engine.recurrence is not None else None
+    tokens = [(7919 * (i + 1)) % engine.info.vocab_size for i in range(rows)]
+    best = _chain(engine, tokens, 0, rows, state, prompt=True)[:, : engine.info.vocab_size].amax(-1)
+    if not torch.isfinite(best).all():  # the largest of a row is NaN where one of it is; -inf excludes a token
+        raise ModelError(not_finite(engine.info))
+
+
+def not_finite(info: ModelInfo) -> str:
+    """The sentence about a target whose logits are NaN or infinite."""
+    return (
+        f"the logits of {info.model_id} are not finite (NaN or infinite): its weights are damaged, or too large for "
+        f"{info.dtype}; download the model again, or choose another --dtype"
+    )
 
 
 def _chain(

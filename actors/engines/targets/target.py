@@ -6,6 +6,7 @@ order in which the nodes are listed. The engine gives each row the bits that pla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,12 +18,12 @@ from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch, TextState
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
 from actors.engines.targets.request import TargetRequest
-from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
+from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, not_finite, self_check
 from actors.engines.targets.states import States, Taps
 from actors.models import DEFAULT_NODES, Constraint, KeptStates, Outcome, Window
 from actors.tree.accept import walk
-from protocols.errors import PoolFull
-from protocols.messages import Sampling, TokenLogprobs
+from protocols.errors import PoolFull, RequestError
+from protocols.messages import FailureCode, Sampling, TokenLogprobs
 
 LARGEST = max(LARGE) - 1  # nodes of a window
 
@@ -207,6 +208,7 @@ class Target:
             return None
         masks = r.constraint.masks() if r.constraint is not None else None
         [[token]] = sample(last, [Rows(r.sampler, [total], [[]], masks)])
+        self._check(last[:, token].tolist())
         r.length = total
         r.commit([token])
         reused = min(r.region.reused, len(r.prompt))
@@ -222,7 +224,8 @@ class Target:
         if self._plainly_sampled(windows):
             picks = self.engine.pick(batch, None, choices_of(groups))
             if picks is not None:
-                return self._walked(windows, picked(picks, groups), lambda: picks.logits)
+                at = lambda rows, tokens: picks.rows[rows, tokens].tolist()  # noqa: E731
+                return self._walked(windows, picked(picks, groups), lambda: picks.logits, at)
         return self._verified(windows, groups, self._forward(batch))
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
@@ -241,7 +244,8 @@ class Target:
         for window, group in zip(windows, groups, strict=True):  # masks are made while a GPU computes the logits
             if (constraint := self._requests[window.handle].constraint) is not None:
                 group.masks = constraint.masks(window.tokens, window.parents)
-        return self._walked(windows, sample(logits, groups, self.engine.best), lambda: logits)
+        at = lambda rows, tokens: logits[rows, tokens].tolist()  # noqa: E731
+        return self._walked(windows, sample(logits, groups, self.engine.best), lambda: logits, at)
 
     def _plainly_sampled(self, windows: Sequence[Window]) -> bool:
         """Whether no window's logits are changed before a token is chosen, so that the engine may choose."""
@@ -253,15 +257,19 @@ class Target:
         windows: Sequence[Window],
         sampled: list[list[int]],
         logits: Callable[[], torch.Tensor],
+        at: Callable[[list[int], list[int]], list[float]],
     ) -> list[Outcome]:
         """Walk down each window along the sampled tokens and commit the path. ``logits``: those of all rows, made when
-        they are needed.
+        they are needed. ``at``: of rows one token's each.
 
+        Raises RequestError where the logits of a committed token are not finite; of a row beside the path nobody asks.
         Accepted nodes that are not in canonical slots are copied there. Requests are changed last: if anything raises
         before, nothing is committed."""
         outcomes: list[Outcome] = []
         source: list[int] = []
         target: list[int] = []
+        walked_rows: list[int] = []
+        walked_tokens: list[int] = []
         first_row = 0
         for window, chosen in zip(windows, sampled, strict=True):
             r = self._requests[window.handle]
@@ -277,7 +285,11 @@ class Target:
                 walked = [first_row, *(first_row + 1 + node for node in path)]
                 found = r.logprobs(logits()[walked], tokens)
             outcomes.append(Outcome(path, tokens, found, list(chosen)))
+            for depth, token in enumerate(tokens):
+                walked_rows.append(first_row + (1 + path[depth - 1] if depth else 0))
+                walked_tokens.append(token)
             first_row += len(chosen)
+        self._check(at(walked_rows, walked_tokens))
         if source:
             self.engine.pool.copy(source, target)
         first_row = 0
@@ -289,6 +301,11 @@ class Target:
                 r.state.keep([0, *(1 + node for node in outcome.path)])
             r.commit(outcome.tokens)
         return outcomes
+
+    def _check(self, chosen: Sequence[float]) -> None:
+        """``chosen``: the logits of sampled tokens. Of a row with NaN or infinity that is one of them."""
+        if not all(map(math.isfinite, chosen)):
+            raise RequestError(FailureCode.INTERNAL, not_finite(self.info))
 
     def _pad(self, batch: FlatBatch) -> None:
         """Fill the round up to one of the row counts that gave equal bits, unless all counts did."""

@@ -316,6 +316,15 @@ def max_context(model: nn.Module) -> int:
     return longest
 
 
+def tokenizer_facts(name: str, tokenizer: Any = None) -> TokenizerFacts:
+    """The facts of a model's tokenizer, which is loaded if it is not given and an earlier start has not kept them."""
+
+    def read() -> TokenizerFacts:
+        return TokenizerFacts.of(serving_tokenizer(name) if tokenizer is None else tokenizer)
+
+    return kept_of_files(TokenizerFacts, files, read) if (files := tokenizer_files(name)) else read()
+
+
 def describe(
     name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str, tokenizer_of: str = ""
 ) -> ModelInfo:
@@ -325,9 +334,6 @@ def describe(
     differ.
     """
 
-    def read() -> TokenizerFacts:
-        return TokenizerFacts.of(tokenizer)
-
     config: Any = model.config
     stored = model if isinstance(model, StoredModel) else None
     text = config.get_text_config()
@@ -335,7 +341,7 @@ def describe(
     eos: set[int] = set()
     for place in (generation, text, tokenizer):
         eos |= _ids(name, getattr(place, "eos_token_id", None))
-    facts = kept_of_files(TokenizerFacts, files, read) if (files := tokenizer_files(tokenizer_of or name)) else read()
+    facts = tokenizer_facts(tokenizer_of or name, tokenizer)
     published = "" if stored else _published(name)
     return ModelInfo(
         model_id=_model_id(name),

@@ -56,7 +56,7 @@ class Grammars(Source):
     """Makes a request's :class:`Grammar`. As a source it is the last one: it drops drafts that the grammar refuses, and
     adds the tokens that it forces."""
 
-    name, bit = "grammar", GRAMMAR
+    name, bit, binds = "grammar", GRAMMAR, True
 
     def __init__(self, codec: Codec, info: ModelInfo, timer: Callable[[], float] = time.thread_time) -> None:
         """``timer`` measures masks, in seconds of CPU time: a core that is busy with other things costs no request."""

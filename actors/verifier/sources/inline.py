@@ -28,8 +28,8 @@ from actors.verifier.rounds import Committed
 from actors.verifier.sources.inline_tree import InlineTree
 from actors.verifier.sources.source import INLINE, SLICE, Allowance, Source
 from actors.verifier.streams import Stream
-from protocols.errors import CannotDraft, PoolFull
-from protocols.limits import MAX_SEQUENCES
+from protocols.errors import CannotDraft, ModelError, PoolFull
+from protocols.limits import MAX_SEQUENCES, clipped
 from protocols.messages import InlineStatus, Load
 
 log = logging.getLogger("duoactor.verifier")
@@ -182,6 +182,12 @@ class InlineDraft(Source):
         for tree in trees:
             tree.lost = True
 
+    def _give_up(self, trees: Iterable[InlineTree]) -> None:
+        """What it computes makes no sense, and will not: no drafts of these weights any more."""
+        self._failures = MAX_FAILURES
+        for tree in trees:
+            tree.lost = True
+
     def _open(self, stream: Stream) -> InlineTree | None:
         text, sampling, weights = stream.text, stream.text.sampling, self.generations.current
         try:
@@ -229,9 +235,16 @@ class InlineDraft(Source):
         except Exception as error:
             self._fail((tree for tree, _ in batch), error)
             return False
+        try:
+            known = [expansion.within(self._vocab_size) for expansion in expansions]
+        except ModelError as error:
+            self._give_up(tree for tree, _ in batch)
+            self.generations.trouble = clipped(f"{self.model_id} drafts no more: {error}")
+            log.error("texts go on without drafts between forwards: %s", self.generations.trouble)
+            return False
         self._failures = 0
-        for (tree, node), expansion in zip(batch, expansions, strict=True):
-            tree.expanded(node, expansion, self._vocab_size)
+        for (tree, node), expansion in zip(batch, known, strict=True):
+            tree.expanded(node, expansion)
         spent_us = (self.timer() - begin) * 1e6
         self.steps.observe(len(leaves) + missing, spent_us)
         grown = {tree for tree, _ in batch}

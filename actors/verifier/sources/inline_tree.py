@@ -87,16 +87,15 @@ class InlineTree:
         """``node`` as the draft model is asked to expand it."""
         return Leaf(self.handle, node.token, self.tree.slots_above(node), is_root=node is self.tree.root)
 
-    def expanded(self, node: Node, expansion: Expansion, vocab_size: int) -> None:
-        """The draft model has expanded this node: its likely children join the tree. ``vocab_size``: the target's; ids
-        beyond it are no candidates."""
+    def expanded(self, node: Node, expansion: Expansion) -> None:
+        """The draft model has expanded this node: its likely children join the tree."""
         reached = self._chance(node)
         least = max(MIN_CHANCE, self._least) / max(reached, MIN_CHANCE)  # of a child, but for the likeliest
         node.slot = expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)
-        node.expansion = known = expansion.within(vocab_size)
-        for rank, token, logprob in candidates(self.calibration, known.tokens, known.probs, least):
+        node.expansion = expansion
+        for rank, token, logprob in candidates(self.calibration, expansion.tokens, expansion.probs, least):
             self.tree.add(node, token, logprob, rank, self.bit)
             self.chances.append(reached * math.exp(logprob))
         del self._leaves[node]

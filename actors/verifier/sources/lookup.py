@@ -149,7 +149,8 @@ class Whole(_Proposing):
         for stream in streams:
             reading = self._reading(stream)
             proposal = reading.asked(stream.text.committed, max(0, min(stream.wait.max_window, stream.text.left - 1)))
-            tree = stream.tree = TokenTree(len(stream.text), stream.text.committed[-1])
+            tree = TokenTree(len(stream.text), stream.text.committed[-1], stream.tree.vocab_size)
+            stream.tree = tree
             reading.held = {ROOT: tree.root}
             for row, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
                 logprob = math.log(min(proposal.scores[row], 1.0))

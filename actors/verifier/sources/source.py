@@ -48,11 +48,13 @@ class Allowance:
 class Source:
     """Three calls: ``prepare`` reads a text ahead, ``grow`` adds drafts before a round, ``learn`` follows the target.
 
-    All run in the event loop's thread, between two forwards or beside a forward on another thread."""
+    All run in the event loop's thread, between two forwards or beside a forward on another thread, and are called by
+    :class:`actors.verifier.sources.boundary.Sources`: what they raise drops the source for good."""
 
     name: str  # by which methods, trials and statistics know it
     bit: int  # in :attr:`Node.sources`
     exclusive = False  # of exclusive sources (draft models) only the most promising works for a stream
+    binds = False  # whether the output must follow it, so that a request cannot go on without it
     together = False  # whether ``grow`` takes all streams of a round at once, which share its steps
 
     def judged_as(self, stream: Stream) -> str:

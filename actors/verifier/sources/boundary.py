@@ -1,0 +1,66 @@
+"""The boundary around sources of drafts: whatever one of them raises costs its drafts, and nothing else.
+
+A draft can only cost time. So every call of a source is made here; a source that raises is dropped for good with one
+sentence, and all texts go on without it. A grammar is no draft: an answer must follow it, so its request fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from actors.verifier.sources.source import Source
+from protocols.errors import RequestError
+
+log = logging.getLogger("duoactor.verifier")
+T = TypeVar("T")
+
+
+class Sources:
+    """The sources of one verifier, by name, without those that were dropped."""
+
+    def __init__(self, sources: Iterable[Source], counters: dict[str, int]) -> None:
+        """``counters``: of the verifier's status, where dropped sources are counted."""
+        self._known = {source.name: source for source in sources}
+        self._counters = counters
+
+    def __getitem__(self, name: str) -> Source:
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[Source]:
+        """Over a copy: a source may be dropped meanwhile."""
+        return iter([*self._known.values()])
+
+    def get(self, name: str) -> Source | None:
+        """The source of that name; None: there is none, or it was dropped."""
+        return self._known.get(name)
+
+    def named(self, names: Iterable[str]) -> list[Source]:
+        """Those of ``names`` that there are, in that order."""
+        return [self._known[name] for name in names if name in self._known]
+
+    def ask(self, source: Source, call: Callable[[], T], otherwise: T) -> T:
+        """The result of a call of ``source``, or ``otherwise`` if it is dropped, now or before. A source that binds the
+        output raises, and so does whatever cannot serve a request."""
+        if self._known.get(source.name) is not source:
+            return otherwise
+        try:
+            return call()
+        except Exception as error:
+            if source.binds or isinstance(error, RequestError):
+                raise
+            self._drop(source, error)
+            return otherwise
+
+    def _drop(self, source: Source, error: Exception) -> None:
+        if self._known.pop(source.name, None) is None:
+            return
+        self._counters["dropped_sources"] += 1
+        log.error(
+            "drafts from source %s end here, and texts go on without them: it failed (%s: %s)",
+            source.name,
+            type(error).__name__,
+            error,
+        )
+        log.debug("the failure of source %s", source.name, exc_info=error)

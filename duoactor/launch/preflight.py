@@ -1,0 +1,61 @@
+"""Compare the drafts' tokenizers with the target's before any actor starts.
+
+A verifier refuses a draft of another tokenizer when that connects. By then it may have served for seconds, and all of
+it would end again.
+"""
+
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Iterable
+from pathlib import Path
+
+from actors.engines.weights.hub import HUB_ID, snapshot
+from actors.settings import retrieves
+from duoactor.launch.deployment import Deployment
+from protocols.errors import ModelError
+from protocols.messages import Hello, Role
+
+
+def check_tokenizers(deployment: Deployment) -> None:
+    """Raise ModelError, in the sentence that the verifier would refuse it with, for the first drafter whose model has
+    another tokenizer than the target. Models that are not on this machine yet are left to the verifier."""
+    target = deployment.verifier.tokenizer or deployment.verifier.target
+    drafts = (one.draft for one in deployment.drafters if not (one.target or retrieves(one.draft)))
+    for draft in dict.fromkeys(drafts):
+        places = _place(target), _place(draft)
+        if None in places or _same_file(place for place in places if place is not None):
+            continue
+        _compare(deployment.verifier.target, target, draft)
+
+
+def _place(name: str) -> Path | None:
+    """The directory or file of a model; None: it is not on this machine."""
+    path = Path(name)
+    if path.exists():
+        return path
+    return snapshot(name) if HUB_ID.fullmatch(name) else None
+
+
+def _same_file(places: Iterable[Path]) -> bool:
+    """Whether the tokenizers are byte by byte one file, as of most pairs. Reading them takes a second or two longer."""
+    one, other = (place / "tokenizer.json" if place.is_dir() else place for place in places)
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+
+
+def _compare(target: str, tokenizer_of: str, draft: str) -> None:
+    from actors.engines.weights.loading import tokenizer_facts
+    from actors.verifier.preflight import tokenizers_differ
+
+    own, drafts = tokenizer_facts(tokenizer_of), tokenizer_facts(draft)
+    hello = Hello(
+        Role.DRAFTER,
+        "drafter",
+        "preflight",
+        model_id=Path(draft).name,
+        vocab_size=drafts.parts.entries,
+        tokenizer_digest=drafts.digest,
+        tokenizer=drafts.parts,
+    )
+    if (detail := tokenizers_differ(hello, Path(target).name, own.digest, own.parts)) is not None:
+        raise ModelError(detail)
