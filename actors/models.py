@@ -53,6 +53,7 @@ class ModelInfo:
     response_template: str = ""  # see ``Welcome``
     thinking: Thinking = NO_THOUGHTS  # see ``Welcome``
     sampling: Sampling = UNCHANGED  # see ``Welcome``
+    identity: str = ""  # see ``Welcome``
 
 
 @dataclass(frozen=True, slots=True)

@@ -415,6 +415,7 @@ class Welcome(Message, frozen=True):
     dtype: Label = ""  # of its weights
     thinking: Thinking = NO_THOUGHTS
     sampling: Sampling = UNCHANGED  # of a request that names none: generation_config.json's
+    identity: Label = ""  # digest of the target's weights, configuration, tokenizer and chat template; "": not known
 
 
 class Refuse(Message, frozen=True):

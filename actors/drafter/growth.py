@@ -57,7 +57,8 @@ class ChainGrowth(Growth):
         if node is self.tip and not expansion.tokens:
             self.left = 0  # a proposer may have no candidates
         elif node is self.tip:
-            self.tip = self.tree.add(node, expansion.tokens[0], math.log(max(expansion.probs[0], LEAST)))
+            logprob = min(0.0, math.log(max(expansion.probs[0], LEAST)))
+            self.tip = self.tree.add(node, expansion.tokens[0], logprob)
             self.left -= 1
 
 

@@ -115,9 +115,8 @@ class Peers:
         if self.state.draining:
             return Refuse(RefuseCode.DRAINING, "this verifier is shutting down; connect to another")
         if hello.incarnation in self._barred:
-            return Refuse(
-                RefuseCode.MALFORMED, f"this verifier failed on a message of {hello.actor_id}; its log says why"
-            )
+            why = f"this verifier failed on a message of {hello.actor_id}; its log says why"
+            return Refuse(RefuseCode.FORBIDDEN, why)
         if hello.role is Role.VERIFIER:
             return Refuse(RefuseCode.MALFORMED, "a verifier says Hello to nobody; connect as a client or a drafter")
         if not holder.may_be(hello.role):
@@ -172,6 +171,7 @@ class Peers:
             info.dtype,
             info.thinking,
             info.sampling,
+            info.identity,
         )
         self.send(peer, welcome)
 

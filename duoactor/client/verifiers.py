@@ -25,16 +25,20 @@ class Served(NamedTuple):
     dtype: str
     max_context: int
     vocab_size: int
+    identity: str = ""
 
     @classmethod
     def by(cls, welcome: Welcome) -> Served:
-        return cls(welcome.model_id, welcome.dtype, welcome.max_context, welcome.vocab_size)
+        return cls(welcome.model_id, welcome.dtype, welcome.max_context, welcome.vocab_size, welcome.identity)
 
     def told_from(self, other: Served) -> str:
         """A name that differs from the other's; sizes are named only where nothing else tells the two apart."""
         name = f"{self.model_id} in {self.dtype}"
-        sizes = f" (context {self.max_context}, vocabulary {self.vocab_size})"
-        return name + sizes * (name == f"{other.model_id} in {other.dtype}")
+        if name != f"{other.model_id} in {other.dtype}":
+            return name
+        if (self.max_context, self.vocab_size) != (other.max_context, other.vocab_size):
+            return f"{name} (context {self.max_context}, vocabulary {self.vocab_size})"
+        return f"{name} (files {self.identity[:8] or 'unknown'})"
 
 
 class Verifiers:

@@ -69,6 +69,7 @@ def test_a_short_prompt_binds_to_nothing():
             {"max_context": 512},
             "m in float32 (context 512, vocabulary 0) and not m in float32 (context 0, vocabulary 0)",
         ),
+        ({"identity": "0123456789abcdef"}, "m in float32 (files 01234567) and not m in float32 (files unknown)"),
     ],
 )
 def test_one_that_serves_another_model_is_left_out_with_a_warning(fields, told, caplog):
@@ -171,6 +172,20 @@ def test_a_stream_ends_with_a_sentence_where_all_verifiers_were_redeployed_with_
     )
     session.start(Generate("s", "x"))
     assert [message.rid for address in addresses for message in sent(session, address)] == ["s"]
+
+
+def test_a_stream_ends_with_a_sentence_where_weights_of_the_same_name_were_replaced():
+    session = Session(True, (A,))
+    session.receive(welcome("a", identity="old"), A)
+    session.start(Generate("r", "x"))
+    assert sent(session, A)
+    session.receive(chunk(0, 7), A)
+    session.receive(Lost(Why.SILENT), A)
+    ((_, error),) = session.receive(welcome("b", identity="new"), A).news
+    assert "serve m in float32 (files new) and not m in float32 (files old) any more" in str(error)
+    session.start(Generate("s", "x"))
+    session.receive(Lost(Why.SILENT), A)
+    assert not session.receive(welcome("c", identity="new"), A).news, "the same files go on"
 
 
 def test_a_stream_ends_with_a_sentence_where_only_another_model_is_left():
@@ -292,15 +307,16 @@ async def texts(client, count: int, after: int, event) -> list[list[int]]:
     return list(await asyncio.gather(*(read(number) for number in range(count))))
 
 
-def other(model_id: str) -> ToyTarget:
+def other(**fields: str) -> ToyTarget:
     target = ToyTarget(LANGUAGE, 1 << 14)
-    target.info = replace(target.info, model_id=model_id)
+    target.info = replace(target.info, **fields)
     return target
 
 
 @pytest.mark.parametrize("how", ["crash", "stop"])
 @pytest.mark.parametrize("back", [(0,), (1, 0)])
-def test_a_client_goes_on_after_its_verifiers_were_redeployed_with_another_model(how, back):
+@pytest.mark.parametrize("new", [{"model_id": "new"}, {"identity": "new"}])
+def test_a_client_goes_on_after_its_verifiers_were_redeployed_with_another_model(how, back, new):
     """All of them, or one while the other stays away for good."""
 
     async def go():
@@ -319,15 +335,16 @@ def test_a_client_goes_on_after_its_verifiers_were_redeployed_with_another_model
             for number in back:
                 address = pair.clusters[number].settings.bind
                 pair.clusters[number] = Cluster(
-                    pair.network, LANGUAGE, forward_s=0.01, target=other("new"), address=address
+                    pair.network, LANGUAGE, forward_s=0.01, target=other(**new), address=address
                 )
                 pair.clusters[number].start_verifier()
             with pytest.raises(ConnectionLost, match="tokens were received"):
                 await reading
             answer = await pair.client.generate(PROMPT, temperature=0.0, **LONG)
-            return pair.client.welcome.model_id, list(answer.token_ids)
+            welcome = pair.client.welcome
+            return {name: getattr(welcome, name) for name in new}, list(answer.token_ids)
 
-    assert run(go()) == ("new", TRUTH)
+    assert run(go()) == (new, TRUTH)
 
 
 @pytest.mark.parametrize("how", ["crash", "stop"])

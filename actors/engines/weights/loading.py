@@ -22,6 +22,7 @@ from actors.engines.weights.faults import check_checkpoint
 from actors.engines.weights.gguf_loading import gguf_config, gguf_tokenizer, gguf_weights, packed_model
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import FILES, located
+from actors.engines.weights.identity import identity
 from actors.engines.weights.kept_config import KeptConfig
 from actors.engines.weights.quantised import check as check_quantisation
 from actors.engines.weights.quantised import dequantised, method_of, read_weights
@@ -358,6 +359,7 @@ def describe(
         response_template=facts.response_template,
         thinking=facts.thinking,
         sampling=_defaults(generation),
+        identity=identity(name, tokenizer_of or name, facts.digest),
     )
 
 
