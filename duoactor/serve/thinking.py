@@ -4,6 +4,7 @@ behind them."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,12 +14,13 @@ import msgspec
 from duoactor.serve.errors import bad
 from duoactor.serve.structure import StructureParameters
 from duoactor.serve.tool_calls.events import Event, Parser, Thought
-from duoactor.serve.tool_calls.forms import STYLE, spelt
+from duoactor.serve.tool_calls.forms import spelt
 from duoactor.thoughts import SWITCHES, Thoughts, opens
 from protocols.limits import Count
 from protocols.messages import NO_THOUGHTS, Dictation, StructuredOutputs, Thinking
 
 ANYTHING = r"/(.|\n)*/"
+_BARE = re.compile(r"\\?[/\n]|\\.")  # what a regex between slashes must not have as it is, and what is escaped
 SPACE = r"/[ \n]{0,2}/"  # between a thought and the answer
 
 
@@ -144,13 +146,16 @@ class Mind:
 
 def _answer(wanted: StructuredOutputs, param: str) -> str:
     if wanted.json_schema is not None:
-        schema = {"x-guidance": STYLE, **json.loads(wanted.json_schema)}
-        return f"answer: %json {json.dumps(schema, ensure_ascii=False)}"
+        return f"answer: %json {wanted.json_schema}"
     if wanted.regex is not None:
-        return "answer: /{}/".format(wanted.regex.replace("/", r"\/"))
+        return f"answer: /{_BARE.sub(_in_slashes, wanted.regex)}/"
     if "::=" in (wanted.grammar or ""):
         raise bad(param, "in GBNF cannot follow a thought: write it in Lark, or turn thinking off")
     return f"answer: %lark {{\n{wanted.grammar}\n}}"
+
+
+def _in_slashes(found: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n"}.get(found[0][-1], found[0])
 
 
 class ThoughtParser:

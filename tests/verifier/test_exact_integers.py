@@ -5,8 +5,9 @@ import json
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from actors.verifier.sources.grammar import JSON_STYLE, _translated
+from actors.verifier.sources.grammar import _translated
 from actors.verifier.sources.integers import exact_grammar, exact_schema
+from actors.verifier.sources.schemas import JSON_STYLE
 from protocols.errors import RequestError
 from protocols.messages import StructuredOutputs
 
@@ -89,20 +90,25 @@ def test_the_schemas_of_forced_calls_are_exact_too():
     outputs = StructuredOutputs(grammar=lark)
     assert allowed(outputs, f"<{json.dumps({'id': 1, 'kind': N})}>")
     assert not allowed(outputs, f"<{json.dumps({'id': 1, 'kind': N - 1})}>")
-    small = 'start: %json {"const": 5}\nother: %json {"const": "%json {"}'
-    assert exact_grammar(small, JSON_STYLE) == small
+    small = 'start: %json {"const": 5}\nother: "%json {}" %json {"const": "%json {"} /%json {}/ // %json {}'
+    style = f', "x-guidance": {json.dumps(JSON_STYLE)}}}'
+    assert exact_grammar(small) == small.replace("5}", f"5{style}").replace('{"}', f'{{"{style}')
+
+
+def plain(schema) -> str:
+    return json.dumps({**schema, "x-guidance": JSON_STYLE} if isinstance(schema, dict) else schema)
 
 
 def test_references_to_references_take_no_time():
     defs = {f"n{at}": {"anyOf": [{"$ref": f"#/$defs/n{at + 1}"}] * 2} for at in range(60)}
     schema = {"$ref": "#/$defs/n0", "$defs": {**defs, "n60": {"const": 1}}}
-    assert exact_schema(schema, JSON_STYLE) == (json.dumps(schema), False)
-    assert exact_schema({**schema, "$defs": {**defs, "n60": KIND}}, JSON_STYLE)[0].count(str(N)) == 1
+    assert exact_schema(schema) == (plain(schema), False)
+    assert exact_schema({**schema, "$defs": {**defs, "n60": KIND}})[0].count(str(N)) == 1
 
 
 def test_schemas_of_small_integers_are_llguidances_own():
     for schema in ({"const": 2**53}, {"type": "integer", "maximum": -(2**53)}, {"enum": [1.5]}, True, {"default": N}):
-        assert exact_schema(schema, JSON_STYLE) == (json.dumps(schema), False)
+        assert exact_schema(schema) == (plain(schema), False)
 
 
 @pytest.mark.parametrize("more", [{"not": {"const": 4}}, {"type": "array", "items": KIND, "uniqueItems": True}])

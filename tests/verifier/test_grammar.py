@@ -165,7 +165,7 @@ def test_a_draft_that_breaks_the_matcher_costs_drafts_and_not_the_request(gramma
 
 REFUSED = {
     "half a document": (StructuredOutputs(json_schema='{"type":'), "cannot be used: Expecting value"),
-    "no schema": (StructuredOutputs(json_schema="[1]"), "cannot be used: Expecting object schema"),
+    "no schema": (StructuredOutputs(json_schema="[1]"), "cannot be used: schema must be an object"),
     "a type that there is not": (StructuredOutputs(json_schema='{"type": "nonsense"}'), "Invalid type: nonsense"),
     "a keyword that cannot be had": (StructuredOutputs(json_schema='{"not": {}}'), "Unimplemented keys"),
     "a schema elsewhere": (StructuredOutputs(json_schema='{"$ref": "http://x/y"}'), "cannot be used"),

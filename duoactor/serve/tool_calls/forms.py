@@ -15,9 +15,6 @@ from duoactor.serve.tool_calls.reader import Reader, ReadingParser, Steps
 _ARGUMENTS = ("arguments", "parameters")
 _KEYS = ("name", "id", "type", *_ARGUMENTS)
 _NAME = re.compile(r"[\w.-]+")
-# As json.dumps writes it, which is what chat templates show the model. Space where it likes would let a weak model
-# write nothing but space.
-STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +60,11 @@ def calls_grammar(
     """In llguidance's Lark. ``calls``: made of the rule ``call``; ``heads``, ``tail``: what stands around the arguments
     of each function; ``lead``: in front of an answer that calls nothing."""
     rules = [
-        f"f{at}: {head} a{at} {tail}\na{at}: %json {json.dumps({'type': 'object', 'x-guidance': STYLE, **schema})}"
+        f"f{at}: {head} a{at} {tail}\na{at}: %json {json.dumps({'type': 'object', **schema})}"
         for at, (head, (_, schema)) in enumerate(zip(heads, functions, strict=True))
     ]
     if otherwise is not None:
-        rules.append(f"other: {lead} json\njson: %json {json.dumps({'x-guidance': STYLE, **otherwise})}")
+        rules.append(f"other: {lead} json\njson: %json {json.dumps(otherwise)}")
         calls = f"other | calls\ncalls: {calls}"
     one_of = "call: " + " | ".join(f"f{at}" for at in range(len(functions)))
     return "\n".join([f"start: {calls}", one_of, *rules])

@@ -1,0 +1,196 @@
+"""A caller's JSON schema as llguidance should read it.
+
+Bounds beyond 2^53 are drawn in, annotations are dropped, and each key of an object can be spelt in one way only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+EXACT = 1 << sys.float_info.mant_dig  # float64 has every integer up to here
+# schemas by any names
+NAMED = frozenset(["properties", "patternProperties", "dependentSchemas", "$defs", "definitions"])
+VALUES = frozenset(["const", "enum", "default", "examples"])  # no schemas
+# formats that llguidance has a grammar of
+FORMATS = frozenset(["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"])
+COUNTS = frozenset(["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"])
+MOST_COUNTED = 1 << 31  # no answer holds as many
+LARGEST = int(math.nextafter(2.0**63, 0.0))  # the last float64 below 2^63
+# the name of an inclusive bound, and the way inwards
+BOUNDS = {
+    "minimum": ("minimum", 1),
+    "exclusiveMinimum": ("minimum", 1),
+    "maximum": ("maximum", -1),
+    "exclusiveMaximum": ("maximum", -1),
+}
+GUIDANCE = "x-guidance"
+# JSON as Python's json and most chat models write it. llguidance's default allows any white space between two tokens:
+# weak models then write white space without end, and hardly any token is forced.
+JSON_STYLE: Mapping[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+FLEXIBLE: Mapping[str, Any] = {"whitespace_flexible": True, "item_separator": ",", "key_separator": ":"}
+SPACE = r"[ \t\n\r]*"
+SEPARATORS = {"item_separator": re.compile(f"{SPACE},{SPACE}"), "key_separator": re.compile(f"{SPACE}:{SPACE}")}
+
+
+def style_of(schema: Any) -> Mapping[str, Any]:
+    """The white space that a schema's ``x-guidance`` asks for. ValueError if it asks for anything else."""
+    given = schema.get(GUIDANCE, {}) if isinstance(schema, dict) else {}
+    if not isinstance(given, dict):
+        raise ValueError(f"{GUIDANCE} must be an object")
+    for key, value in given.items():
+        if key == "whitespace_flexible":
+            right, wanted = isinstance(value, bool), "true or false"
+        elif key in SEPARATORS:
+            right = isinstance(value, str) and SEPARATORS[key].fullmatch(value) is not None
+            wanted = f"{'a comma' if key == 'item_separator' else 'a colon'}, with white space around it or without"
+        else:
+            raise ValueError(f"{GUIDANCE} can have whitespace_flexible, {' and '.join(SEPARATORS)}, not {key}")
+        if not right:
+            raise ValueError(f"{GUIDANCE}.{key} must be {wanted}")
+    return {**(FLEXIBLE if given.get("whitespace_flexible") else JSON_STYLE), **given}
+
+
+def normal(schema: Any, top: bool = True) -> Any:
+    """A schema without what llguidance cannot read and need not: formats that it does not know are annotations, 8.0
+    counts 8, and bounds beyond 2^53 are drawn in to the next float64, which it makes the same integer.
+
+    ValueError for ``x-guidance`` below the top, which it would ignore, and for bounds that leave nothing."""
+    if isinstance(schema, list):
+        return [normal(one, False) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = {}
+    for key, value in schema.items():
+        name, way = BOUNDS.get(key, (key, 0))
+        if key == GUIDANCE:
+            if not top:
+                raise ValueError(f"{GUIDANCE} can stand at the top of a schema only")
+        elif key in VALUES:
+            made[key] = value
+        elif key in NAMED and isinstance(value, dict):
+            made[key] = {called: normal(one, False) for called, one in value.items()}
+        elif way and _is_number(value) and abs(value) > EXACT:
+            _bind(made, name, way, _drawn_in(value, way, outside=key != name))
+        elif way and name == key and name in made:
+            _bind(made, name, way, value)
+        elif key in COUNTS and _is_number(value) and int(value) == value:
+            if value < MOST_COUNTED or key.startswith("min"):
+                made[key] = int(value)
+        elif key != "format" or not isinstance(value, str) or value in FORMATS:
+            made[key] = normal(value, False)
+    return made
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.inf not in (value, -value)
+
+
+def _bind(schema: dict[str, Any], name: str, way: int, bound: Any) -> None:
+    """Add an inclusive bound, where another one may have become inclusive before."""
+    schema[name] = (max if way > 0 else min)(bound, schema.get(name, bound))
+
+
+def _drawn_in(bound: float, way: int, outside: bool) -> int:
+    """The next integer in that direction that is a float64 and has 64 bits; ``outside``: the bound itself is not
+    allowed. ValueError if there is none."""
+    inside = int(bound) + way * outside
+    double = float(min(max(inside, -LARGEST), LARGEST))
+    if (int(double) - inside) * way < 0:
+        double = math.nextafter(double, way * math.inf)
+    drawn = min(max(int(double), -LARGEST), LARGEST)
+    if (drawn - inside) * way < 0:
+        raise ValueError(f"the bound {bound} leaves no integer of 64 bits")
+    return drawn
+
+
+# --- one spelling of each key ---------------------------------------------------------------------------------------
+
+
+def spelt_once(schema: Any) -> Any:
+    """A schema whose objects have each key in one spelling.
+
+    llguidance allows any escapes in keys that ``properties`` does not name, "\\u0061" beside "a" too, and takes those
+    for other keys. What matches ``patternProperties`` it allows in one spelling only: so other keys match a pattern."""
+    if isinstance(schema, list):
+        return [spelt_once(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        key: value
+        if key in VALUES or key == GUIDANCE
+        else {called: spelt_once(one) for called, one in value.items()}
+        if key in NAMED and isinstance(value, dict)
+        else spelt_once(value)
+        for key, value in schema.items()
+    }
+    named, others = made.get("properties"), made.get("additionalProperties", True)
+    if named and isinstance(named, dict) and others is not False and not made.get("patternProperties"):
+        # its own keys follow a pattern that matches them as well, and escapes of control characters are spelt two ways
+        open_ = others in (True, {}) and all(map(str.isprintable, named))
+        made["patternProperties"] = {"" if open_ else _all_but(named): others}
+        made["additionalProperties"] = False
+    return made
+
+
+def _all_but(names: Iterable[str]) -> str:
+    """A regular expression of all texts but these, without look-around and without control characters: llguidance
+    reads a class that has those but no quote as if it had one."""
+    follows: dict[str, set[str]] = {"": set()}  # letters behind each beginning of a name
+    for name in names:
+        for at, letter in enumerate(name):
+            follows.setdefault(name[:at], set()).add(letter)
+            follows.setdefault(name[: at + 1], set())
+    ways = []
+    for beginning, letters in follows.items():
+        before = "".join(map(_escaped, beginning))
+        ways.append(f"{before}{_class_without(letters)}{_class_without(())}*")
+        if beginning not in names:
+            ways.append(before)
+    return f"^(?:{'|'.join(ways)})$"
+
+
+def _class_without(letters: Iterable[str]) -> str:
+    """A class of all printable characters but these."""
+    first, ranges = 0x20, ""
+    for last in (*sorted({*map(ord, letters), 0x7F}), sys.maxunicode + 1):
+        if first < last:
+            ranges += rf"\x{{{first:x}}}-\x{{{last - 1:x}}}"
+        first = max(first, last + 1)
+    return f"[{ranges}]"
+
+
+def _escaped(letter: str) -> str:
+    return letter if letter.isalnum() and letter.isascii() else f"\\x{{{ord(letter):x}}}"
+
+
+# --- schemas in a grammar -------------------------------------------------------------------------------------------
+
+# a string, a comment or a regular expression of Lark's, or the beginning of a schema
+_LARK = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/(?:[^/\\\n]|\\.)+/|%json\s+(?=[{\[])')
+
+
+def in_lark(lark: str, made: Callable[[Any, int], tuple[str, str]]) -> str:
+    """A grammar with another text for each of its schemas; ``made`` gives that and rules to add, by schema and place
+    in their order."""
+    parts: list[str] = []
+    rules: list[str] = []
+    at = 0
+    while (found := _LARK.search(lark, at)) is not None:
+        parts.append(lark[at : found.end()])
+        at = found.end()
+        if not found[0].startswith("%json"):
+            continue
+        try:
+            read, at = json.JSONDecoder().raw_decode(lark, at)
+        except ValueError:
+            continue  # llguidance will say what is wrong with it
+        parts[-1] = parts[-1].removesuffix(found[0])
+        text, more = made(read, len(parts))
+        parts.append(text)
+        rules += [more] if more else []
+    return "\n".join(["".join([*parts, lark[at:]]), *rules])
