@@ -189,9 +189,13 @@ class Supervisor:
             await asyncio.sleep(POLL_AGAIN_S if self._all_ready.is_set() else POLL_S)
 
     def _part_with(self, actor: _Actor, failure: LaunchError | None) -> None:
-        """Only the verifier cannot be done without; but at the start everything asked for must come up."""
+        """Only the verifier cannot be done without; but at the start everything asked for must come up, or there was no
+        use in asking. A verifier that serves already is not ended by a draft, which can only cost time."""
         actor.left = True
-        if actor.plan.role is Role.VERIFIER or (failure is not None and not self._all_ready.is_set()):
+        served = actor.plan.role is Role.DRAFTER and any(
+            other.is_ready for other in self._actors if other.plan.role is Role.VERIFIER
+        )
+        if actor.plan.role is Role.VERIFIER or (failure is not None and not (served or self._all_ready.is_set())):
             self._end(failure)
             return
         if failure is not None:

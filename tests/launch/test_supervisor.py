@@ -36,6 +36,7 @@ class World:
         self.changed = asyncio.Event()
         self.asked = 0
         self.answers = True  # the verifier, while it runs
+        self.welcomes = True  # drafters that run
         self.controller_pid = 0  # of whom the verifier takes for the controller; 0: of the one that runs
         self.supervisor = Supervisor(plans, self.probe, report=self.report)
 
@@ -51,7 +52,7 @@ class World:
         drafters = tuple(
             DrafterStatus(plan.name, "m", "active", 0, 0.0, 0, 0, 0, pid=pid)
             for plan, pid in self.supervisor.actors
-            if plan.role is Role.DRAFTER and pid
+            if plan.role is Role.DRAFTER and pid and self.welcomes
         )
         control = self.controller_pid or pids.get(Role.CONTROLLER, 0)
         return StatusReport(
@@ -122,6 +123,27 @@ async def test_an_actor_that_refuses_to_start_is_quoted_in_one_sentence():
     started = [event.pid for event in world.events if event.kind == "started"]
     assert not any(alive(pid) for pid in started)
     assert not [event for event in world.events if event.kind == "restart"]
+
+
+async def test_a_drafter_that_cannot_run_ends_no_verifier_that_serves(tmp_path: Path):
+    ready = tmp_path / "verifier-is-ready"
+    waits = f"""
+        import pathlib, time
+        while not pathlib.Path({str(ready)!r}).exists():
+            time.sleep(0.01)
+        print("duoactor: its weights are broken; use another draft model")
+        raise SystemExit(1)
+    """
+    world = World(plan(Role.VERIFIER, LIVES), plan(Role.DRAFTER, waits), plan(Role.CONTROLLER, LIVES))
+    world.welcomes = False
+    entering = asyncio.create_task(world.supervisor.__aenter__())
+    await world.until("ready", "verifier")
+    ready.touch()
+    lost = await world.until("lost", "drafter")
+    assert lost.text == "drafter: its weights are broken; use another draft model"
+    await entering
+    assert [actor.name for actor, _ in world.supervisor.actors] == ["verifier", "controller"]
+    await world.supervisor.__aexit__()
 
 
 async def test_without_such_a_sentence_the_last_lines_are_shown():
