@@ -32,6 +32,8 @@ def tokenizers_differ(
 def _difference(hello: Hello, target: TokenizerParts | None, vocab_size: int) -> str:
     draft = hello.tokenizer
     if draft is None or target is None:
+        if hello.vocab_size == vocab_size:
+            return f"their models have {vocab_size} token ids each, but the digests of their tokenizers differ"
         return f"their models have {hello.vocab_size} and {vocab_size} token ids"
     first = _first_difference(draft, target)
     shared = min(draft.entries, target.entries)

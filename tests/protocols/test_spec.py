@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import re
 import typing
 from enum import StrEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 import zmq
 
+from actors.engines.text.tokenizer import tokenizer_digest, tokenizer_parts
 from protocols import limits, messages, security, wire, zeromq
 from protocols.messages import FailureCode, RefuseCode
 
@@ -176,3 +179,18 @@ async def test_socket_options_are_those_of_the_table() -> None:
         for name, pause in zip(names, values, strict=True):
             assert all(place.get(getattr(zmq, name)) == pause for place in places)
     network.close()
+
+
+def test_the_specs_vector_of_a_tokenizers_digest_is_what_the_code_computes():
+    document, digest, block = re.search(r"```text\n(\{\"vocab.*)\n(\w{64})\n(\w{8})\n```", TEXT).groups()
+    known = json.loads(document)
+
+    class Tokenizer:
+        all_special_ids, all_special_tokens = (), ()
+        backend_tokenizer = SimpleNamespace(to_str=lambda: json.dumps({"model": {"merges": known["merges"]}}))
+
+        def get_vocab(self):
+            return dict(reversed(known["vocab"]))
+
+    assert hashlib.sha256(document.encode()).hexdigest() == digest == tokenizer_digest(Tokenizer())
+    assert tokenizer_parts(Tokenizer()).blocks.hex() == block

@@ -40,6 +40,11 @@ def test_a_peer_that_does_not_say_the_parts_is_told_the_sizes():
     assert "have 999 and 64 token ids" in differs(Hello(Role.DRAFTER, "d", "1", "gpt", 999, "other"), TARGET)
 
 
+def test_equal_sizes_are_not_told_as_the_difference():
+    sentence = tokenizers_differ(Hello(Role.DRAFTER, "d", "1", "gpt", 64, "other"), TARGET)
+    assert "have 64 token ids each, but the digests of their tokenizers differ; use" in sentence
+
+
 @pytest.mark.parametrize("fields", [{"vocab_size": 96}, {"vocab_size": 32}, {"max_context": 16}])
 def test_padding_and_a_shorter_context_are_no_difference(fields):
     same = {"model_id": "small", "vocab_size": 64, "tokenizer_digest": INFO.tokenizer_digest, **fields}
