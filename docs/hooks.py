@@ -1,5 +1,5 @@
-"""What mkdocs asks of us: the list of every error sentence, read from the code so that it cannot be out of date. Links
-that leave the site, which lead somewhere in the repository only, become the names of what they link."""
+"""What mkdocs asks of us: pages that exist on the site alone, made from the code so that they cannot be out of date.
+Links that leave the site, which lead somewhere in the repository only, become the names of what they link."""
 
 from __future__ import annotations
 
@@ -9,19 +9,39 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("protocols", "actors", "duoactor")
 FAMILY = ("ConfigError", "ModelError", "RequestError", "RefusedError", "ConnectionLost")
 
 
+ERRORS = """# Every error sentence
+
+Errors are one family: every exception is a `duoactor.DuoactorError`, and its message is one sentence that says what is
+wrong and what to do. The command line prints it behind `duoactor:` and exits with 1; the gateway sends it as an error
+in OpenAI's shape; `--debug` shows where it was raised. What can be said, read from the code (… stands for names and
+numbers):
+"""
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    for name, content in (("errors.md", errors()), ("protocol.md", (ROOT / "protocols" / "SPEC.md").read_text())):
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def errors() -> str:
+    rows = "".join(f"| {sentence} | `{kind}` | `{where}` |\n" for sentence, kind, where in sorted(sentences()))
+    return f"{ERRORS}\n| sentence | exception | raised in |\n|---|---|---|\n{rows}"
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if "/" not in page.file.src_uri:
+        markdown = markdown.replace("](../protocols/SPEC.md", "](protocol.md")
         markdown = re.sub(r"\[([^]]+)\]\(\.\./[^)]*\)", r"`\1`", markdown)
         markdown = re.sub(r"\[([^]]+)\]\(experiments/[^)]*\)", r"\1", markdown)
-    if page.file.src_uri != "errors.md":
-        return markdown
-    rows = "".join(f"| {sentence} | `{kind}` | `{where}` |\n" for sentence, kind, where in sorted(sentences()))
-    return f"{markdown}\n| sentence | exception | raised in |\n|---|---|---|\n{rows}"
+    return markdown
 
 
 def sentences() -> Iterator[tuple[str, str, str]]:

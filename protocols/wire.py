@@ -45,7 +45,7 @@ def _first_strings(frames: Sequence[bytes]) -> tuple[str, str | None]:
     """The name of a message, and its first field if that is a string of at most 255 bytes.
 
     The MessagePack is read by hand because the frames may be malformed behind that."""
-    if len(frames) != FRAMES or not frames[0].startswith(MAGIC):
+    if len(frames) != FRAMES or frames[0] != HEADER:  # what another version means by its body is not known
         return "", None
     body = frames[1]
     # an array header of 1, 3 or 5 bytes, then a string of at most 31 bytes: the only form of a Message's tag
