@@ -41,7 +41,7 @@ def test_a_peer_that_does_not_say_the_parts_is_told_the_sizes():
 
 
 def test_equal_sizes_are_not_told_as_the_difference():
-    sentence = tokenizers_differ(Hello(Role.DRAFTER, "d", "1", "gpt", 64, "other"), TARGET)
+    sentence = differs(Hello(Role.DRAFTER, "d", "1", "gpt", 64, "other"), TARGET)
     assert "have 64 token ids each, but the digests of their tokenizers differ; use" in sentence
 
 
