@@ -37,7 +37,7 @@ def up_models(wanted: Mapping[str, Callable[[], Wanted]], environment: Environme
 async def _serve(
     wanted: Mapping[str, Callable[[], Wanted]], settings: GatewaySettings, environment: Environment, logs: Logs
 ) -> None:
-    from duoactor.serve.auth import KeyGuard, read_keys
+    from duoactor.serve.auth import HostGuard, KeyGuard, read_keys
     from duoactor.serve.several import Models
     from duoactor.serve.start import Server, listen
 
@@ -47,7 +47,8 @@ async def _serve(
     with listen(settings.http) as listener:
         print(f"http://{settings.http}/v1 serves {', '.join(wanted)}; each is loaded when it is asked for", flush=True)
         try:
-            server = Server(KeyGuard(models, keys, settings.share_caches) if keys else models)
+            hosts = (*settings.allowed_host, *settings.cors_origin)
+            server = Server(KeyGuard(models, keys, settings.share_caches) if keys else HostGuard(models, hosts))
             await server.serve(sockets=[listener])
         finally:
             await asyncio.shield(models.aclose())

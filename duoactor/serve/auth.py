@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -88,6 +90,48 @@ class KeyGuard:
         if admitted:
             scope.setdefault("state", {}).update(key_digest=digest.hex(), shares_caches=self._share_caches)
         return admitted
+
+
+class HostGuard:
+    """Answers 403 to requests over loopback that name another host: a web page can point its own name at loopback, and
+    the browser then takes the gateway for the page's site."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        """``hosts``: further names, or origins with them."""
+        self._app = app
+        self._hosts = {_host_of(one.partition("://")[2] or one) for one in hosts} | {"localhost"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        named = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
+        if not _is_loopback((scope.get("server") or ("",))[0]) or all(map(self._admits, named)):
+            await self._app(scope, receive, send)
+            return
+        detail = "without keys this host is called localhost here; give --allowed-host the name that was asked for"
+        await answered(ApiError(403, detail), scope["path"])(scope, receive, send)
+
+    def _admits(self, named: str) -> bool:
+        host = _host_of(named)
+        return host in self._hosts or host.endswith(".localhost") or _is_address(host)
+
+
+def _host_of(netloc: str) -> str:
+    """The name without a port; "" for what is none."""
+    try:
+        return urlsplit(f"//{netloc}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(address: str) -> bool:
+    return _is_address(address) and ip_address(address).is_loopback
 
 
 def _is_open(scope: Scope) -> bool:

@@ -52,6 +52,12 @@ class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Meta(description="web origin whose pages may call, such as https://app.example; may be repeated"),
     ] = ()
+    allowed_host: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="without keys: a name beside localhost by which requests on this host may call; may be repeated"
+        ),
+    ] = ()
     served_model_name: Annotated[
         tuple[str, ...],
         Meta(description="name of the model in requests and answers; may be repeated; none: the target's"),

@@ -1,8 +1,9 @@
 """Who may call, and whether anybody answers: keys, web origins, health, draining."""
 
 import pytest
+from starlette.responses import Response
 
-from duoactor.serve.auth import read_keys
+from duoactor.serve.auth import HostGuard, read_keys
 from duoactor.serve.settings import GatewaySettings, parse_http
 from duoactor.serve.start import listen
 from protocols.errors import ConfigError
@@ -71,6 +72,37 @@ async def test_pages_from_elsewhere_may_call_only_if_their_origin_is_named(origi
         )
     assert before.headers.get("access-control-allow-origin") == expected
     assert answer.headers.get("access-control-allow-origin") == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "server", "status"),
+    [
+        ("localhost:8000", "127.0.0.1", 200),
+        ("LOCALHOST", "127.0.0.1", 200),
+        ("app.localhost", "127.0.0.1", 200),
+        ("127.0.0.1:8000", "127.0.0.1", 200),
+        ("[::1]:8000", "::1", 200),
+        ("box.example:8000", "127.0.0.1", 200),
+        ("app.example", "127.0.0.1", 200),
+        ("evil.example:8000", "127.0.0.1", 403),
+        ("evil.example", "::1", 403),
+        ("localhost.evil.example", "127.0.0.1", 403),
+        ("[", "127.0.0.1", 403),
+        ("", "127.0.0.1", 403),
+        ("evil.example", "192.168.1.2", 200),
+    ],
+)
+async def test_without_keys_a_page_cannot_call_under_a_name_of_its_own(host, server, status):
+    async def app(scope, receive, send):
+        await Response()(scope, receive, send)
+
+    async def send(message):
+        sent.append(message)
+
+    sent: list = []
+    scope = {"type": "http", "path": "/v1/models", "headers": [(b"host", host.encode())], "server": (server, 8000)}
+    await HostGuard(app, ("box.example", "https://app.example"))(scope, None, send)
+    assert sent[0]["status"] == status
 
 
 async def test_names_of_the_model_are_those_that_were_given():
