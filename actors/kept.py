@@ -93,8 +93,12 @@ def directory() -> Path:
 def _write(file: Path, content: bytes) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = file.with_suffix(f".{os.getpid()}")
-    fresh.write_bytes(content)
-    os.replace(fresh, file)
+    try:
+        fresh.write_bytes(content)
+        os.replace(fresh, file)
+    except OSError:  # a full disk
+        fresh.unlink(missing_ok=True)
+        raise
     files = sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
     for old in files[:-MOST]:
         old.unlink(missing_ok=True)

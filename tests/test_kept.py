@@ -98,3 +98,12 @@ def test_old_files_are_removed(directory: Path, monkeypatch: pytest.MonkeyPatch)
     for threads in range(6):
         kept(Found, MODEL, Measuring(), threads=threads)
     assert len(list(directory.iterdir())) == 3
+
+
+def test_a_full_disk_leaves_no_half_written_file(directory: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*names: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(module.os, "replace", full)
+    assert kept(Found, MODEL, Measuring(), threads=2) == Found((1, 1))
+    assert directory.exists() and not [*directory.iterdir()]
