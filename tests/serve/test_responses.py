@@ -1,5 +1,6 @@
 """/v1/responses with the stock openai client."""
 
+import tracemalloc
 from dataclasses import replace
 
 import openai
@@ -7,9 +8,9 @@ import pytest
 
 from duoactor.serve.errors import ApiError
 from duoactor.serve.openai.items import InputItem, turns
-from duoactor.serve.openai.kept import Kept
+from duoactor.serve.openai.kept import Kept, held
 from protocols.limits import MAX_CALLS
-from protocols.messages import ChatTurn, Sampling
+from protocols.messages import ChatTurn, Sampling, ToolCall
 from tests.serve.gateway import LANGUAGE, served
 from tests.world.cluster import Cluster
 from tests.world.models import INFO, ToyCodec, ToyLanguage, ToyTarget
@@ -130,7 +131,8 @@ def test_a_turn_of_more_calls_than_can_be_is_refused_before_all_of_them_are_gath
 
 
 def test_the_oldest_conversations_make_room():
-    kept, turn = Kept(most=3, most_characters=100), ChatTurn("user", "x" * 30)
+    turn = ChatTurn("user", "x" * 30)
+    kept = Kept(most=3, most_bytes=3 * held("", "a", (turn,)))
     for name in "abcd":
         kept.keep("", name, (turn,))
     with pytest.raises(ApiError):
@@ -140,9 +142,32 @@ def test_the_oldest_conversations_make_room():
     for name in ("b", "c"):
         with pytest.raises(ApiError):
             kept.found("", name)
-    kept.keep("", "huge", (ChatTurn("user", "x" * 101),))
+    kept.keep("", "huge", (ChatTurn("user", "x" * 10_000),))
     with pytest.raises(ApiError):
         kept.found("", "huge")
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        lambda i: ChatTurn("assistant", "", tuple(ToolCall(f"{i}-{n}" + "i" * 50, f"{i}", "{}") for n in range(100))),
+        lambda i: ChatTurn("assistant", "", (ToolCall("i" * 1000 + str(i), "n" * 1000 + str(i), ""),)),
+        lambda i: ChatTurn("user", "\U0001f600" * 500 + str(i)),
+        lambda i: ChatTurn("tool", "", (), "t" * 1000 + str(i)),
+        lambda i: ChatTurn("user", str(i)),
+    ],
+)
+def test_kept_conversations_hold_no_more_memory_than_is_said(turn):
+    most = 1 << 17
+    kept = Kept(most=1 << 30, most_bytes=most)
+    tracemalloc.start()
+    try:
+        for number in range(600):
+            kept.keep("", f"resp_{number}", (turn(number),))
+        now, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most / 2 < now < 1.6 * most  # of the small ones the table itself takes a third
 
 
 @pytest.mark.parametrize("stream", [False, True])

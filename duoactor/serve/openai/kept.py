@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+
+import msgspec
 
 from duoactor.serve.errors import ApiError
 from duoactor.serve.openai import responses
@@ -13,23 +16,23 @@ from duoactor.serve.openai.items import turns
 from duoactor.serve.question import Question
 from duoactor.serve.tool_calls.events import Parser
 from protocols.messages import ChatTurn
-from protocols.validation import characters
 
 MOST = 1024  # conversations
-MOST_CHARACTERS = 16 * 1024 * 1024  # of all of them
+MOST_BYTES = 32 * 1024 * 1024  # memory of all of them
 
 
 class Kept:
-    def __init__(self, most: int = MOST, most_characters: int = MOST_CHARACTERS) -> None:
-        self._most, self._room = most, most_characters
+    def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
+        self._most, self._room = most, most_bytes
         self._turns: OrderedDict[tuple[str, str], tuple[ChatTurn, ...]] = OrderedDict()  # by key's holder and id
 
     def keep(self, holder: str, ident: str, turns: tuple[ChatTurn, ...]) -> None:
         """Keep a conversation without its instructions, which the API does not carry over. The oldest make room."""
         self._turns[holder, ident] = turns
-        self._room -= characters(turns)
+        self._room -= held(holder, ident, turns)
         while self._turns and (self._room < 0 or len(self._turns) > self._most):
-            self._room += characters(self._turns.popitem(last=False)[1])
+            (holder, ident), turns = self._turns.popitem(last=False)
+            self._room += held(holder, ident, turns)
 
     def found(self, holder: str, ident: str) -> tuple[ChatTurn, ...]:
         """A kept conversation. ApiError (404) if it is not kept (any more)."""
@@ -38,6 +41,18 @@ class Kept:
             detail = f"no response {ident} is kept here: send the whole conversation, without previous_response_id"
             raise ApiError(404, detail, param="previous_response_id", code="previous_response_not_found")
         return turns
+
+
+def held(*parts: object) -> int:
+    """Bytes of memory of a conversation. Turns that it shares with another are counted for each."""
+    whole = 0
+    for part in parts:
+        whole += sys.getsizeof(part)
+        if isinstance(part, tuple):
+            whole += held(*part)
+        elif isinstance(part, msgspec.Struct):
+            whole += held(*msgspec.structs.astuple(part))
+    return whole
 
 
 @dataclass(slots=True)
