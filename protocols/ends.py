@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from protocols.address import Address
+from protocols.doors import Doors
 from protocols.pump import Pump, Service, Socket, send_frames
-from protocols.security import ANYBODY, KEY_LENGTH, Holder, Security
+from protocols.security import ANYBODY, KEY_LENGTH, Holder
 from protocols.transport import INBOX, Backlog, nobody_at, size_of
 
 # Messages that a verifier reads from its socket before it handles them. Few, because libzmq takes them from its peers
@@ -31,14 +32,16 @@ class ZmqListener:
         address: Address,
         telemetry: Address,
         claim: ExitStack,
-        security: Security | None,
+        doors: Doors,
+        holders: Callable[[bytes], Holder] | None,
     ):
+        """``holders``: the rights of a key's holder; None: there are no keys."""
         self.address = str(address)
         self.telemetry = str(telemetry)
         self._publisher = publisher
         self._claim = claim
-        self._security = security
-        self._pump = Pump(router, Backlog(READ_AHEAD, size_of), keyed=security is not None)
+        self._doors, self._holders = doors, holders
+        self._pump = Pump(router, Backlog(READ_AHEAD, size_of), keyed=holders is not None)
 
     @property
     def closed(self) -> bool:
@@ -53,15 +56,16 @@ class ZmqListener:
         return None if frames is None else (frames.pop(0), frames)
 
     def holder(self, peer: bytes) -> Holder:
-        return self._security.holder(peer[-KEY_LENGTH:]) if self._security is not None else ANYBODY
+        return self._holders(peer[-KEY_LENGTH:]) if self._holders is not None else ANYBODY
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        return self._pump.send([peer if self._security is None else peer[:-KEY_LENGTH], *frames])
+        return self._pump.send([peer if self._holders is None else peer[:-KEY_LENGTH], *frames])
 
     def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
         send_frames(self._publisher, [topic, *frames])
 
     def close(self) -> None:
+        self._doors.close()
         self._pump.close(CLOSED)
         self._publisher.close()
         self._claim.close()

@@ -25,6 +25,7 @@ MAX_NODES = 512  # of a tree in one message
 MAX_FORWARDS = 256  # draft steps that one message tells of
 MAX_BUDGETS = 64  # in force at a time
 MAX_REQUESTS = 4096  # open at a verifier
+MAX_DRAFTERS = 4096  # connected to a verifier, which tells of each in a status
 
 ActorId = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(max_length=MAX_REQUEST_ID)]

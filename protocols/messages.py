@@ -355,7 +355,7 @@ class Plan(Struct, frozen=True):
 Turns = Annotated[tuple[ChatTurn, ...], Meta(max_length=1 << 14)]
 Logprobs = Annotated[tuple[TokenLogprobs, ...], Meta(max_length=1024)]
 RequestStatuses = Annotated[tuple[RequestStatus, ...], Meta(max_length=MAX_REQUESTS)]
-DrafterStatuses = Annotated[tuple[DrafterStatus, ...], Meta(max_length=4096)]
+DrafterStatuses = Annotated[tuple[DrafterStatus, ...], Meta(max_length=MAX_DRAFTERS)]
 Totals = Annotated[tuple[DraftTotals, ...], Meta(max_length=4096)]
 
 

@@ -11,11 +11,12 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 
 from protocols import address as addresses
 from protocols.address import Address
+from protocols.doors import HANDSHAKE_MS, Doors, room_for_connections
 from protocols.ends import ZmqFeed, ZmqLink, ZmqListener
 from protocols.errors import ConfigError, ConnectionLost
 from protocols.ipc import IpcClaim, check_directory, in_use
 from protocols.pump import Socket
-from protocols.security import Security
+from protocols.security import Holder, Security
 from protocols.wire import MAX_BYTES
 
 QUEUE = 1_000  # messages per peer and direction that libzmq holds
@@ -31,6 +32,7 @@ class AllowList:
 
     def __init__(self, context: zmq.Context[Socket], security: Security) -> None:
         self.denied = 0
+        self._holders: dict[bytes, Holder] = {}  # by key, as of its latest handshake
         self._security = security
         self._authenticator = AsyncioAuthenticator(context)
         for domain in (ZAP_DOMAIN, ZAP_TELEMETRY):
@@ -39,10 +41,16 @@ class AllowList:
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether ``key`` (Z85) may connect to the sockets of ``domain``; called by zmq.auth."""
-        holder = self._security.holder(key)
+        holder = self._holders[key] = self._security.holder(key)
         admitted = holder.watches if domain == ZAP_TELEMETRY else bool(holder.roles)
         self.denied += not admitted
+        if not holder.roles:
+            del self._holders[key]
         return admitted
+
+    def holder(self, key: bytes) -> Holder:
+        """The rights of a key that is connected: reading them from files for each message would take long."""
+        return self._holders.get(key) or self._security.holder(key)
 
     def close(self) -> None:
         self._authenticator.stop()
@@ -70,7 +78,9 @@ class ZmqNetwork:
         """See :class:`protocols.transport.Network`. Telemetry is at ``PATH.telemetry``, or at the next free port."""
         wanted = addresses.parse(address, bind=True)
         self._check_bind(wanted)
+        doors = Doors(room_for_connections())
         with ExitStack() as undo:
+            undo.callback(doors.close)
             if wanted.scheme == "ipc":
                 claim = IpcClaim(wanted)
                 undo.callback(claim.release)
@@ -81,6 +91,8 @@ class ZmqNetwork:
             router.set(zmq.ROUTER_MANDATORY, 1)
             router.set(zmq.ROUTER_HANDOVER, 0)
             publisher = undo.enter_context(self._socket(zmq.PUB, wanted, server=True))
+            doors.watch(router)
+            doors.watch(publisher)
             if wanted.scheme == "ipc":
                 bound, telemetry = wanted, wanted.telemetry
                 for socket, one, file in zip((router, publisher), (bound, telemetry), ready, strict=True):
@@ -89,7 +101,8 @@ class ZmqNetwork:
             else:
                 bound = _bind(router, wanted, [wanted])
                 telemetry = _bind(publisher, wanted, _next_ports(bound))
-            listener = ZmqListener(router, publisher, bound, telemetry, undo.pop_all(), self._security)
+            holders = self._allow_list.holder if self._allow_list else None
+            listener = ZmqListener(router, publisher, bound, telemetry, undo.pop_all(), doors, holders)
         self._keep(listener)
         return listener
 
@@ -166,7 +179,9 @@ class ZmqNetwork:
         if address.scheme == "tcp":
             socket.set(zmq.HEARTBEAT_IVL, KEEPALIVE_MS[0])
             socket.set(zmq.HEARTBEAT_TIMEOUT, KEEPALIVE_MS[1])
-        if not server:
+        if server:
+            socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        else:
             socket.set(zmq.RECONNECT_IVL, RECONNECT_MS[0])
             socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
         if kind == zmq.DEALER:

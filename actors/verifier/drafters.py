@@ -54,6 +54,7 @@ class DrafterPeer:
     pace: DrafterPace
     last_seen: float  # seconds on the caller's clock
     who: bytes | str  # the key that it came with; its name, where there are none or where the key is trusted
+    account: bytes = b""  # who pays for its messages, see Peers.account
     clock: PeerClock = field(default_factory=PeerClock)
     silent_until: float = 0.0  # it said that it computes until then
     reserve: bool = False  # an operator moved its leases to another: it is used while no other is there
@@ -159,10 +160,13 @@ class Drafters:
     def __init__(self) -> None:
         self.by_peer: dict[bytes, DrafterPeer] = {}
 
-    def add(self, peer: bytes, hello: Hello, now: float, key: bytes = b"") -> DrafterPeer:
-        """``key``: that it came with, if it is to be known by that and not by the name that it gives itself."""
+    def add(self, peer: bytes, hello: Hello, now: float, account: bytes = b"") -> DrafterPeer:
+        """``account``: the key that it came with, if it is to be known by that and not by the name that it gives
+        itself; else its own id."""
         pace = DrafterPace(Curve({1: hello.step_us}) if hello.step_us else UNKNOWN)
-        drafter = self.by_peer[peer] = DrafterPeer(peer, hello, pace, now, key or hello.actor_id)
+        drafter = self.by_peer[peer] = DrafterPeer(
+            peer, hello, pace, now, hello.actor_id if account in (b"", peer) else account, account
+        )
         return drafter
 
     def remove(self, peer: bytes) -> None:

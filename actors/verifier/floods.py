@@ -7,11 +7,13 @@ from collections.abc import Callable
 from actors.verifier.state import State
 from protocols.messages import Role
 
-# A peer's share of the verifier's time, and what a drafter has more for each lease, or all newcomers together.
-# Heartbeats take 0.01%. With the bundled pair, whose rounds are the shortest, an honest drafter of eight streams takes
-# 0.6 to 0.9% for each of them, at some 75 µs a message.
+# A peer's share of the verifier's time, and what a drafter has more for each lease. Heartbeats take 0.01%. With the
+# bundled pair, whose rounds are the shortest, an honest drafter of eight streams takes 0.6 to 0.9% for each of them, at
+# some 75 µs a message. One of a lone stream sends some 400 messages a second where rounds take 5 ms: 3%, and 6% on a
+# core half as fast.
 SHARE = 0.002
-LEASE_SHARE = 0.03
+LEASE_SHARE = 0.06
+NEWCOMERS_SHARE = 0.03  # of all newcomers together
 BURST_S = 0.01  # what a peer may owe beyond its share before it is dropped: some 130 messages
 # A message's largest charge: beyond it the machine was busy.
 MAX_CHARGE_S = 0.002
@@ -21,45 +23,60 @@ NEWCOMERS_BURST_S = 0.25  # 64 clients that say Hello and ask at once, each mess
 
 
 class Floods:
-    """A token bucket for each peer, and one for all newcomers together. Times are seconds.
+    """A token bucket for each key (for each peer, where there are none), and one for all newcomers. Times are seconds.
 
     Clients are exempt: their requests are what the verifier is for, and they would wait for ever for the answer to a
     message that was dropped. Everybody else's messages may be lost without harm, even a Hello, which is repeated. What
     a new client takes is charged to the newcomers all the same, so that fewer of them are welcomed."""
 
-    def __init__(self, state: State, role: Callable[[bytes], Role | None]) -> None:
-        """``role``: what a peer was welcomed as."""
-        self._state, self._role = state, role
+    def __init__(
+        self, state: State, role: Callable[[bytes], Role | None], account: Callable[[bytes], bytes] = lambda peer: peer
+    ) -> None:
+        """``role``: what a peer was welcomed as; ``account``: who pays for it, which all connections of a key share."""
+        self._state, self._role, self._account = state, role, account
+        self._flooding = set[bytes]()  # peers whose messages were dropped lately
         self._welcomed: dict[bytes, float] = {}  # when peers with a role were first read
         self._newcomers = (0.0, 0.0)  # their debt together, and its time
-        self._debts: dict[bytes, tuple[float, float]] = {}  # what each peer owes, and as of when
-        self._dropped: set[bytes] = set()  # peers that are dropped, until they owe nothing
+        self._debts: dict[bytes, tuple[float, float]] = {}  # what each account owes, and as of when
+        self._dropped: set[bytes] = set()  # accounts that are dropped, until they owe nothing
 
     def charge(self, peer: bytes, spent_s: float, now: float) -> None:
         """A message of the peer was read and handled in ``spent_s``."""
         cost = min(MAX_CHARGE_S, spent_s)
         if self._is_new(peer, now):
-            most = NEWCOMERS_BURST_S + NEW_S * LEASE_SHARE  # the next one is read so soon after a flood has ended
+            most = NEWCOMERS_BURST_S + NEW_S * NEWCOMERS_SHARE  # the next one is read so soon after a flood has ended
             self._newcomers = (min(most, self._owed_by_newcomers(now) + cost), now)
         if self._role(peer) is not Role.CLIENT:
-            self._debts[peer] = (self._debt(peer, now) + cost, now)
+            account = self._account(peer)
+            self._debts[account] = (self._debt(account, now) + cost, now)
 
     def drops(self, peer: bytes, now: float) -> bool:
         """Whether the message that has just arrived from the peer is to be dropped unread."""
         if self._role(peer) is Role.CLIENT:
             return False
-        if self._owed_by_newcomers(now) > NEWCOMERS_BURST_S and self._is_new(peer, now):
-            return True
-        if self._debts.get(peer, (0.0, now))[0] > BURST_S:
-            self._dropped.add(peer)
-        if peer in self._dropped and self._debt(peer, now) == 0:
-            self._dropped.remove(peer)
-            del self._debts[peer]
-        return peer in self._dropped
+        newcomer = self._owed_by_newcomers(now) > NEWCOMERS_BURST_S and self._is_new(peer, now)
+        if not newcomer and not self._owes(self._account(peer), now):
+            return False
+        self._flooding.add(peer)
+        return True
+
+    @property
+    def flooding(self) -> int:
+        """How many connections had messages dropped lately."""
+        return len(self._flooding)
+
+    def _owes(self, account: bytes, now: float) -> bool:
+        if self._debts.get(account, (0.0, now))[0] > BURST_S:
+            self._dropped.add(account)
+        if account in self._dropped and self._debt(account, now) == 0:
+            self._dropped.remove(account)
+            del self._debts[account]
+        return account in self._dropped
 
     def forget(self, now: float) -> None:
         """Forget peers that owe nothing any more. To be called now and then, so that memory stays bounded."""
-        self._debts = {peer: owed for peer, owed in self._debts.items() if self._debt(peer, now) > 0}
+        self._debts = {account: owed for account, owed in self._debts.items() if self._debt(account, now) > 0}
+        self._flooding.clear()
         self._dropped &= self._debts.keys()
         self._welcomed = {peer: since for peer, since in self._welcomed.items() if self._role(peer) is not None}
 
@@ -68,10 +85,10 @@ class Floods:
 
     def _owed_by_newcomers(self, now: float) -> float:
         owed, since = self._newcomers
-        return max(0.0, owed - (now - since) * LEASE_SHARE)
+        return max(0.0, owed - (now - since) * NEWCOMERS_SHARE)
 
-    def _debt(self, peer: bytes, now: float) -> float:
-        owed, since = self._debts.get(peer, (0.0, now))
-        drafter = self._state.drafters.of(peer)
-        leases = len(drafter.leases) if drafter is not None else 0
-        return max(0.0, owed - (now - since) * (SHARE + LEASE_SHARE * leases))
+    def _debt(self, account: bytes, now: float) -> float:
+        owed, since = self._debts.get(account, (0.0, now))
+        own = [drafter for drafter in self._state.drafters.by_peer.values() if drafter.account == account]
+        share = SHARE * max(1, len(own)) + LEASE_SHARE * sum(len(drafter.leases) for drafter in own)
+        return max(0.0, owed - (now - since) * share)

@@ -39,9 +39,9 @@ STRANGER = Refuse(RefuseCode.UNKNOWN_PEER, "this verifier does not know you; say
 # Messages handled between two pieces of work. A round brings one Grow per stream, so drafters that follow the protocol
 # stay far below it.
 MAX_HANDLED = 256
-# Messages of a flood that are dropped between two pieces of work, some 4 µs each. libzmq reads connections in turns, so
-# every other peer has had as many messages read by then.
-MAX_DROPPED = 4
+# Messages of a flood that are dropped between two pieces of work, some 4 µs each; and so many that each flooding
+# connection has had a turn. libzmq reads connections in turns, so every other peer has had a message read by then.
+MIN_DROPPED, MAX_DROPPED = 4, 128
 FLOOD_PAUSE_S = 0.001  # before the next ones are dropped
 
 
@@ -54,7 +54,7 @@ class Inbox:
         self.context, self.state, self.listener, self.peers, self.routes = (
             context, context.state, listener, peers, routes,
         )  # fmt: skip
-        self.floods, self._timer = Floods(context.state, peers.role), context.equipment.timer
+        self.floods, self._timer = Floods(context.state, peers.role, peers.account), context.equipment.timer
         self._cpu_timer = context.equipment.cpu_timer
         self._decoder = wire.Decoder(ToVerifier)
         self.handled = 0  # messages so far
@@ -78,7 +78,7 @@ class Inbox:
             if item is None:
                 return True
             dropped += not self._handle(*item)
-            if dropped == MAX_DROPPED:
+            if dropped >= min(max(MIN_DROPPED, self.floods.flooding), MAX_DROPPED):
                 break
         return False
 

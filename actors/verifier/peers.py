@@ -13,6 +13,7 @@ from actors.verifier.drafters import DrafterPeer
 from actors.verifier.leases import Leases
 from actors.verifier.preflight import differs
 from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer
+from protocols.limits import MAX_DRAFTERS
 from protocols.messages import (
     ActorDown,
     ActorUp,
@@ -35,6 +36,8 @@ CLIENT_TTL_S = 4 * TTL_S  # longer, because a busy client may be late and its re
 # Not more, or a flood of messages would keep dead peers alive.
 UNREAD = 4
 MOST_BARRED = 64  # peers that are remembered as parted with
+# Connections of one key. Each drafter may take a share of the verifier's time, see floods.py: eight take 1.6% unlent.
+MAX_DRAFTERS_OF_KEY, MAX_CLIENTS_OF_KEY = 8, 256
 
 
 class Peers:
@@ -53,6 +56,12 @@ class Peers:
             return Role.DRAFTER
         return next((role for role, single in state.singles.items() if single.peer == peer), None)
 
+    def account(self, peer: bytes) -> bytes:
+        """Who pays for the messages of a connection: its key, or itself where there are no keys, or an operator's key,
+        which several actors share."""
+        holder = self.holder(peer)
+        return peer if holder.may_be(KeyRole.OPERATOR) else holder.key
+
     def seen(self, peer: bytes, message: Message) -> None:
         """A message of the peer has arrived: it is alive."""
         state = self.state
@@ -70,7 +79,7 @@ class Peers:
         showing later as a low acceptance rate."""
         now = self.clock()
         holder = self.holder(peer)
-        refusal = self._refusal(hello, holder)
+        refusal = self._refusal(hello, holder) or self._too_many(peer, hello)
         if refusal is not None:
             self.state.counters["refused"] += 1
             self.send(peer, refusal)
@@ -83,9 +92,7 @@ class Peers:
                 for stale in (self.state.drafters.named(hello.actor_id), self.state.drafters.of(peer)):
                     if stale is not None:
                         self.leases.lose(stale)  # the same actor, restarted or reconnected
-                # drafters that share an operator's key are told apart by their names
-                key = b"" if holder.may_be(KeyRole.OPERATOR) else holder.key
-                self._give_states(self.state.drafters.add(peer, hello, now, key))
+                self._give_states(self.state.drafters.add(peer, hello, now, self.account(peer)))
                 self.leases.offer()
             case Role.CLIENT:
                 self.state.clients[peer] = ClientPeer(peer, hello.actor_id, now, holder)
@@ -123,6 +130,9 @@ class Peers:
             own = " and ".join(sorted(holder.roles)) or "nobody"
             sentence = f"this key is for {own}; make one with `duoactor keys NAME --role {hello.role}` for that"
             return Refuse(RefuseCode.FORBIDDEN, sentence)
+        if hello.role is Role.DRAFTER and not hello.model_id:
+            sentence = "a drafter has to name what it drafts with; give its Hello a model_id, or connect as a client"
+            return Refuse(RefuseCode.MALFORMED, sentence)
         models = hello.role in (Role.DRAFTER, Role.LEARNER)
         if models and (detail := differs(hello, self.context.info)) is not None:
             return Refuse(RefuseCode.TOKENIZER, detail)
@@ -143,6 +153,23 @@ class Peers:
         single = next((one for one in self.state.singles.values() if one.peer == peer), None)
         self._barred += [one.hello.incarnation for one in (drafter, single) if one is not None]
         self.gone(peer, reason)
+
+    def _too_many(self, peer: bytes, hello: Hello) -> Refuse | None:
+        """Whether as many are connected as may; who says Hello again takes its own place."""
+        state, account = self.state, self.account(peer)
+        if hello.role is Role.DRAFTER:
+            others = [d for d in state.drafters.by_peer.values() if d.peer != peer and d.actor_id != hello.actor_id]
+            own, most = sum(d.account == account for d in others), MAX_DRAFTERS_OF_KEY
+            if len(others) >= MAX_DRAFTERS:
+                detail = f"this verifier has {MAX_DRAFTERS} drafters already; connect to another"
+                return Refuse(RefuseCode.DUPLICATE, detail)
+        else:
+            own = sum(c.peer != peer and c.holder.key == account for c in state.clients.values())
+            most = MAX_CLIENTS_OF_KEY
+        if own < most:
+            return None
+        detail = f"{most} {hello.role}s are connected with this key already; make another with `duoactor keys NAME`"
+        return Refuse(RefuseCode.DUPLICATE, detail)
 
     def _second(self, known: SinglePeer | None, hello: Hello) -> Refuse | None:
         """A verifier has one controller and one learner at most: two would undo each other's work."""

@@ -126,7 +126,9 @@ def test_a_drafter_that_lies_is_fenced_off_and_the_text_stays_the_same():
             await cluster.connected("honest")
             liar = Caller(cluster.network, "liar")
             info = cluster.target.info
-            await liar.hello(role=Role.DRAFTER, tokenizer_digest=info.tokenizer_digest, vocab_size=info.vocab_size)
+            await liar.hello(
+                role=Role.DRAFTER, model_id="m", tokenizer_digest=info.tokenizer_digest, vocab_size=info.vocab_size
+            )
             caller = await cluster.caller()
             caller.send(Generate("r", PROMPT, sampling=sampling, method="pearl"))
             lies = [
@@ -154,7 +156,13 @@ def test_a_drafter_that_lies_is_fenced_off_and_the_text_stays_the_same():
     [
         ({"role": Role.DRAFTER, "tokenizer_digest": "other", "model_id": "gpt"}, RefuseCode.TOKENIZER, "gpt"),
         (
-            {"role": Role.DRAFTER, "tokenizer_digest": "toy-tokenizer", "actor_id": "d1", "incarnation": "2"},
+            {
+                "role": Role.DRAFTER,
+                "model_id": "m",
+                "tokenizer_digest": "toy-tokenizer",
+                "actor_id": "d1",
+                "incarnation": "2",
+            },
             RefuseCode.DUPLICATE,
             "d1",
         ),

@@ -164,7 +164,7 @@ def test_a_drafter_with_a_datastore_of_another_tokenizer_is_refused(tmp_path):
     async def go():
         async with Cluster(language=LANGUAGE, forward_s=FORWARD_S) as cluster:
             return await Caller(cluster.network).hello(
-                role=Role.DRAFTER, tokenizer_digest=info.tokenizer_digest, vocab_size=info.vocab_size
+                role=Role.DRAFTER, model_id="m", tokenizer_digest=info.tokenizer_digest, vocab_size=info.vocab_size
             )
 
     answer = run(go())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from actors.verifier.peers import MAX_CLIENTS_OF_KEY, MAX_DRAFTERS_OF_KEY
 from protocols.errors import RequestError
 from protocols.messages import (
     DrainActor,
@@ -21,7 +22,7 @@ from protocols.messages import (
     Welcome,
 )
 from protocols.security import Holder, KeyRole
-from tests.world.caller import ADDRESS, Caller
+from tests.world.caller import ADDRESS, Caller, DrafterByHand
 from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.puppet import client_of
@@ -50,6 +51,50 @@ def test_a_key_for_another_role_is_refused_in_a_sentence(role: Role, own: KeyRol
             assert isinstance(answer, Refuse) and answer.code is RefuseCode.FORBIDDEN
             assert own in answer.detail and f"--role {role}" in answer.detail
             assert cluster.verifier.state.controller is None and not cluster.verifier.state.drafters.by_peer
+
+    run(main())
+
+
+def test_what_is_welcomed_as_a_drafter_has_named_its_model() -> None:
+    async def main() -> None:
+        async with Cluster() as cluster:
+            answer = await DrafterByHand(cluster.network, "mallory").hello(model_id="")
+            assert isinstance(answer, Refuse) and "model_id" in answer.detail
+            assert not cluster.verifier.state.drafters.by_peer
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("own", "role", "most"),
+    [(KeyRole.DRAFTER, Role.DRAFTER, MAX_DRAFTERS_OF_KEY), (KeyRole.CLIENT, Role.CLIENT, MAX_CLIENTS_OF_KEY)],
+)
+def test_a_key_has_so_many_connections_and_no_more(own: KeyRole, role: Role, most: int) -> None:
+    async def main() -> None:
+        async with Cluster() as cluster:
+            keyed(cluster, mallory=own, honest=own)
+            make = DrafterByHand if role is Role.DRAFTER else Caller
+            for number in range(most):
+                one = make(cluster.network, "mallory")
+                assert isinstance(await one.hello(actor_id=f"m{number}"), Welcome)
+            assert isinstance(await one.hello(actor_id=f"m{number}"), Welcome), "it takes its own place again"
+            answer = await make(cluster.network, "mallory").hello(actor_id="one more")
+            assert isinstance(answer, Refuse) and answer.code is RefuseCode.DUPLICATE
+            assert f"{most} {role}s" in answer.detail and "duoactor keys" in answer.detail
+            assert isinstance(await make(cluster.network, "honest").hello(), Welcome)
+
+    run(main())
+
+
+def test_more_drafters_than_a_status_can_tell_of_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.verifier.peers.MAX_DRAFTERS", 3)
+
+    async def main() -> None:
+        async with Cluster() as cluster:
+            answers = [await DrafterByHand(cluster.network, f"d{number}").hello() for number in range(4)]
+            assert [type(answer) for answer in answers] == [Welcome, Welcome, Welcome, Refuse]
+            found = await report(await cluster.caller("alice"))
+            assert len(found.drafters) == 3
 
     run(main())
 

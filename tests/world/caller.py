@@ -88,7 +88,7 @@ class DrafterByHand(Caller):
 
     async def hello(self, **fields):
         digest = {"tokenizer_digest": INFO.tokenizer_digest, "vocab_size": INFO.vocab_size}
-        return await super().hello(role=Role.DRAFTER, **digest, **fields)
+        return await super().hello(**{"role": Role.DRAFTER, "model_id": "by-hand", **digest, **fields})
 
 
 def tokens_of(chunks: Sequence[Chunk]) -> list[int]:

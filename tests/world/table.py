@@ -66,7 +66,14 @@ class Table:
 
     def connect(self, **hello) -> None:
         """A drafter is there, which is lent the stream with its next forward."""
-        fields = {"role": Role.DRAFTER, "actor_id": "d1", "incarnation": "1", "step_us": 100.0, **hello}
+        fields = {
+            "role": Role.DRAFTER,
+            "model_id": "toy-draft",
+            "actor_id": "d1",
+            "incarnation": "1",
+            "step_us": 100.0,
+            **hello,
+        }
         self.verifier.state.drafters.add(self.DRAFTER, Hello(**fields), 0.0)
 
     def forward(self) -> Round | None:
