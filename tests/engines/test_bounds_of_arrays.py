@@ -1,4 +1,4 @@
-"""Compiled code in a build that ends where an index lies outside its array."""
+"""Compiled code in a build that ends where an index lies outside its array: the tests of engines pass in it."""
 
 import os
 import subprocess
@@ -27,6 +27,12 @@ number(numbers, 63), vector(numbers, 48)
 print("inside", flush=True)
 {}
 """
+# What reads by slots, experts, ids and branches, in families of each kind
+TESTS = (
+    "tests/engines/test_values_that_are_no_numbers.py",
+    "tests/engines/test_sampler.py",
+    "tests/engines/weights/test_grouped.py",
+)
 
 
 def checked(directory: Path) -> dict[str, str]:
@@ -39,3 +45,9 @@ def test_what_lies_outside_an_array_ends_the_process(outside: str, tmp_path: Pat
     done = subprocess.run(line, cwd=ROOT, env=checked(tmp_path), capture_output=True, text=True)
     assert done.returncode < 0 and done.stdout.startswith("inside\n")
     assert "are not in an array of 64" in done.stdout
+
+
+def test_the_tests_of_engines_pass_where_bounds_are_checked(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *TESTS]
+    done = subprocess.run(line, cwd=ROOT, env=checked(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-8000:]

@@ -200,12 +200,13 @@ def main() -> None:
         warm(corpus)
         endings: Counter[str] = Counter()
         sentences: Counter[str] = Counter()
-        for one in trials(corpus, told.seed, range(told.first, told.first + told.count), told.workers):
-            endings[one.ending.kind] += 1
-            if one.ending.kind == SENTENCE:
-                sentences[" ".join(word for word in one.ending.words.split() if word.isalpha())[:100]] += 1
-            if not one.ending.is_clean:
-                print(one, flush=True)
+        with contextlib.suppress(KeyboardInterrupt):  # what was tried until then counts
+            for one in trials(corpus, told.seed, range(told.first, told.first + told.count), told.workers):
+                endings[one.ending.kind] += 1
+                if one.ending.kind == SENTENCE:
+                    sentences[" ".join(word for word in one.ending.words.split() if word.isalpha())[:100]] += 1
+                if not one.ending.is_clean:
+                    print(one, flush=True)
     print(*(f"{count:7} {sentence}" for sentence, count in sentences.most_common(60)), sep="\n")
     print(", ".join(f"{count} {kind}" for kind, count in endings.most_common()))
     sys.exit(any(not Ending(kind).is_clean for kind in endings))

@@ -1,7 +1,4 @@
-"""Ids in a directory's tokenizer files, held against what a vocabulary can have.
-
-The compiled tokenizer makes room for the largest one, and ends the process where there is none.
-"""
+"""Ids in a directory's tokenizer files, held against what a vocabulary can have: readers make room for the largest."""
 
 from __future__ import annotations
 

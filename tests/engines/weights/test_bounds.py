@@ -203,7 +203,7 @@ def test_an_index_that_names_files_elsewhere_is_refused(model: Path, name: Any) 
     refused(model, "model.safetensors.index.json")
 
 
-@pytest.mark.parametrize("number", [1 << 31, -1, 1.5, "1", None])
+@pytest.mark.parametrize("number", [1 << 24, -1, 1.5, "1", None])
 def test_an_id_that_no_vocabulary_has_is_refused(model: Path, number: Any) -> None:
     file = model / "tokenizer.json"
     content = json.loads(file.read_text())

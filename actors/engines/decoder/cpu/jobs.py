@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.formats import PANEL
 from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
@@ -26,6 +28,13 @@ def buffer_apart(numbers: int) -> int:
 
 
 ROOM_APART = buffer_apart(ROOM)
+
+
+@linked
+def state_at(place):
+    """The whole state of a team, at its address."""
+    threads = array_at(place, TODO, np.int64)[THREADS]
+    return array_at(place, TODO + APART * threads, np.int64)
 
 
 @linked

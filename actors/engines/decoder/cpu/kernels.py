@@ -32,7 +32,7 @@ from actors.engines.decoder.cpu.block_forms import embed_blocks
 from actors.engines.decoder.cpu.choice import UNSURE, choose_rows, rank_rows
 from actors.engines.decoder.cpu.experts import mix_experts, sigmoid
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
-from actors.engines.decoder.cpu.jobs import TODO
+from actors.engines.decoder.cpu.jobs import state_at
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.packing import pack_halves
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "3f00a8417477f5a2"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "580b7b59eca35b5c"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -177,7 +177,7 @@ def _cut(body, positions):
         ends[number + 1] = ends[number] + rows * sizes[number]
     room = body.room
     return Rooms(
-        Helpers(array_at(body.current, 1, JOB), array_at(body.state, TODO, np.int64)),
+        Helpers(array_at(body.current, 1, JOB), state_at(body.state)),
         rows,
         positions,
         _part(room, ends, 0),

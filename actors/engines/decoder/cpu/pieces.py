@@ -10,7 +10,18 @@ from actors.engines.decoder.cpu.block_forms import panel_bytes
 from actors.engines.decoder.cpu.blocks import BlockPanel, GroupedRows, grouped_words, multiply_blocks
 from actors.engines.decoder.cpu.formats import BESIDE, HAS_TWELVE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
-from actors.engines.decoder.cpu.jobs import AWAKE, BLOCK_PIECE, DONE, PIECE, ROOM_APART, ROOMS, THREADS, TODO, pieces_of
+from actors.engines.decoder.cpu.jobs import (
+    AWAKE,
+    BLOCK_PIECE,
+    DONE,
+    PIECE,
+    ROOM_APART,
+    ROOMS,
+    THREADS,
+    TODO,
+    pieces_of,
+    state_at,
+)
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.pool_attention import Heads, QueryRows, Sight, attend_piece
 from actors.engines.decoder.cpu.products import ROOM, PanelRange, add_escapes, multiply_packed_panels, multiply_panels
@@ -19,7 +30,7 @@ from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
 
-SOURCES = "3f00a8417477f5a2"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "580b7b59eca35b5c"  # see :mod:`actors.engines.decoder.cpu`
 
 
 @linked
@@ -132,7 +143,7 @@ def _first_weights(place, me, threads):
 @cfunc("void(int64, int64, int64)", cache=True)
 def take(jobs, states, me):
     """Compute pieces until all are taken. What a job consists of is read behind a piece of it, so it is that job's."""
-    job, state = array_at(jobs, 1, JOB), array_at(states, TODO, np.int64)
+    job, state = array_at(jobs, 1, JOB), state_at(states)
     done, other = 0, 0
     while other < state[THREADS]:
         piece, following = pop(state, TODO, me)
