@@ -35,12 +35,17 @@ class Thoughts:
                 self._between()
             if self._held == before and not self.answers:
                 return thought, ""
-        answer, self._held = self._held, ""
+        if not self.answers:
+            return thought, ""
+        end = len(self._held) - beginning(self._held, self._form.after, whole=True)
+        answer, self._held = self._held[:end], self._held[end:]
         return thought, answer
 
     def end(self, cut: bool = False) -> tuple[str, str]:
         """What is still held back; nothing where the text was ``cut`` off, for it may be a part of a mark."""
         held, self._held = self._held, ""
+        if self.answers and held == self._form.after:
+            return "", ""
         if cut or (self._thought and not held.strip()):
             return "", ""
         return (held.rstrip(), "") if self.inside else ("", held)
@@ -87,9 +92,10 @@ def opens(form: Thinking, on: bool | None, continued: str | None = None) -> bool
     return form.opens if on is None else form.opens_on if on else form.opens_off
 
 
-def beginning(text: str, mark: str) -> int:
-    """The number of characters at the end of ``text`` that may begin ``mark``."""
-    return next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)
+def beginning(text: str, mark: str, whole: bool = False) -> int:
+    """The number of characters at the end of ``text`` that may begin ``mark``, or be the ``whole`` of it."""
+    most = min(len(text), len(mark) - (not whole))
+    return next((n for n in range(most, 0, -1) if text.endswith(mark[:n])), 0)
 
 
 def thoughts_in(request: Generate, form: Thinking) -> Thoughts:

@@ -198,6 +198,7 @@ class Thinking(Struct, frozen=True):
     opens: bool = False  # the prompt ends inside a thought
     opens_on: bool = False  # where the variable enable_thinking is true
     opens_off: bool = False  # where enable_thinking is false
+    after: Label = ""  # the text that ends an answer and is no part of it
 
 
 class TokenLogprobs(Struct, frozen=True):

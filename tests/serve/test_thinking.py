@@ -29,6 +29,7 @@ GPT_OSS = Thinking(
     ("<|start|>assistant", "<|channel|>final<|message|>"),
     (("<|channel|>", 5), ("<|message|>", 6), ("<|end|>", 7), ("<|start|>", 8), ("<|constrain|>", 3)),
 )
+ENDED = Thinking("<a>", "</a>", ("<r>",), after="</r>")
 THOUGHT = "The user says hello.\nI answer."
 TEXT = f"<think>\n{THOUGHT}\n</think>\n\nHello."
 OPEN_TEXT = TEXT.removeprefix("<think>")
@@ -48,6 +49,8 @@ RECORDED = [
         [Thought("Hm."), Said("Yes.")],
     ),
     (GPT_OSS, False, "<|channel|>final<|message|>Yes.", [Said("Yes.")]),
+    (ENDED, False, "<a>Hm.</a><r>Yes.</r>", [Thought("Hm."), Said("Yes.")]),
+    (ENDED, False, "<r>a</r>b</", [Said("a</r>b</")]),
 ]
 
 

@@ -11,35 +11,30 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
+from actors.engines.text.thoughts import (
+    AGAIN,
+    ANSWER,
+    DEFAULT,
+    THOUGHT_KEYS,
+    USER,
+    VARIABLES,
+    find_marks,
+)
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Rendering, Thinking, ToolCall
 
 Message = dict[str, Any]
 RENDERING = Rendering()
 
-# What stands in a rendered call, and the form that it gives away; the first that is found counts.
+# What a rendered call looks like in each form; the first that is found counts.
 FORMS = (
-    ("[TOOL_CALLS]", "mistral"),
-    ("<tool_call>", "hermes"),
-    ("<|python_tag|>", "llama"),
-    ('"parameters":', "llama"),
-)
-# What stands in front of a thought and behind it, and what else stands between thoughts and answers; the first of which
-# the template has a mark counts.
-THOUGHTS = (
-    ("<|channel|>analysis<|message|>", "<|end|>", ("<|start|>assistant", "<|channel|>final<|message|>")),  # gpt-oss
-    ("<|channel>thought", "<channel|>", ()),  # Gemma 4
-    ("[THINK]", "[/THINK]", ()),  # Mistral
-    ("<think>", "</think>", ()),  # Qwen, DeepSeek, GLM and most others
-    ("<seed:think>", "</seed:think>", ()),
-    ("<thought>", "</thought>", ()),
+    (r"\[TOOL_CALLS\]", "mistral"),
+    (r'<tool_call>\s*(\{"name": "|<function=)', "hermes"),
+    (r'<\|python_tag\|>|\{"name": "probecalled", "parameters":', "llama"),
 )
 CONSTRAIN = "<|constrain|>"  # of gpt-oss, in front of the format of a call's arguments
-THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")  # of a message; a template knows one of them
-SWITCHES = ("enable_thinking", "thinking")  # variables of templates that turn thoughts on and off
 # Variables that are not the caller's to set: they are what the conversation says, or a template of its own.
 RESERVED = frozenset({
     "messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt",
@@ -81,8 +76,8 @@ TAGGED = {
 
 # --- probes: texts that no template has of its own -------------------------------------------------------------------
 
-USER, ANSWER, SYSTEMS, LATER = "probeuser", "probeanswer", "probesystem", "probelater"
-CALLED, KEY, VALUE, RESULT, AGAIN = "probecalled", "probekey", "probevalue", "proberesult", "probeagain"
+SYSTEMS, LATER = "probesystem", "probelater"
+CALLED, KEY, VALUE, RESULT = "probecalled", "probekey", "probevalue", "proberesult"
 TOOL = {
     "type": "function",
     "function": {
@@ -125,13 +120,13 @@ class ChatTemplate:
     def tool_form(self) -> str:
         """``Welcome.tool_form``; "" if calls are not shown, or in no known form."""
         shown = self._call
-        return next((form for mark, form in FORMS if mark in shown), "")
+        return next((form for pattern, form in FORMS if re.search(pattern, shown)), "")
 
     @property
     def response_template(self) -> str:
         """``Welcome.response_template``; "" if there is none for tool calls."""
         template = getattr(self._tokenizer, "response_template", None)
-        if template is None and "<function=" in self._call:
+        if template is None and re.search(r"<tool_call>\s*<function=", self._call):
             template = TAGGED
         known = isinstance(template, dict) and "tool_calls" in template.get("fields", {})
         return json.dumps(template) if known else ""
@@ -139,19 +134,25 @@ class ChatTemplate:
     @property
     def thinking(self) -> Thinking:
         """``Welcome.thinking``."""
-        marks = next((marks for marks in THOUGHTS if marks[0] in self.text or marks[1] in self.text), None)
+        put = _with_parts if self.text and self.shown.parts else _same
+
+        def render(
+            messages: Sequence[Mapping[str, Any]], end: bool = True, variables: Mapping[str, Any] = DEFAULT
+        ) -> str:
+            return self._rendered([put(dict(one)) for one in messages], None, end, variables)
+
+        calls = self.shown.calls if self.text else None
+        short, text = (calls.short_ids, calls.text) if calls is not None else (False, False)
+        marks = find_marks(render, _call(_id("call_1", short), CALLED, {KEY: VALUE}, text)) if self.text else None
         if marks is None:
             return Thinking()
-        begin, end, markup = marks
         added = getattr(self._tokenizer, "added_tokens_decoder", {})
         special = {str(token.content): ident for ident, token in added.items() if token.special}
-        opened = (
-            self._rendered([{"role": "user", "content": USER}], variables=variables).rstrip().endswith(begin)
-            for variables in ({}, *(dict.fromkeys(SWITCHES, on) for on in (True, False)))
-        )
-        texts = (begin, end, *markup, CONSTRAIN)
+        user = [{"role": "user", "content": USER}]
+        plain, on, off = (render(user, True, variables).rstrip().endswith(marks.begin) for variables in VARIABLES)
+        texts = (marks.begin, marks.end, *marks.between, marks.after, CONSTRAIN)
         named = tuple((name, ident) for name, ident in special.items() if any(name in text for text in texts))
-        return Thinking(begin, end, markup, named, *opened)
+        return Thinking(marks.begin, marks.end, marks.between, named, plain, on, off, marks.after)
 
     @property
     def _call(self) -> str:
@@ -229,7 +230,7 @@ class ChatTemplate:
         messages: list[Message],
         tools: list[Message] | None = None,
         end: bool = True,
-        variables: Mapping[str, Any] = MappingProxyType({}),
+        variables: Mapping[str, Any] = DEFAULT,
     ) -> str:
         """ "" where the template refuses."""
         try:
@@ -306,6 +307,8 @@ def _same(message: Message) -> Message:
 
 
 def _with_parts(message: Message) -> Message:
+    if not isinstance(message["content"], str):
+        return message
     return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
