@@ -16,8 +16,10 @@ MAX_SENTENCE = 4096  # characters
 MAX_REQUEST_ID = 128  # characters
 MAX_STOPS, LONGEST_STOP = 16, 1024  # stop strings, and the characters of one
 LONGEST_GRAMMAR = 1 << 18  # characters
+MAX_STOP_TOKENS = 1024
 MAX_BIASES = 1024  # tokens of a logit_bias
 MAX_CALLS = 1024  # of functions in one turn
+MAX_TEMPERATURE = 1e6  # where logits hardly matter any more
 MAX_LOGPROBS = 20  # likeliest tokens at one position
 MAX_DRAFT_LENGTH = 256  # draft tokens of one phase; windows are far smaller
 MAX_SEQUENCES = 64
@@ -61,7 +63,7 @@ LogProbability = Annotated[float, Meta(ge=-1e9, le=0)]
 Mean = Annotated[float, Meta(ge=0, le=1e9)]
 Difference = Annotated[float, Meta(ge=-1, le=1)]
 
-Temperature = Annotated[float, Meta(ge=0, le=1e6)]
+Temperature = Annotated[float, Meta(ge=0, le=MAX_TEMPERATURE)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
 RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -72,7 +74,7 @@ Seed = int  # any: MessagePack itself ends at -2^63 and 2^64 - 1, which Meta can
 
 Tokens = Annotated[tuple[TokenId, ...], Meta(max_length=1 << 20)]
 StopStrings = Annotated[tuple[StopString, ...], Meta(max_length=MAX_STOPS)]
-StopTokens = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
+StopTokens = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKENS)]
 LogitBias = Annotated[tuple[tuple[TokenId, Bias], ...], Meta(max_length=MAX_BIASES)]
 Markup = Annotated[tuple[Label, ...], Meta(max_length=16)]
 NamedTokens = Annotated[tuple[tuple[Label, TokenId], ...], Meta(max_length=64)]

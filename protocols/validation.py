@@ -5,7 +5,6 @@ The client uses these functions before it sends; the verifier, which also knows 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from protocols.errors import RequestError
@@ -16,7 +15,9 @@ from protocols.limits import (
     MAX_DRAFT_LENGTH,
     MAX_LOGPROBS,
     MAX_SEQUENCES,
+    MAX_STOP_TOKENS,
     MAX_STOPS,
+    MAX_TEMPERATURE,
 )
 from protocols.limits import MAX_INT as MAX_INT
 from protocols.messages import ChatTurn, FailureCode, Generate, Sampling
@@ -76,8 +77,11 @@ def _structure_problems(request: Generate) -> Iterator[str]:
 
 def problems(s: Sampling, vocab_size: int = MAX_INT) -> Iterator[str]:
     """A sentence for each value that is out of range. Without ``vocab_size`` every possible token id is allowed."""
-    if not (s.temperature == 0 or MIN_TEMPERATURE <= s.temperature < math.inf):
-        yield f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE:g}, not {s.temperature}"
+    if not (s.temperature == 0 or MIN_TEMPERATURE <= s.temperature <= MAX_TEMPERATURE):
+        yield (
+            f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE:g} and at most {MAX_TEMPERATURE:g}, "
+            f"not {s.temperature:g}"
+        )
     if not 0 <= s.top_k <= MAX_INT:
         yield f"top_k must be 0 (off) or positive and below 2^31, not {s.top_k}"
     if not 0 < s.top_p <= 1:
@@ -99,6 +103,8 @@ def problems(s: Sampling, vocab_size: int = MAX_INT) -> Iterator[str]:
         yield "stop must not hold an empty string"
     if any(len(text) > LONGEST_STOP for text in s.stop):
         yield f"stop strings must be at most {LONGEST_STOP} characters long"
+    if len(s.stop_token_ids) > MAX_STOP_TOKENS:
+        yield f"stop_token_ids takes at most {MAX_STOP_TOKENS} tokens, not {len(s.stop_token_ids)}"
     for token in s.stop_token_ids:
         if not 0 <= token < vocab_size:
             yield f"stop_token_ids must be token ids (0 to {vocab_size - 1}), not {token}"

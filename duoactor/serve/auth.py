@@ -84,12 +84,12 @@ class KeyGuard:
     def _admits(self, scope: Scope) -> bool:
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        digest = sha256(given.encode()).digest()
-        admitted = sum(hmac.compare_digest(digest, one) for one in self._digests) > 0  # every key is compared
+        bearer = token.strip() if scheme.lower() == "bearer" else ""
+        given = [sha256(key.encode()).digest() for key in (bearer, headers.get("x-api-key", ""))]
+        admitted = [one for one in given if sum(hmac.compare_digest(one, key) for key in self._digests)]  # all compared
         if admitted:
-            scope.setdefault("state", {}).update(key_digest=digest.hex(), shares_caches=self._share_caches)
-        return admitted
+            scope.setdefault("state", {}).update(key_digest=admitted[0].hex(), shares_caches=self._share_caches)
+        return bool(admitted)
 
 
 class HostGuard:

@@ -51,10 +51,10 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
     ),
     ((True,), "add_generation_prompt skip_special_tokens"),
     ((True, False), "spaces_between_special_tokens"),  # special tokens are skipped
-    ((0, 0.0), "epsilon_cutoff eta_cutoff frequency_penalty min_p presence_penalty smoothing_factor top_a"),
+    ((0,), "epsilon_cutoff eta_cutoff frequency_penalty min_p presence_penalty smoothing_factor top_a"),
     ((0,), "min_tokens top_logprobs"),
     ((0, -1), "top_k"),
-    ((1, 1.0), "best_of length_penalty n repeat_penalty repetition_penalty tfs_z typical_p"),
+    ((1,), "best_of length_penalty n repeat_penalty repetition_penalty tfs_z typical_p"),
     (("",), "grammar instructions suffix system"),
     (("none", "auto"), "function_call tool_choice"),
     (({},), "chat_template_kwargs logit_bias options output_config stream_options text"),
@@ -65,6 +65,7 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
 )
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {name: idle for idle, names in _UNSUPPORTED for name in names.split()}
 UNSUPPORTED_KINDS = ("dry_", "dynatemp_", "guided_", "mirostat", "xtc_")  # how samplers' names begin
+EXACT = 1 << 53  # float64 has every integer up to here
 MISSPELT = 0.8  # difflib's ratio of a name and the intended one
 MOST_NAMED, LONGEST_NAME = 8, 64  # unknown fields in a header, and the characters of one
 MOST_SPELT = 64  # unknown fields that are compared with the known ones: 50 µs each, and a body may hold a million
@@ -117,6 +118,7 @@ def _object(given: Mapping[str, Any], struct: type[msgspec.Struct], place: str, 
 
 def _value(value: Any, kinds: tuple[Any, ...], where: str, ignored: Ignored) -> Any:
     """``kinds``: the structs, and tuples of kinds, that the value may be."""
+    value = _whole(value)
     for kind in kinds:
         if isinstance(value, dict) and isinstance(kind, type):
             return _object(value, kind, f"{where}.", ignored)
@@ -125,10 +127,18 @@ def _value(value: Any, kinds: tuple[Any, ...], where: str, ignored: Ignored) -> 
     return value
 
 
+def _whole(value: Any) -> Any:
+    """8.0 as 8, also in arrays: to JSON Schema it is an integer. Objects are as they came."""
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT else value
+
+
 def _asks_nothing(name: str, value: Any) -> bool:
     """Whether it is a parameter that is not supported, with a value that asks for nothing. ApiError if it asks."""
     if name not in UNSUPPORTED and not name.startswith(UNSUPPORTED_KINDS):
         return False
+    value = _whole(value)
     if any(value == idle and type(value) is type(idle) for idle in UNSUPPORTED.get(name, ())):
         return True
     raise ApiError(400, f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter")

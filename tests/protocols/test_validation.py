@@ -12,6 +12,7 @@ BAD = [
     ("temperature", math.nan),
     ("temperature", math.inf),
     ("temperature", 1e-7),
+    ("temperature", 1e9),
     ("top_p", 0.0),
     ("top_p", 1.1),
     ("top_p", math.nan),
@@ -32,6 +33,7 @@ BAD = [
     ("stop", ("y" * 2000,)),
     ("stop_token_ids", (1, 100)),
     ("stop_token_ids", (-1,)),
+    ("stop_token_ids", (1,) * 1025),
     ("logit_bias", ((100, 1.0),)),
     ("logit_bias", ((-1, 1.0),)),
     ("logit_bias", ((5, 100.5),)),
@@ -61,10 +63,13 @@ def test_a_bad_value_is_refused_in_one_sentence_that_names_it(field, value):
         Sampling(repetition_penalty=1.3, presence_penalty=-2.0, frequency_penalty=2.0, seed=-(1 << 63)),
         Sampling(logit_bias=((0, -100.0), (99, 100.0))),
         Sampling(stop=("a", "\n\n"), stop_token_ids=(0, 99), logprobs=20, max_tokens=1),
+        Sampling(temperature=1e6, stop_token_ids=(99,) * 1024, stop=("y" * 1024,) * 16, repetition_penalty=100.0),
     ],
 )
-def test_values_at_the_edge_of_their_range_pass(sampling):
-    validate(Generate("r", "x", sampling=sampling), 100)
+def test_values_at_the_edge_of_their_range_pass_and_a_peer_can_read_them(sampling):
+    request = Generate("r", "x", sampling=sampling)
+    validate(request, 100)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Generate) == request
 
 
 def test_every_bad_value_has_its_own_sentence():

@@ -21,6 +21,9 @@ async def test_without_a_key_nothing_is_told_but_health():
             ({"authorization": "Bearer one"}, 200),
             ({"authorization": "bearer two"}, 200),
             ({"x-api-key": "two"}, 200),
+            ({"authorization": "Bearer three", "x-api-key": "two"}, 200),
+            ({"authorization": "Bearer one", "x-api-key": "three"}, 200),
+            ({"authorization": "Bearer three", "x-api-key": "four"}, 401),
         ]:
             answer = await gateway.request("GET", "/v1/models", headers=headers)
             assert answer.status_code == status, headers

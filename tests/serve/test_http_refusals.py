@@ -49,6 +49,9 @@ REFUSED = [
     ({"temprature": 0.5}, "temprature"),
     ({"temperature": "warm"}, "temperature"),
     ({"temperature": -0.5}, "temperature"),
+    ({"temperature": 1e9}, "temperature"),
+    ({"max_tokens": 8.5}, "max_tokens"),
+    ({"stop_token_ids": [5] * 1025}, "stop_token_ids"),
     ({"top_p": 0}, "top_p"),
     ({"top_k": -2}, "top_k"),
     ({"min_p": 2}, "min_p"),
@@ -111,6 +114,21 @@ async def test_what_changes_nothing_is_tolerated_and_null_is_nothing():
     async with served() as gateway:
         answer = await gateway.chat(**idle)
     assert answer.status_code == 200, answer.text
+
+
+async def test_integers_may_be_written_with_a_point_as_json_schema_has_them():
+    plain = {"max_tokens": 8, "seed": 1, "n": 2, "top_k": 5, "stop_token_ids": [7, 9], "best_of": 1, "min_tokens": 0}
+    pointed = {name: [float(one) for one in v] if isinstance(v, list) else float(v) for name, v in plain.items()}
+    ids = [[5, 6], [7.0, 8.0]]
+    async with served() as gateway:
+        whole, same = [(await gateway.chat(**given)).json() for given in (plain, pointed)]
+        free = {"type": "object", "properties": {"x": {"const": 8.0}}}
+        tools = [{"type": "function", "function": {"name": "f", "parameters": free}}]
+        told, _ = decode(json.dumps({"messages": TURNS, "tools": tools}).encode(), ChatRequest)
+        texts = (await gateway.post("/v1/completions", prompt=ids, max_tokens=4.0)).json()
+    assert whole["choices"] == same["choices"]
+    assert len(texts["choices"]) == 2
+    assert isinstance(told.tools[0].function.parameters["properties"]["x"]["const"], float)
 
 
 async def test_hints_at_any_depth_are_ignored_without_a_word_and_counted():
