@@ -163,7 +163,7 @@ class ToolCall(Struct, frozen=True):
 
     id: Label
     name: Label
-    arguments: Text  # a JSON object
+    arguments: Text  # a JSON object; other text is shown to the model under the key "arguments"
 
 
 ToolCalls = Annotated[tuple[ToolCall, ...], Meta(max_length=MAX_CALLS)]

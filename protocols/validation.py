@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from protocols.errors import RequestError
 from protocols.limits import (
     LONGEST_GRAMMAR,
@@ -39,6 +41,14 @@ def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
         raise RequestError(FailureCode.BAD_REQUEST, problem)
     if request.tools and not request.messages:
         raise RequestError(FailureCode.BAD_REQUEST, "tools need messages: they are a part of the chat template")
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is a JSON object, as the arguments of a call should be."""
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
 
 
 def characters(turns: Sequence[ChatTurn]) -> int:

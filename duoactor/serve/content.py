@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from duoactor.serve.errors import bad
+from protocols.limits import LONGEST_LABEL
 from protocols.messages import ToolCall
 
 
@@ -16,17 +17,18 @@ class ContentPart(msgspec.Struct, frozen=True):
 
 
 def tool_call(id: str, name: str, arguments: str, where: str) -> ToolCall:
-    """A call. ApiError unless the arguments are a JSON object, or nothing: chat templates show them as one."""
-    try:
-        found = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise bad(f"{where}.arguments", "must be a JSON object, written as a string")
+    """A call. Its arguments are as the model wrote them, which may be no JSON."""
     for what, value in (("id", id), ("name", name)):
-        if not 0 < len(value) <= 256:
-            raise bad(where, f": the call's {what} must be 1 to 256 characters long")
+        if not 0 < len(value) <= LONGEST_LABEL:
+            raise bad(where, f": the call's {what} must be 1 to {LONGEST_LABEL} characters long")
     return ToolCall(id, name, arguments or "{}")
+
+
+def called(id: str, where: str) -> str:
+    """The id of the call that a result answers."""
+    if len(id) > LONGEST_LABEL:
+        raise bad(where, f"must be at most {LONGEST_LABEL} characters long, as the call's id")
+    return id
 
 
 def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str:

@@ -78,7 +78,9 @@ class Question:
 
     def parser(self, calling: Calling) -> Parser:
         """A new one, for one answer."""
-        rest = self.tools.parser(calling, constrained=self._structure(calling)[0] is not None)
+        structure, _, calls = self._structure(calling)
+        stops = self.sampling.stop or self.sampling.stop_token_ids
+        rest = self.tools.parser(calling, constrained=structure is not None, sure=calls and not stops)
         return self.mind(calling).parser(rest)
 
     def dictation(self, calling: Calling) -> Dictation | None:

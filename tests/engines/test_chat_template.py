@@ -200,10 +200,13 @@ def test_tools_that_are_none_are_refused(tokenizer, tools, turns):
         render(tokenizer, turns, tools)
 
 
-@pytest.mark.parametrize("arguments", ["[]", "{", "1"])
-def test_arguments_that_are_no_object_are_refused(tokenizer, arguments):
-    with pytest.raises(RequestError, match="arguments of the call of look"):
-        render(tokenizer, [ChatTurn("assistant", "", (ToolCall("1", "look", arguments),))])
+@pytest.mark.parametrize("given", ["[]", '{"at": "the', "1", '""', '{"at": "\\ud800"}', '{"at": "a\nb"}', "9" * 5000])
+def test_arguments_that_are_no_object_are_shown_as_the_text_that_they_are(tokenizer, given):
+    answer = [ChatTurn("user", "Look"), ChatTurn("assistant", "", (ToolCall("1", "look", given),))]
+    shown = f'"arguments": {json.dumps({"arguments": given})}'
+    assert shown in render(tokenizer, answer)
+    tokenizer.chat_template = QWEN
+    assert shown in render(tokenizer, answer, json.dumps(TOOLS))
 
 
 @pytest.mark.parametrize(

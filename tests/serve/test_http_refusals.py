@@ -88,7 +88,7 @@ REFUSED = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
     ({"messages": [*TURNS, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[1].tool_calls[0].function"),
     ({"format": "json"}, "format"),
-    ({"messages": [{"role": "assistant", "tool_calls": [CALL]}]}, "messages[0].tool_calls[0].function.arguments"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "i" * 257}]}, "messages[0].tool_call_id"),
     ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call"),
 ]  # fmt: skip
 

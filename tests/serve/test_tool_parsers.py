@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duoactor.serve.openai.chat import parse
+from duoactor.serve.tool_calls.channels import channel_parser
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, NoTools, Said
 from duoactor.serve.tool_calls.forms import FORMS, form_parser
+from duoactor.serve.tool_calls.use import Calling
 from tests.serve.parts import Called, gathered
 
 NAMES = ("get_weather", "search")
@@ -100,8 +103,27 @@ RECORDED = {
 }
 
 
-def parsed(form, pieces):
-    parser = form_parser(FORMS[form], NAMES)
+# Calls of no function: their arguments are no JSON object, or the text ends inside them.
+BROKEN = {
+    "a raw line break": '{"q": "a\nb"}',
+    "a trailing comma": '{"q": 1,}',
+    "single quotes": "{'q': 1}",
+    "a comment": '{"q": 1 /* x */}',
+    "Python's words": '{"q": None}',
+    "no number": '{"q": NaN}',
+    "half a character": '{"q": "\\ud800"}',
+    "nothing": '""',
+    "a text": '"Paris"',
+    "a text that is none of an object": '"[1]"',
+    "a list": "[1]",
+    "a number": "7",
+    "true": "true",
+    "another call inside a text": '{"q": "[TOOL_CALLS]search{}<tool_call>{}\n"}',
+}
+
+
+def parsed(form, pieces, sure=False):
+    parser = form_parser(FORMS[form], NAMES, sure)
     return [event for piece in pieces for event in parser.feed(piece)] + parser.end()
 
 
@@ -113,6 +135,49 @@ def test_what_a_model_wrote_is_taken_apart_whole_and_letter_by_letter(model):
         assert [
             part.text if isinstance(part, Said) else (part.name, json.loads(part.arguments)) for part in parts
         ] == expected
+
+
+@pytest.mark.parametrize("arguments", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", 'So: <tool_call>\n{"name": "search", "arguments": %s}\n</tool_call> Well.'),
+        ("hermes", '<tool_call>{"arguments": %s, "name": "search"}</tool_call>'),
+        ("llama", '{"name": "search", "parameters": %s}'),
+        ("llama", '<|python_tag|>{"name": "search", "parameters": %s}'),
+        ("mistral", '[TOOL_CALLS][{"name": "search", "arguments": %s}]'),
+        ("mistral", "[TOOL_CALLS]search[ARGS]%s"),
+        ("channels", "<|channel|>commentary to=functions.search <|constrain|>json<|message|>%s"),
+    ],
+)
+def test_a_call_whose_arguments_are_no_json_object_is_text(form, text, arguments):
+    text %= arguments
+    for pieces in ([text], text):
+        parser = channel_parser() if form == "channels" else form_parser(FORMS[form], NAMES)
+        parts = gathered([event for piece in pieces for event in parser.feed(piece)] + parser.end())
+        assert parts == [Said(text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "search", "arguments": {"q": "Par',
+        '<tool_call>{"name": "search", "arguments": {"q": "<tool_call>{\\"name\\": ',
+        '<tool_call>{"arguments": {"q": "Par',
+        "<tool_call>",
+    ],
+)
+def test_a_call_inside_which_the_text_ends_is_text_but_not_where_it_was_cut_off(text):
+    assert gathered(parsed("hermes", text)) == [Said(text)]
+    parser = form_parser(FORMS["hermes"], NAMES)
+    parts = gathered([event for piece in text for event in parser.feed(piece)] + parser.end(cut=True))
+    assert parts == ([Called("search", text.partition('"arguments": ')[2])] if '"search"' in text else [])
+
+
+@pytest.mark.parametrize("name", ["", "n" * 257, "\\ud800"])
+def test_a_call_with_a_name_that_no_message_can_carry_is_text(name):
+    text = f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>'
+    assert gathered(parsed("hermes", text)) == [Said(text)]
 
 
 FRAGMENTS = st.sampled_from(
@@ -154,12 +219,26 @@ def test_what_was_written_in_a_form_is_read_again(calls, form):
     assert [(part.name, json.loads(part.arguments)) for part in gathered(parsed(form, [text]))] == calls
 
 
-def test_arguments_come_as_they_are_written_and_a_cut_call_still_ends():
+def test_a_call_comes_whole_unless_a_grammar_is_sure_that_it_ends():
+    begun, rest = '<tool_call>{"name": "search", "arguments": {"q": ', '"Paris"}}</tool_call>'
+    call = [CallBegan("search"), Arguments('{"q": "Paris"}'), CallEnded()]
     parser = form_parser(FORMS["hermes"], NAMES)
-    assert parser.feed('<tool_call>{"name": "search", "argu') == []
-    assert parser.feed('ments": {"q": ') == [CallBegan("search"), Arguments('{"q": ')]
+    assert (parser.feed(begun), parser.feed(rest)) == ([], call)
+    parser = form_parser(FORMS["hermes"], NAMES, sure=True)
+    assert parser.feed(begun) == [CallBegan("search"), Arguments('{"q": ')]
     assert parser.feed('"Par') == [Arguments('"Par')]
-    assert parser.end() == [CallEnded()]
+    assert parser.end(cut=True) == [CallEnded()]
+
+
+@pytest.mark.parametrize(
+    ("more", "early"),
+    [({}, False), ({"tool_choice": "required"}, True), ({"tool_choice": "required", "stop": "}"}, False)],
+)
+def test_required_calls_are_handed_on_as_they_are_written_where_nothing_stops_inside_them(more, early):
+    function = {"type": "function", "function": {"name": "search", "parameters": {}}}
+    asked = {"messages": [{"role": "user", "content": "x"}], "tools": [function], **more}
+    parser = parse(json.dumps(asked).encode())[1].parser(Calling())
+    assert bool(parser.feed('<tool_call>\n{"name": "search", "arguments": {"q"')) == early
 
 
 def test_without_tools_all_is_text():

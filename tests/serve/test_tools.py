@@ -68,17 +68,87 @@ async def test_streamed_calls_come_name_first_then_their_arguments_as_they_are_w
     assert chunks[-1].usage.completion_tokens > 0
 
 
-async def test_the_arguments_stream_before_the_call_is_complete():
+async def everywhere(gateway, stop, **more):
+    """(text, calls, the reason of the end) by each API, whole and streamed."""
+    found = []
+    for stream in (False, True):
+        asked = await chat(gateway, stream=stream, **stop, **more)
+        if stream:
+            deltas = [choice for chunk in [one async for one in asked] for choice in chunk.choices]
+            text = "".join(one.delta.content or "" for one in deltas)
+            found.append((text, sum(len(one.delta.tool_calls or ()) for one in deltas), deltas[-1].finish_reason))
+        else:
+            (choice,) = asked.choices
+            calls = len(choice.message.tool_calls or ())
+            found.append((choice.message.content, calls, choice.finish_reason))
+        ask = {"messages": ASK, "tools": CLAUDE_TOOLS, "max_tokens": 99, "model": "toy"}
+        if "stop" in stop:
+            ask["stop_sequences"] = stop["stop"]
+        if stream:
+            async with claude(gateway).messages.stream(**ask) as events:
+                answer = await events.get_final_message()
+        else:
+            answer = await claude(gateway).messages.create(**ask)
+        texts = [block.text for block in answer.content if block.type == "text"]
+        found.append(("".join(texts), len(answer.content) - len(texts), answer.stop_reason))
+    return found
+
+
+async def test_a_call_inside_which_a_stop_string_ends_the_text_is_text():
+    said = CALL.partition("is")[0]
     async with served(scripted(CALL)) as gateway:
-        events = await gateway.events("/v1/chat/completions", messages=ASK, tools=CHAT_TOOLS)
-    pieces = [
-        call["function"]["arguments"]
-        for event in events
-        for choice in event["choices"]
-        for call in choice["delta"].get("tool_calls", ())
+        found = await everywhere(gateway, {"stop": ["is"]})
+        behind = await everywhere(gateway, {"stop": ["\n</tool"]})
+    assert found == [(said, 0, "stop"), (said, 0, "stop_sequence")] * 2
+    assert [one[1:] for one in behind] == [(1, "tool_calls"), (1, "stop_sequence")] * 2
+
+
+async def test_a_call_inside_which_a_stop_token_ends_the_text_is_text():
+    async with served(scripted(CALL, 5)) as gateway:
+        found = (await chat(gateway, extra_body={"stop_token_ids": [3 + len(CALL) // 5 - 4]})).choices[0]
+    assert found.message.tool_calls is None and found.finish_reason == "stop"
+    assert CALL.startswith(found.message.content) and '"arguments": {' in found.message.content
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Pa\nris"}', '{"city": "Paris",}', '""', '["Paris"]', "7"])
+async def test_a_call_that_no_client_can_read_is_text_in_every_api(arguments):
+    text = CALL.replace('{"city": "Paris"}', arguments)
+    async with served(scripted(text)) as gateway:
+        found = await everywhere(gateway, {})
+        items = (await gateway.openai().responses.create(model="toy", input="Weather?", tools=TOOLS)).output
+        streamed = await gateway.openai().responses.create(model="toy", input="Weather?", tools=TOOLS, stream=True)
+        last = [event async for event in streamed][-1].response.output
+    assert found == [(text, 0, "stop"), (text, 0, "end_turn")] * 2
+    assert [[one.content[0].text for one in made] for made in (items, last)] == [[text], [text]]
+
+
+async def test_a_calls_arguments_that_a_template_reads_are_no_call_if_they_are_no_object():
+    field = {"open_pattern": r"<call:(?P<name>\w+)>", "close": "</call>", "content": "json", "repeats": True}
+    field["transform"] = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+    template = json.dumps({"start_anchor": "x", "fields": {"tool_calls": field, "content": {"content": "text"}}})
+    for arguments in ("[1]", '"x"', '""', "7", '{"a": NaN}', '{"a": 1,}', '{"a'):
+        text = f"Well, <call:get_weather>{arguments}</call>"
+        if arguments == '{"a':  # where a stop string ended it
+            text = text.removesuffix("</call>")
+        async with served(scripted(text, response_template=template)) as gateway:
+            (choice,) = (await chat(gateway)).choices
+        assert (choice.message.content, choice.message.tool_calls, choice.finish_reason) == (text, None, "stop")
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Pa', "[]", "", '{"city": "Pa\nris"}', "Paris"])
+async def test_a_history_may_hold_whatever_arguments_a_model_wrote(arguments):
+    called = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+    turns = [*ASK, {"role": "assistant", "tool_calls": [called]}, {"role": "tool", "content": "?", "tool_call_id": "c"}]
+    items = [
+        {"role": "user", "content": "Weather?"},
+        {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": arguments},
+        {"type": "function_call_output", "call_id": "c", "output": "?"},
     ]
-    assert "".join(pieces) == '{"city": "Paris"}'
-    assert len(pieces) > 2
+    async with served(scripted("Fine.")) as gateway:
+        await gateway.openai().chat.completions.create(model="toy", messages=turns, tools=CHAT_TOOLS)
+        await gateway.openai().responses.create(model="toy", input=items, tools=TOOLS)
+        asked = gateway.cluster.codec.asked
+    assert [turns[1].tool_calls[0].arguments for turns, _ in asked] == [arguments or "{}"] * 2
 
 
 async def test_an_answer_that_is_cut_off_inside_a_call_ends_by_length():

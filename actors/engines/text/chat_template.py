@@ -6,6 +6,7 @@ reliable: it may mention ``tools`` without showing them, or show them under anot
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from actors.engines.text.thoughts import (
 )
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Rendering, Thinking, ToolCall
+from protocols.validation import is_object
 
 Message = dict[str, Any]
 RENDERING = Rendering()
@@ -350,13 +352,14 @@ def _call(ident: str, name: str, arguments: Message, text: bool) -> Message:
 
 
 def _arguments(call: ToolCall) -> Message:
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise RequestError("bad_request", f"the arguments of the call of {call.name} must be a JSON object")
-    return arguments
+    """The arguments as an object. A text that is none, as a cut answer has it, is its only value: a client that keeps a
+    history cannot mend what the model wrote."""
+    text = call.arguments or "{}"
+    found: Message = {"arguments": text}
+    if is_object(text):
+        with contextlib.suppress(ValueError):  # an integer of thousands of digits
+            found = json.loads(text)
+    return found
 
 
 def _one_call_a_turn(turns: Sequence[ChatTurn]) -> list[ChatTurn]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from transformers.utils.chat_parsing import ResponseParser
+
+from protocols.limits import LONGEST_LABEL
+from protocols.validation import is_object
 
 Part = str | tuple[str, str]  # text, or a call: (name, arguments in JSON)
 
@@ -27,36 +32,34 @@ class ToolCallRegions:
         self.broken = False  # a call could not be read: from there on, all is text
 
     def feed(self, text: str) -> list[Part]:
-        """The parts that ``text`` completes."""
-        if self.broken:
-            return [text]
-        self._open += text
-        try:
-            return self._parts(self._parser.feed(text))
-        except ValueError:
-            return self._break()
+        """The parts that ``text`` completes. Letter by letter, so that what stands behind a call is known."""
+        parts: list[Part] = []
+        for at, letter in enumerate(text):
+            if self.broken:
+                return [*parts, text[at:]]
+            self._open += letter
+            parts += self._parts(partial(self._parser.feed, letter))
+        return parts
 
     def end(self) -> list[Part]:
         """The last parts, once all text was fed."""
-        if self.broken:
-            return []
-        try:
-            return self._parts(self._parser.finalize()[1])
-        except ValueError:
-            return self._break()
+        return [] if self.broken else self._parts(lambda: self._parser.finalize()[1])
 
-    def _parts(self, events: list[dict[str, Any]]) -> list[Part]:
+    def _parts(self, step: Callable[[], list[dict[str, Any]]]) -> list[Part]:
+        """The parts in a step's events. A call that cannot be read is text."""
         parts: list[Part] = []
-        for event in events:
-            kind, call = event["type"], event["field"] == "tool_calls"
-            if kind == "region_chunk":
-                if not call:
+        try:
+            for event in step():
+                kind, call = event["type"], event["field"] == "tool_calls"
+                if kind == "region_chunk" and not call:
                     self._open = self._open.partition(event["text"])[2]
                     parts.append(event["text"])
-            elif kind == "region_close" and call:
-                self._open = ""
-                value = event["value"]
-                parts += [_call(one) for one in (value if isinstance(value, list) else [value])]
+                elif kind == "region_close" and call:
+                    value = event["value"]
+                    parts += [_call(one) for one in (value if isinstance(value, list) else [value])]
+                    self._open = ""
+        except ValueError:
+            parts += self._break()
         return parts
 
     def _break(self) -> list[Part]:
@@ -69,5 +72,8 @@ def _call(found: Any) -> tuple[str, str]:
     function = found.get("function", found) if isinstance(found, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ValueError("the response template makes no call of it")
-    arguments = function.get("arguments") or {}
-    return function["name"], arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    name, given = function["name"], function.get("arguments")
+    arguments = given if isinstance(given, str) else json.dumps({} if given is None else given, ensure_ascii=False)
+    if not 0 < len(name) <= LONGEST_LABEL or not is_object(arguments):
+        raise ValueError("a call has a name, and an object as its arguments")
+    return name, arguments

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from duoactor.serve.content import ContentPart, text_of, tool_call
+from duoactor.serve.content import ContentPart, called, text_of, tool_call
 from duoactor.serve.errors import bad
 from duoactor.serve.structure import AnswerForm, json_shape
 from duoactor.serve.thinking import ThinkingSwitch, Wish, wish
@@ -107,7 +107,7 @@ def _turns(message: InputMessage, where: str) -> list[ChatTurn]:
                 if not block.tool_use_id:
                     raise bad(f"{place}.tool_use_id", "is missing")
                 text = text_of(block.content, f"{place}.content")
-                results.append(ChatTurn("tool", text, tool_call_id=block.tool_use_id))
+                results.append(ChatTurn("tool", text, tool_call_id=called(block.tool_use_id, f"{place}.tool_use_id")))
             case "thinking" if message.role == "assistant":
                 thoughts.append(block.thinking)
             case "redacted_thinking" if message.role == "assistant":

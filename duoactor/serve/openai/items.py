@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from duoactor.serve.content import ContentPart, text_of, tool_call
+from duoactor.serve.content import ContentPart, called, text_of, tool_call
 from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.use import Choice, Pick, Tool, ToolUse
 from protocols.limits import MAX_CALLS
@@ -111,7 +111,8 @@ def turns(instructions: str, given: str | Sequence[InputItem]) -> tuple[ChatTurn
             case "function_call_output":
                 if not item.call_id:
                     raise bad(f"{where}.call_id", "is missing")
-                made.append(ChatTurn("tool", text_of(item.output, f"{where}.output"), tool_call_id=item.call_id))
+                answers = called(item.call_id, f"{where}.call_id")
+                made.append(ChatTurn("tool", text_of(item.output, f"{where}.output"), tool_call_id=answers))
             case "reasoning":
                 thought = text_of(item.content, f"{where}.content")
             case other:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from duoactor.serve.content import ContentPart, text_of, tool_call
+from duoactor.serve.content import ContentPart, called, text_of, tool_call
 from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.use import Choice, Pick, Tool, ToolUse
 from protocols.messages import ChatTurn, Rendering
@@ -112,6 +112,6 @@ def _turn(message: ChatMessage, where: str) -> ChatTurn:
             tool_call(call.id, call.function.name, call.function.arguments, f"{where}.tool_calls[{at}].function")
             for at, call in enumerate(calls)
         ),
-        message.tool_call_id or "",
+        called(message.tool_call_id or "", f"{where}.tool_call_id"),
         (message.reasoning_content or message.reasoning or "") if message.role == "assistant" else "",
     )

@@ -19,9 +19,10 @@ HEADER = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>"
 RECIPIENT = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
-def channel_parser() -> ReadingParser:
-    """A parser of messages with headers; text before the first header is the answer's."""
-    return ReadingParser(_messages)
+def channel_parser(sure: bool = False) -> ReadingParser:
+    """A parser of messages with headers; text before the first header is the answer's. ``sure``: see
+    :class:`Reader`."""
+    return ReadingParser(_messages, sure)
 
 
 def channel_grammar(
@@ -45,15 +46,16 @@ def _messages(text: Reader) -> Steps:
                 return
             yield
         header = text.text[:end]
-        text.skip(end + len(MESSAGE))
         if found := RECIPIENT.search(header):
-            text.skip((yield from text.past("")))
-            text.begin(found[1])
-            yield from text.argue_value()
+            at = yield from text.past("", end + len(MESSAGE))
+            yield from text.call(found[1], at)
+            text.say_refused()
             for mark in (CALL, END):
                 if (yield from text.starts(mark)):
                     text.skip(len(mark))
-        elif (yield from text.say_until(END, thought="analysis" in header)):
+            continue
+        text.skip(end + len(MESSAGE))
+        if (yield from text.say_until(END, thought="analysis" in header)):
             text.skip(len(END))
         if text.ended and not text.text:
             return

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from duoactor.serve.tool_calls.reader import Reader, ReadingParser, Steps
 
 _ARGUMENTS = ("arguments", "parameters")
@@ -103,9 +105,9 @@ DEFAULT_FORM = "hermes"  # of models that nothing is known of: most open ones we
 NAME_ID, NAME_ARGUMENTS = "[CALL_ID]", "[ARGS]"  # between a name and its arguments
 
 
-def form_parser(form: CallForm, names: Collection[str]) -> ReadingParser:
-    """A parser for a form; ``names`` of the functions that there are."""
-    return ReadingParser(partial(_calls, form=form, names=names))
+def form_parser(form: CallForm, names: Collection[str], sure: bool = False) -> ReadingParser:
+    """A parser for a form; ``names`` of the functions that there are; ``sure``: see :class:`Reader`."""
+    return ReadingParser(partial(_calls, form=form, names=names), sure)
 
 
 def _calls(text: Reader, form: CallForm, names: Collection[str]) -> Steps:
@@ -118,13 +120,13 @@ def _calls(text: Reader, form: CallForm, names: Collection[str]) -> Steps:
             if form.close and (yield from text.starts(form.close)):
                 text.skip(len(form.close))
             called = form.series and (yield from _call(text, 0, known))
+        text.say_refused()
         if not (yield from text.say_until(form.mark)):
             return
         at = yield from text.past(form.opening, len(form.mark))
         called = (yield from _call(text, at)) or (form.named and (yield from _named(text, at)))
         if not called:
-            text.say(form.mark)
-            text.skip(len(form.mark))
+            text.refuse(len(form.mark))
 
 
 def _call(text: Reader, at: int, names: Collection[str] | None = None) -> Generator[None, None, bool]:
@@ -149,13 +151,13 @@ def _call(text: Reader, at: int, names: Collection[str] | None = None) -> Genera
             return False
         at = yield from text.past("", at + 1)
         if name is not None and key in _ARGUMENTS and text.text.startswith("{", at):
-            text.skip(at)
-            text.begin(name)
-            yield from text.argue_value()
-            yield from _skip_rest(text)
-            return True
+            called = yield from text.call(name, at)
+            if called:
+                yield from _skip_rest(text)
+            return called
         end = yield from text.value(at)
         if end < 0:
+            text.refuse(len(text.text))
             return False
         if key in _ARGUMENTS:
             arguments = text.text[at:end]
@@ -164,13 +166,7 @@ def _call(text: Reader, at: int, names: Collection[str] | None = None) -> Genera
             if not name or (names is not None and name not in names):
                 return False
         at = end
-    if name is None:
-        return False
-    text.skip(at + 1)
-    text.begin(name)
-    text.argue(_plain(arguments))
-    text.finish()
-    return True
+    return name is not None and text.call_with(name, _plain(arguments), at + 1)
 
 
 def _skip_rest(text: Reader) -> Steps:
@@ -200,16 +196,13 @@ def _named(text: Reader, at: int) -> Generator[None, None, bool]:
     end = yield from text.past("", end)
     if not text.text.startswith("{", end):
         return False
-    text.skip(end)
-    text.begin(name)
-    yield from text.argue_value()
-    return True
+    return (yield from text.call(name, end))
 
 
 def _string(text: str) -> str | None:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = msgspec.json.decode(text)  # which takes no half of a character
+    except (msgspec.DecodeError, RecursionError):
         return None
     return found if isinstance(found, str) else None
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator
 
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Said, Thought
 from duoactor.thoughts import beginning
+from protocols.limits import LONGEST_LABEL
+from protocols.validation import is_object
 
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'["\\]')
@@ -61,9 +63,13 @@ Steps = Generator[None, None, None]
 class Reader:
     """A text that comes in pieces. ``text``: the part that was not taken yet; ``ended``: there is no more."""
 
-    def __init__(self) -> None:
+    def __init__(self, sure: bool = False) -> None:
+        """``sure``: a grammar sees to it that calls end as such, so their arguments are handed on as they come."""
         self.text = ""
         self.ended = False
+        self._sure = sure
+        self._held: tuple[str, int] | None = None  # the name of a call, and where its arguments begin
+        self._refused = 0  # characters of the text that look like a call and are none
         self._events: list[Event] = []
         self._space = ""  # at the end of what was said: dropped if a call follows
         self._called = self._behind_call = self._in_call = False
@@ -144,7 +150,30 @@ class Reader:
         self._in_call = False
         self._events.append(CallEnded())
 
-    def argue_value(self) -> Generator[None, None, None]:
+    def call(self, name: str, at: int) -> Generator[None, None, bool]:
+        """Take a call whose arguments begin at ``at``. False: they are no JSON object, and nothing was taken."""
+        if self._sure:
+            self.skip(at)
+            self.begin(name)
+            yield from self._argue_as_written()
+            return True
+        self._held = name, at
+        end = yield from self.value(at)
+        self._held = None
+        return self.call_with(name, self.text[at:end] if end >= 0 else "", end)
+
+    def call_with(self, name: str, arguments: str, end: int) -> bool:
+        """Take a call that is read up to ``end``; -1: the text ends inside it. False as :meth:`call`."""
+        if not 0 < len(name) <= LONGEST_LABEL or not is_object(arguments):
+            self.refuse(end if end >= 0 else len(self.text))
+            return False
+        self.skip(end)
+        self.begin(name)
+        self.argue(arguments)
+        self.finish()
+        return True
+
+    def _argue_as_written(self) -> Steps:
         """The JSON value at the start of the text, as it comes, and the end of the call."""
         end = ValueEnd()
         while (at := end.find(self.text, 0)) < 0:
@@ -158,8 +187,23 @@ class Reader:
             self.skip(at)
         self.finish()
 
+    def refuse(self, count: int) -> None:
+        """Note that the text begins with ``count`` characters that are no call."""
+        self._refused = max(self._refused, count)
+
+    def say_refused(self) -> None:
+        """Say them: what a call that is none holds is no call either."""
+        count, self._refused = self._refused, 0
+        self.say(self.text[:count])
+        self.skip(count)
+
     def cut_off(self) -> None:
         """The text ends here, and not by the model's will: an open call ends, and what is held back may be markup."""
+        if self._held is not None:
+            name, at = self._held
+            self.begin(name)
+            self.argue(self.text[at:])
+            self._held = None
         if self._in_call:
             self.finish()
 
@@ -172,8 +216,8 @@ class Reader:
 class ReadingParser:
     """A :class:`~duoactor.serve.tool_calls.events.Parser` that reads step by step; ``steps`` pauses where text ends."""
 
-    def __init__(self, steps: Callable[[Reader], Steps]) -> None:
-        self._reader = Reader()
+    def __init__(self, steps: Callable[[Reader], Steps], sure: bool = False) -> None:
+        self._reader = Reader(sure)
         self._steps = steps(self._reader)
 
     def feed(self, text: str) -> list[Event]:

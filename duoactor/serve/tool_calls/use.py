@@ -145,15 +145,16 @@ class ToolUse:
         """The JSON of ``Generate.tools``; empty where no call is allowed."""
         return msgspec.json.encode([tool.described for tool in self.tools]).decode() if self.offered else ""
 
-    def parser(self, calling: Calling, constrained: bool) -> Parser:
-        """A new one, for one answer; ``constrained``: calls are as :meth:`grammar` has them."""
+    def parser(self, calling: Calling, constrained: bool, sure: bool = False) -> Parser:
+        """A new one, for one answer; ``constrained``: calls are as :meth:`grammar` has them, and nothing but the limit
+        ends one before its end (``sure``)."""
         if not self.offered:
             return NoTools()
         if calling.template and not constrained:
             return TemplateParser(calling.template, self.described)
         if calling.channels:
-            return channel_parser()
-        return form_parser(FORMS[calling.form], [tool.name for tool in self.tools])
+            return channel_parser(sure)
+        return form_parser(FORMS[calling.form], [tool.name for tool in self.tools], sure)
 
     def grammar(self, calling: Calling, otherwise: Mapping[str, Any] | None = None) -> str:
         """A grammar of an answer that calls, or follows the JSON schema ``otherwise``."""
