@@ -32,7 +32,7 @@ class Attention:
         return None
 
     @staticmethod
-    def attend(query, keys, values, count, starts, bases, prefixes, lengths, tails, items, partial, scale, gpu):
+    def attend(query, keys, values, count, starts, bases, prefixes, lengths, tails, items, partial, spec, sinks, gpu):
         at = torch.arange(keys.shape[1], device=keys.device)[None]
         tail = tails.gather(1, (at - prefixes[:, None]).clamp(0, tails.shape[1] - 1))
         slots = torch.where(at < prefixes[:, None], bases[:, None] + at, tail)
@@ -43,10 +43,18 @@ class Attention:
             part.index_select(1, slots.flatten()).view(len(part), *slots.shape, -1).repeat_interleave(group, 0)
             for part in (keys, values)
         )
-        scores = (
-            torch.einsum("rhw,hrnw->hrn", query, keys).float().mul(scale).masked_fill(at >= lengths[:, None], -1e30)
-        )
-        return torch.einsum("hrn,hrnw->rhw", scores.softmax(-1).to(values.dtype), values).flatten(1)
+        scores = torch.einsum("rhw,hrnw->hrn", query, keys).float().mul(spec.scale)
+        if spec.cap:
+            scores = spec.cap * torch.tanh(scores / spec.cap)
+        if spec.window:
+            last = lengths[:, None] - 1
+            seen &= at >= (last // spec.window * spec.window if spec.chunked else last - spec.window + 1)
+        scores = scores.masked_fill(seen.logical_not(), -1e30)
+        if sinks is not None:
+            taken = sinks.float().view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+            scores = torch.cat([scores, taken], 2)
+        weights = scores.softmax(-1)[..., : at.shape[1]]
+        return torch.einsum("hrn,hrnw->rhw", weights.to(values.dtype), values).flatten(1)
 
 
 def recorded(family="llama", slots=SLOTS, recorder=None, dtype=torch.float32) -> GpuEngine:
@@ -55,8 +63,8 @@ def recorded(family="llama", slots=SLOTS, recorder=None, dtype=torch.float32) ->
 
 
 def with_graphs(engine: GpuEngine, recorder) -> GpuEngine:
-    layout = InPlace(engine._body, Attention, None)
-    engine.graphs = Graphs(engine._body, recorder, VOCAB, layout)
+    layout = InPlace(engine._spec, engine.pool, engine._exact, Attention, None)
+    engine.graphs = Graphs(engine._program, recorder, VOCAB, layout)
     return engine
 
 

@@ -22,14 +22,15 @@ from duoactor.config import resolve_model
 from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.fake_cuda import fake_cuda, on_cuda  # noqa: F401
+from tests.engines.families import model_of
 from tests.engines.recorded_rounds import with_graphs
-from tests.engines.test_families import model_of
+from tests.engines.test_programs import DESCRIBED
 from tests.engines.tiny import VOCAB, info, make
 from tests.engines.weights.test_gguf_serving import mixed
 
 DTYPES = [torch.float32, torch.bfloat16]
-FUSED = ["llama", "qwen2", "qwen3"]
-GENERIC = ["gemma2", "gemma3", "gpt2"]
+FUSED = ["llama", "qwen2", "qwen3", "gemma2", "gemma3"]
+GENERIC = ["gpt2"]
 PROMPT = list(range(5, 155)) * 2
 SAMPLING = {
     "greedy": {},
@@ -65,7 +66,7 @@ def test_a_tensor_that_was_left_on_the_host_is_an_error(fake_cuda):  # noqa: F81
 
 @pytest.mark.parametrize(
     "family, dtype, sampling",
-    [(family, DTYPES[number % 2], "greedy") for number, family in enumerate(("qwen2", *GENERIC))]
+    [(family, DTYPES[number % 2], "greedy") for number, family in enumerate(("qwen2", "gemma2", "gemma3", *GENERIC))]
     + [(("llama", "gemma2")[number % 2], torch.bfloat16, sampling) for number, sampling in enumerate(SAMPLED)],
 )
 def test_a_round_reads_from_the_device_once(fake_cuda, family, dtype, sampling):  # noqa: F811
@@ -78,11 +79,23 @@ def test_a_round_reads_from_the_device_once(fake_cuda, family, dtype, sampling):
         assert len(fake_cuda.reads) == 1, fake_cuda.reads
 
 
-def test_so_does_a_round_with_recurrent_layers(fake_cuda):  # noqa: F811
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_no_description_mixes_devices(fake_cuda, name):  # noqa: F811
+    with unset_fake_temporarily():
+        model = model_of(name)
+    model = on_cuda(model, torch.bfloat16)
+    target = Target(GpuEngine(model, info(model), 4096), rows_agree=ROWS)
+    handle = begun(target)
+    [outcome] = target.verify([Window(handle, TREE.tokens, TREE.parents)])
+    assert outcome.tokens == [0]  # all values that come back are zeros
+
+
+@pytest.mark.parametrize("engine", [GpuEngine, TransformersEngine])
+def test_so_does_a_round_with_recurrent_layers(fake_cuda, engine):  # noqa: F811
     with unset_fake_temporarily():
         model = model_of("Qwen3_5")
     model = on_cuda(model, torch.bfloat16)
-    target = Target(TransformersEngine(model, info(model), 4096), rows_agree=ROWS)
+    target = Target(engine(model, info(model), 4096), rows_agree=ROWS)
     handles = [begun(target), begun(target)]
     for streams in (handles[:1], handles):
         fake_cuda.reads.clear()
@@ -97,8 +110,8 @@ def test_weights_in_blocks_stay_in_them_on_the_device(fake_cuda, tmp_path):  # n
     model = load_for_engine(file, torch.device("cuda:0"), torch.bfloat16)
     assert isinstance(model, StoredModel)
     engine = GpuEngine(model, info(model), 4096)
-    matrices = engine._body.blocks[0]
-    for matrix in (matrices.qkv, matrices.out, matrices.gate_up, matrices.down):
+    layer = engine._program.weights.layers[0]
+    for matrix in (layer.qkv, layer.out, layer.up, layer.down):
         assert isinstance(matrix, GroupedMatrix) and matrix.parts[0].low.device.type == "cuda"
     read = engine.reading()
     assert 0.7 * size < read.read_bytes < size and read.bits < 11  # all but the embedding

@@ -12,7 +12,7 @@ import transformers
 from msgspec.structs import replace
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from actors.engines.decoder.configuration import is_plain, spec_of
+from actors.engines.decoder.configuration import spec_of
 from actors.engines.generic import engine as backend
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
@@ -139,10 +139,7 @@ def test_a_falcon_whose_positions_are_slopes_is_refused():
 
 
 def engine_in_the_table(name: str) -> str:
-    spec = spec_of(config_of(name))
-    if spec is None:
-        return "generic"
-    return "fused" if is_plain(spec) else "fused on a CPU"
+    return "generic" if spec_of(config_of(name)) is None else "fused"
 
 
 def test_the_table_of_families_says_which_engine_computes_each():

@@ -53,16 +53,18 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
     pointers = of(own, "query", "keys", "values") | of(
         "*i32", "count", "items", "starts", "bases", "prefixes", "lengths", "tails"
     )
-    sizes = {"GROUP": 4, "TAIL": 64, "TILE": attention.TILE, "SPLIT": attention.SPLIT}
+    sizes = {"GROUP": 4, "TAIL": 64, "TILE": attention.TILE, "SPLIT": attention.SPLIT, "CAPPED": True}
+    seen = {"WINDOW": 4096, "CHUNKED": False}
     text = text_of(
         attention._attend,
         pointers | of(sums, "seen", "tops", "sums"),
-        {"head_stride": "i32", "scale": "fp32"},
-        heads | sizes,
+        {"head_stride": "i32", "scale": "fp32", "cap": "fp32"},
+        heads | sizes | seen,
     )
     assert ("mma.sync" in text) == (dtype != "fp32")  # tensor cores round float32
-    pointers = of(sums, "seen", "tops", "sums") | of("*i32", "starts", "lengths") | of(own, "out")
-    text_of(attention._join, pointers, {}, heads | {"SPLIT": attention.SPLIT, "JOINED": attention.JOINED})
+    pointers = of(sums, "seen", "tops", "sums") | of("*i32", "starts", "lengths") | of(own, "sinks", "out")
+    joined = {"SPLIT": attention.SPLIT, "JOINED": attention.JOINED, "SINKS": True}
+    text_of(attention._join, pointers, {"log2_e": "fp32"}, heads | joined | seen)
 
     every = linear.ROWS if (dtype, capability) == ("bf16", 90) else (linear.ROWS[0], linear.ROWS[-1])
     for gated, rows in itertools.product((False, True), every):
@@ -77,11 +79,14 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
         )
         assert ("mma" in text) == (dtype != "fp32")
 
-    pointers = of(own, "x", "weight", "out") | of(sums, "parts")
-    sizes = {"SPLITS": 4, "BLOCK": 4096}
-    text_of(between._add_norm, pointers, of("i32", "rows", "size") | {"eps": "fp32"}, sizes)
-    pointers = of(sums, "parts", "turns") | of(own, "norm", "queries", "keys", "values") | of("*i64", "slots")
-    sizes = {"HEADS": 32, "KV_HEADS": 8, "WIDTH": 128, "HALF": 64, "SPLITS": 4, "NORMED": True}
+    pointers = of(own, "x", "behind", "behind_bias", "then", "then_bias", "out") | of(sums, "parts")
+    sizes = of(True, "BEHIND", "BEHIND_BIASED", "THEN", "THEN_BIASED", "CENTRED") | {"SPLITS": 4, "BLOCK": 4096}
+    text_of(between._join, pointers, of("i32", "rows", "size") | of("fp32", "scale", "eps"), sizes)
+    pointers = (
+        of(sums, "parts", "turns", "stretch") | of(own, "norm", "queries", "keys", "values") | of("*i64", "slots")
+    )
+    sizes = {"HEADS": 32, "KV_HEADS": 8, "WIDTH": 128, "HALF": 64, "SPLITS": 4, "NORMED": 40}
+    sizes |= {"PAIRS": 32, "STRETCHED": True}
     text_of(between._turn, pointers, of("i32", "rows", "columns", "slot_stride") | {"eps": "fp32"}, sizes)
 
 

@@ -11,18 +11,20 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
+from actors.engines.compute.layer import Program
+from actors.engines.compute.ops_torch import TorchOps
+from actors.engines.compute.ops_triton import Kernels, TritonOps, error_of, gpu_program, recordable
 from actors.engines.decoder import layout
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.gpu import graphs as graphs_module
 from actors.engines.decoder.gpu import in_place as in_place_module
-from actors.engines.decoder.gpu.body import Kernels, TritonBody, error_of, gpu_body
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import Direct, Graphs
 from actors.engines.decoder.gpu.groups import GroupedMatrix, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
-from actors.engines.decoder.gpu.triton_kernels import between, gpu, groups, linear
-from actors.engines.decoder.torch.body import TorchBody
+from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
+from actors.engines.decoder.spec import Attention, Norm
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
@@ -30,6 +32,7 @@ from actors.engines.weights.grouped import Blocks, FileBlocks
 from actors.engines.weights.source import ModuleSource
 from actors.models import Leaf
 from protocols.messages import Sampling
+from tests.engines.families import FAMILIES, VARIANTS, config_of, model_of
 from tests.engines.recorded_rounds import TEXTS, fill, lay_out, some_trees, together, tree_round
 from tests.engines.test_groups import cut_off
 from tests.engines.test_llama import close
@@ -47,6 +50,7 @@ def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpret
 
 
 interpreter.InterpreterBuilder.create_dot = dot_in_one_order
+DESCRIBED = [name for name in (*FAMILIES, *VARIANTS) if spec_of(config_of(name)) is not None]
 COMMON["num_hidden_layers"] = 2  # of every model here: it is slow
 GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
 NAME = "actors.engines.decoder.gpu.triton_kernels"
@@ -74,19 +78,15 @@ def test_a_row_sees_its_text_wherever_that_lies_and_has_the_bits_that_it_has_alo
     chance = torch.Generator().manual_seed(heads)
     pool, part = 2500, kernels.SPLIT
     keys, values = (torch.randn(kv_heads, pool, width, generator=chance).to(dtype) for _ in range(2))
-    body = SimpleNamespace(
-        pool=SimpleNamespace(keys=[keys], values=[values], slots=pool),
-        shape=SimpleNamespace(heads=heads, kv_heads=kv_heads, width=width),
-        exact=True,
-        device=keys.device,
-    )
-    layout = InPlace(body, kernels, GPU)
+    spec = Attention(heads, kv_heads, width, width**-0.5, (), "")
+    held = SimpleNamespace(keys=[keys], values=[values], device=keys.device)
+    layout = InPlace(SimpleNamespace(attentions=[spec]), held, True, kernels, GPU)
 
     def attended(batch: FlatBatch, query: torch.Tensor, rows: int) -> torch.Tensor:
         plan = layout.plan(rows, batch.segments)
         host = np.zeros(plan.bytes, dtype=np.uint8)
         plan.pack(host)
-        return layout.look(plan.rows, torch.from_numpy(host))(0, query)
+        return layout.sight(plan.rows, torch.from_numpy(host))(0, spec, query, None)
 
     batch = FlatBatch()
     for base, length, parents in [(100, 70, [-1, 0, 0, 1, -1]), (300, part + 88, []), (1200, 9 * part - 1, [-1, -1])]:
@@ -141,11 +141,27 @@ def test_splits_are_added_up_in_order_before_the_norm():
     chance = torch.Generator().manual_seed(2)
     x, parts, weight = (torch.randn(*size, generator=chance) for size in ((5, 200), (3, 5, 200), (200,)))
     begun = x.clone()
-    found = between.add_norm(x, parts, weight, 1e-5)
+    then, norm = layout.Affine(weight), Norm(1e-5)
+    found = between.join(x, parts, 1.0, None, then, norm)
     torch.testing.assert_close(x, begun + parts.sum(0))
     torch.testing.assert_close(found, torch.nn.functional.rms_norm(x, (200,), weight, 1e-5))
     kept = x.clone()
-    assert torch.equal(between.add_norm(x, None, weight, 1e-5), found) and torch.equal(x, kept)
+    assert torch.equal(between.join(x, None, 1.0, None, then, norm), found) and torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_is_added_is_scaled_and_normed_first_where_a_norm_stands_behind(centred, biased):
+    chance = torch.Generator().manual_seed(3)
+    x, parts, weight, bias = (torch.randn(*size, generator=chance) for size in ((5, 72), (3, 5, 72), (72,), (72,)))
+    norm, affine = Norm(1e-5, centred), layout.Affine(weight, bias if biased and centred else None)
+    ops, begun = TorchOps(norm, torch.float32, 8), x.clone()
+    for behind, then in ((affine, None), (affine, affine), (None, affine)):
+        right = begun.clone()
+        expected = ops.join(right, parts, 0.5, behind, then)
+        torch.testing.assert_close(between.join(x, parts, 0.5, behind, then, norm), expected)
+        torch.testing.assert_close(x, right)
+        x.copy_(begun)
 
 
 def test_the_cut_of_a_layer_does_not_depend_on_its_rows():
@@ -161,7 +177,7 @@ def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain
     model = make("qwen2")
     engine, plain = (GpuEngine(make("qwen2"), info(model), 2048) for _ in range(2))
     by_triton(engine, "qwen2")
-    assert error_of(engine.graphs.body) < 1e-5
+    assert error_of(engine.graphs.body, plain._program) < 1e-5
     texts = {base: TEXTS[base] for base in (64, 1024)}
     for base, text in texts.items():
         for each in (engine, plain):
@@ -234,9 +250,11 @@ def test_rounds_of_a_file_in_blocks_have_torchs_logits_and_a_row_has_the_bits_of
     engine, plain = (GpuEngine(model, info(model), 2048) for model in models)
     weights = layout.lay_out(spec_of(config), models[0].source)
     send(weights, cpu)
-    body = TritonBody(weights, engine.pool, 2048, True, Kernels(linear, groups, between, GPU))
-    assert error_of(body) < 1e-4
-    engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, InPlace(body, kernels, GPU))
+    record(engine, weights)
+    assert (
+        error_of(engine.graphs.body, Program(weights, engine.pool, TorchOps(engine._spec.norm, torch.float32, 2048)))
+        < 1e-4
+    )
     text, prompt = TEXTS[64], []
     for each in (engine, plain):
         fill(each, 64, text)
@@ -258,9 +276,13 @@ def weights_of(family: str) -> layout.DecoderWeights:
 
 def by_triton(engine: GpuEngine, family: str) -> None:
     """What the engine records is computed as on a GPU; texts are filled in by torch, in a hundredth of the time."""
-    launched = Kernels(linear, groups, between, GPU)
-    body = TritonBody(weights_of(family), engine.pool, 2048, engine._body.exact, launched)
-    engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, InPlace(body, kernels, GPU))
+    record(engine, weights_of(family))
+
+
+def record(engine: GpuEngine, weights: layout.DecoderWeights) -> None:
+    ops = TritonOps(weights.spec.norm, engine.dtype, 2048, Kernels(linear, groups, experts, between, states, GPU))
+    program, seen = Program(weights, engine.pool, ops), InPlace(weights.spec, engine.pool, engine._exact, kernels, GPU)
+    engine.graphs = Graphs(program, Direct(), weights.shape.vocabulary, seen)
 
 
 def engine_in_place() -> GpuEngine:
@@ -346,10 +368,10 @@ def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monk
     monkeypatch.setattr(module, name, broken)
     monkeypatch.setattr(gpu, "gpu_of", lambda device: GPU)
     if part == "attention":
-        used = in_place(engine.graphs.body) is not None
+        used = in_place(engine._spec, engine.pool, True) is not None
     else:
         weights = weights_of("qwen3")
-        used = isinstance(gpu_body(weights, engine.pool, 2048, exact=True), TritonBody)
+        used = isinstance(gpu_program(weights, engine.pool, 2048).ops, TritonOps)
     assert used == (fault is None)
     assert ("Triton's" in caplog.text) == (fault is not None)
     assert "and so on" not in caplog.text
@@ -360,6 +382,37 @@ def test_without_triton_torch_computes_rounds(monkeypatch):
     for name in ("attention", "linear", "groups", "between", "gpu"):
         monkeypatch.delattr(importlib.import_module(NAME), name)
         monkeypatch.setitem(sys.modules, f"{NAME}.{name}", None)
-    assert in_place(engine.graphs.body) is None
-    body = gpu_body(weights_of("qwen3"), engine.pool, 2048, exact=True)
-    assert type(body) is TorchBody
+    assert in_place(engine._spec, engine.pool, True) is None
+    assert type(gpu_program(weights_of("qwen3"), engine.pool, 2048).ops) is TorchOps
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+@torch.inference_mode()
+def test_rounds_of_every_description_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone(name, monkeypatch):
+    monkeypatch.setitem(COMMON, "num_hidden_layers", 3)
+    model = model_of(name)
+    spec = spec_of(model.config)
+    plain = GpuEngine(model_of(name), info(model), 1024)
+    engine = GpuEngine(model_of(name), info(model), 1024)
+    weights = layout.lay_out(spec, ModuleSource(model))
+    ops = TritonOps(spec.norm, torch.float32, 1024, Kernels(linear, groups, experts, between, states, GPU))
+    engine._program = Program(weights, engine.pool, ops)
+    if spec.recurrent:
+        pytest.skip("its states are walked by the host")
+    assert recordable(engine._program)
+    seen = InPlace(spec, engine.pool, True, kernels, GPU)
+    engine.graphs = Graphs(engine._program, Direct(), weights.shape.vocabulary, seen)
+    texts = {64: TEXTS[64], 448: TEXTS[448][:70]}
+    for base, text in texts.items():
+        fill(plain, base, text)
+        for mine, theirs in zip(engine.pool.parts, plain.pool.parts, strict=True):
+            mine.copy_(theirs)
+        engine.pool.positions[:] = plain.pool.positions
+    parts = [(base, len(text), [text[-1], 3, 4, 5], [-1, 0, -1]) for base, text in texts.items()]
+    found = together(engine, parts)
+    assert engine.best is not None, "no round of graphs"
+    expected = together(plain, parts)
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+    base, length, tokens, _ = parts[1]
+    alone = tree_round(engine, base, length, [tokens[0], tokens[3]], [-1])
+    assert torch.equal(alone, found[[4, 7]])

@@ -9,17 +9,7 @@ import torch
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.records import LANES
 from actors.engines.decoder.families import Undescribed, describe
-from actors.engines.decoder.spec import (
-    SILU,
-    Attention,
-    DecoderSpec,
-    Experts,
-    HeadNorms,
-    Layer,
-    Mlp,
-    Norm,
-    Norms,
-)
+from actors.engines.decoder.spec import DecoderSpec
 
 CPU = torch.device("cpu")
 COMPILED = (torch.float32, torch.bfloat16)  # types of keys and values
@@ -37,9 +27,7 @@ def spec_of(config: Any) -> DecoderSpec | None:
 
 def supports(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:
     """Whether the fused decoder computes that ``transformers`` configuration; if not, TransformersEngine does."""
-    if device.type == "cpu":
-        return compiled_spec(config, device, dtype) is not None
-    return (spec := spec_of(config)) is not None and is_plain(spec)
+    return (compiled_spec(config, device, dtype) if device.type == "cpu" else spec_of(config)) is not None
 
 
 def compiled_spec(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> DecoderSpec | None:
@@ -48,27 +36,6 @@ def compiled_spec(config: Any, device: torch.device = CPU, dtype: torch.dtype = 
         return None
     spec = spec_of(config)
     return spec if spec is not None and _compiles(spec) else None
-
-
-def is_plain(spec: DecoderSpec) -> bool:
-    """Whether it is of Llama's kind, which torch and Triton compute on a GPU."""
-    first, mlp = spec.attention, spec.layers[0].mlp
-    turning = first.rotation
-    whole = turning is not None and 2 * len(turning.frequencies) == first.width and turning.stretch is None
-    sizes, names = (spec.hidden, spec.vocabulary), (spec.embedding, spec.final_norm, spec.head)
-    alike = all(layer == _plainly(layer, first, mlp.inner) for layer in spec.layers)
-    return whole and alike and spec == DecoderSpec(*sizes, spec.layers, Norm(spec.norm.eps), *names)
-
-
-def _plainly(layer: Layer, like: Attention, inner: int) -> Layer | None:
-    """A layer of Llama's kind with the weights of another; None: it has not those."""
-    own, mlp, norms = layer.attention, layer.mlp, layer.norms
-    if own is None or isinstance(mlp, Experts) or None in (norms.attention, norms.mlp):
-        return None
-    head_norms = None if own.norms is None else HeadNorms(own.norms.query, own.norms.key)
-    scale, named = like.width**-0.5, own.norms is None or own.norms.query is not None
-    made = Attention(like.heads, like.kv_heads, like.width, scale, own.qkv, own.out, like.rotation, norms=head_norms)
-    return Layer(made, Mlp(inner, SILU, mlp.up, mlp.down), Norms(norms.attention, norms.mlp)) if named else None
 
 
 def _compiles(spec: DecoderSpec) -> bool:

@@ -396,12 +396,12 @@ class Taken:
         kv_heads = attention.kv_heads if attention.shares is None else 0
         for name, heads in ((norms.query, attention.heads), (norms.key, kv_heads)):
             if name is None:
-                parts.append(torch.ones(heads, width))
+                parts.append(torch.ones(heads, width, device=self._source.device))
             elif heads:
                 weight = self._source.take(name).float() + self._spec.norm.offset
                 parts.append(weight.reshape(-1, width).expand(heads, -1)[:, order.to(weight.device)])
         if norms.value and kv_heads:
-            parts.append(torch.ones(kv_heads, width))
+            parts.append(torch.ones(kv_heads, width, device=self._source.device))
         return torch.cat(parts)
 
 

@@ -70,7 +70,8 @@ class SlotAttention:
         kind = (window, query.shape[1], scale, cap)
         look = self._kinds.get(kind)
         if look is None:  # made once for each forward and kind of layer
-            look = PoolAttention(self._cache.pool, self._stretches(window), query.shape[1], scale, cap)
+            pool, heads = self._cache.pool, query.shape[1]
+            look = PoolAttention(pool, self._stretches(window), heads, pool.parts[0].shape[2], scale, cap)
             self._kinds[kind] = look
         place = self._cache.places[module.layer_idx]  # type: ignore[index]
         out = look(place, query[0].transpose(0, 1), options.get("s_aux"))

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from actors.engines.cache.pool import KVPool
+from actors.engines.compute.ops import Rows
+from actors.engines.compute.ops_triton import gpu_program, recordable
+from actors.engines.compute.sight import PoolSight
+from actors.engines.compute.states import TorchRecurrence
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.rings import kv_shapes
-from actors.engines.decoder.gpu.body import gpu_body
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs, Recorder
 from actors.engines.decoder.gpu.groups import send
 from actors.engines.decoder.gpu.in_place import MAX_PARTS, MAX_ROWS, in_place
@@ -31,30 +34,32 @@ class GpuEngine:
     """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
 
     text_matters = has_spare_cpus = False
-    recurrence = None
 
     def __init__(
         self, model: nn.Module, info: ModelInfo, slots: int, exact: bool = True, recorder: Recorder | None = None
     ) -> None:
-        """Takes the weights out of a ``transformers`` model whose description :func:`is_plain`; the model is spent.
-        Device and dtype are the model's.
+        """Takes the weights out of a ``transformers`` model that has a description; the model is spent. Device and
+        dtype are the model's.
 
         ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span: for a target.
         ``recorder``: how rounds are recorded; None: as CUDA graphs.
         """
         spec, source = spec_of(model.config), source_of(model)
         assert spec is not None
+        self._spec = spec
         self.info, self.device, self.dtype = info, source.device, source.dtype
         weights = lay_out(spec, source, draft_vocabulary(model))
         send(weights, self.device)
         self.draft_vocabulary = weights.covered
         self.pool = KVPool(kv_shapes(spec, False)[0], slots, self.dtype, self.device, MAX_ROWS)
         self._reads, self._count = sum(part.nbytes for part in weights.read()), weights.count()
-        self._body = gpu_body(weights, self.pool, min(slots, info.max_context + MAX_ROUND), exact)
+        self._program, self._exact = gpu_program(weights, self.pool, min(slots, info.max_context + MAX_ROUND)), exact
+        self.recurrence = TorchRecurrence(spec, self.device) if spec.recurrent else None
         self.graphs: Graphs | None = None
-        if (layout := in_place(self._body)) is not None:
+        layout = in_place(spec, self.pool, exact) if recordable(self._program) else None
+        if layout is not None:
             candidates = min(info.vocab_size, weights.shape.vocabulary)
-            self.graphs = Graphs(self._body, recorder or CudaRecorder(self.device), candidates, layout)
+            self.graphs = Graphs(self._program, recorder or CudaRecorder(self.device), candidates, layout)
             self.graphs.record_ahead()
 
     def reading(self) -> Reading:
@@ -69,21 +74,31 @@ class GpuEngine:
         return None if self.graphs is None else self.graphs.best
 
     def trunk(self) -> Trunk:
-        return self._body.trunk()
+        return self._program.trunk()
 
     def tap(self, layers: Sequence[int]) -> None:
-        self._body.taps = tuple(layers)
+        self._program.taps = tuple(layers)
         if self.graphs is not None:
             self.graphs.tap()
 
     @property
     def tapped(self) -> Tensor:
         recorded = None if self.graphs is None else self.graphs.tapped
-        return self._body.tapped() if recorded is None else recorded
+        return self._program.tapped() if recorded is None else recorded
 
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
         logits = None if self.graphs is None else self.graphs.forward(batch, select)
-        return self._body.run(batch, select) if logits is None else logits
+        return self._run(batch, select) if logits is None else logits
+
+    @torch.inference_mode()
+    def _run(self, batch: FlatBatch, select: Sequence[int] | None) -> Tensor:
+        """Launch by launch."""
+        told = (batch.tokens, batch.positions, batch.slots)
+        ids, positions, slots = (torch.tensor(each, dtype=torch.int64, device=self.device) for each in told)
+        walk = None if self.recurrence is None else self.recurrence.walk(batch.segments, self._program.ops)
+        sight = PoolSight(self.pool, batch, self._exact)
+        x = self._program.run_layers(Rows(ids, positions, slots, sight, walk, batch.segments[0].prompt))
+        return self._program.logits(x if select is None else x[list(select)])
 
     def pick(self, *forward: object) -> None:
         """See :class:`actors.engines.engine.Engine`: it cannot choose tokens."""
@@ -93,7 +108,7 @@ def recorded_bytes(config: Any, dtype: torch.dtype) -> int:
     """What recorded rounds take beside weights and the KV pool."""
     spec = spec_of(config)
     assert spec is not None
-    seen = MAX_PARTS * spec.attention.heads * (spec.attention.width + 2) * torch.float32.itemsize
+    seen = MAX_PARTS * max(one.heads * (one.width + 2) for one in spec.attentions) * torch.float32.itemsize
     logits = 3 * MAX_ROWS * spec.vocabulary * torch.float32.itemsize  # as computed, as kept, and as handed on
     numbers: int = 2 * max(spec.inner) * spec.hidden * dtype.itemsize  # of the largest matrix in small groups
     return seen + logits + numbers + WORKSPACE

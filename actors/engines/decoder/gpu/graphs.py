@@ -16,10 +16,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from actors.engines.compute.layer import Program as Layers
+from actors.engines.compute.ops import Rows
 from actors.engines.decoder.gpu.in_place import MAX_ROWS, PROMPT_ROWS, InPlace
 from actors.engines.decoder.gpu.round_buffer import RoundBuffer
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
-from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.flat_batch import FlatBatch
 
 log = logging.getLogger("duoactor.engines")
@@ -78,23 +79,24 @@ class Graphs:
     ``best``: of the last round, the likeliest id below ``vocabulary`` of each row, int32; until the next round.
     """
 
-    def __init__(self, body: TorchBody, recorder: Recorder, vocabulary: int, layout: InPlace) -> None:
+    def __init__(self, body: Layers, recorder: Recorder, vocabulary: int, layout: InPlace) -> None:
         self.body, self.layout = body, layout
         self._recorder = recorder
+        self._prompts = not body.spec.experts  # whose rows, if many, are sent to experts by the host
         self._vocabulary = vocabulary
         self._replays: dict[tuple[int, bool], Program] = {}  # by rows and whether they are a prompt's
-        device = body.device
+        device = body.pool.device
         self._buffer = RoundBuffer(self.layout.bytes, device)
-        self._logits = torch.zeros((MAX_ROWS, body.shape.vocabulary), dtype=torch.float32, device=device)
+        self._logits = torch.zeros((MAX_ROWS, body.weights.shape.vocabulary), dtype=torch.float32, device=device)
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int32, device=device)
         self.best: Tensor | None = None
-        self._tapped = torch.zeros((MAX_ROWS, 0), dtype=body.dtype, device=device)
+        self._tapped = torch.zeros((MAX_ROWS, 0), dtype=body.pool.dtype, device=device)
         self.tapped: Tensor | None = None  # of the last round; None: it was no graph's
 
     @torch.inference_mode()
     def tap(self) -> None:
         """The body keeps states from now on: rounds are recorded anew."""
-        self._tapped = self._tapped.new_zeros(MAX_ROWS, len(self.body.taps) * self.body.shape.hidden)
+        self._tapped = self._tapped.new_zeros(MAX_ROWS, len(self.body.taps) * self.body.spec.hidden)
         old, self._replays = self._replays, {}
         self.record_ahead()
         old.clear()  # only now: their memory pool lives as long as one of its graphs
@@ -105,7 +107,7 @@ class Graphs:
         log.info("recording rounds as CUDA graphs; a first start compiles their kernels, which takes longer")
         for power in range(MAX_ROWS.bit_length()):
             self._replay(1 << power)
-        for rows in PROMPT_ROWS:
+        for rows in PROMPT_ROWS if self._prompts else ():
             self._replay(rows, in_prompt=True)
 
     def __len__(self) -> int:
@@ -123,7 +125,7 @@ class Graphs:
         own = [segment for segment in batch.segments if not segment.padding]
         in_prompt = len(own) == 1 and own[0].prompt and select == [count - 1]
         if in_prompt:
-            rows = next((rows for rows in PROMPT_ROWS if rows >= count), 0)
+            rows = next((rows for rows in PROMPT_ROWS if rows >= count), 0) if self._prompts else 0
         elif select is not None or any(one.prompt or one.rows > MAX_WINDOW for one in own):
             return None
         else:
@@ -160,9 +162,8 @@ class Graphs:
 
         def program() -> None:
             sent = self._buffer.unpack(rows)
-            look = self.layout.look(rows, sent.told)
-            turns = body.turns.index_select(0, sent.positions)
-            x = body.layers(sent.tokens, turns, sent.slots, look, in_prompt)
+            sight = self.layout.sight(rows, sent.told)
+            x = body.run_layers(Rows(sent.tokens, sent.positions, sent.slots, sight, prompt=in_prompt))
             if body.taps:
                 self._tapped[:rows].copy_(body.tapped())
             self._logits[:rows].copy_(body.logits(x))

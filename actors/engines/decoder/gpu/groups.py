@@ -152,9 +152,17 @@ def send(weights: DecoderWeights, device: torch.device) -> None:
     """Put matrices with blocks on the device."""
     tied = weights.head is weights.embedding
     for layer in weights.layers:
-        assert layer.up is not None and layer.down is not None, "see `is_plain`"
         layer.qkv, layer.out = _sent(layer.qkv, device), _sent(layer.out, device)
-        layer.up, layer.down = _sent(layer.up, device, halves=True), _sent(layer.down, device)
+        if layer.up is not None and layer.down is not None:
+            layer.up, layer.down = _sent(layer.up, device, halves=True), _sent(layer.down, device)
+        if (experts := layer.experts) is not None:
+            experts.router = _sent(experts.router, device)
+            experts.each = [(_sent(up, device), _sent(down, device)) for up, down in experts.each]
+        if layer.beside is not None:
+            layer.beside.gate, layer.beside.out = _sent(layer.beside.gate, device), _sent(layer.beside.out, device)
+    if weights.inputs is not None:
+        weights.inputs.table = _sent(weights.inputs.table, device)
+        weights.inputs.matrix = _sent(weights.inputs.matrix, device)
     weights.embedding = _sent(weights.embedding, device)
     weights.head = weights.embedding if tied else _sent(weights.head, device)
 

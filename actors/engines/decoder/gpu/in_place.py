@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.engines.cache.pool import KVPool
+from actors.engines.compute.ops import Sight
 from actors.engines.decoder.gpu.kernel_check import checked
+from actors.engines.decoder.spec import Attention, DecoderSpec
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.decoder.torch.attention import attend
-from actors.engines.decoder.torch.body import Look, TorchBody
 from actors.engines.flat_batch import Segment
 
 log = logging.getLogger("duoactor.engines")
@@ -60,14 +63,14 @@ class RoundPlan(NamedTuple):
 class InPlace:
     """How the rows of a round find the keys and values that they attend to."""
 
-    def __init__(self, body: TorchBody, kernels: Any, gpu: Any) -> None:
-        """``kernels``: :mod:`actors.engines.decoder.gpu.triton_kernels.attention`. ``gpu``: what its launches ask."""
-        self._pool, self._scale = body.pool, body.shape.width**-0.5
+    def __init__(self, spec: DecoderSpec, pool: KVPool, exact: bool, kernels: Any, gpu: Any) -> None:
+        """``exact``: texts lie in the order of their slots. ``kernels``:
+        :mod:`actors.engines.decoder.gpu.triton_kernels.attention`. ``gpu``: what its launches ask."""
+        self._pool, self._exact = pool, exact
         self._kernels, self._gpu = kernels, gpu
-        self._exact = body.exact
         self.split: int = kernels.SPLIT
-        self._tile = kernels.tile_rows(body.shape.heads, body.shape.kv_heads)
-        self._partial = kernels.Partial(MAX_PARTS, body.shape.heads, body.shape.width, body.device)
+        self._tile = min(kernels.tile_rows(one.heads, one.kv_heads) for one in spec.attentions)
+        self._partial = kernels.Partial(MAX_PARTS, spec.attentions, pool.device)
 
     @property
     def bytes(self) -> int:
@@ -113,14 +116,15 @@ class InPlace:
             items += [(first + row, 1, part) for row in tile for part in range(whole, int(parts[row]))]
         return items
 
-    def look(self, rows: int, told: Tensor) -> Look:
+    def sight(self, rows: int, told: Tensor) -> Sight:
         """The attention of a program that reads ``told``, what was packed, on the device."""
         numbers = self.unpack(rows, told)
 
-        def look(layer: int, queries: Tensor) -> Tensor:
-            return self.attend(queries, self._pool.keys[layer], self._pool.values[layer], numbers)
+        def see(place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
+            pool = self._pool.keys[place], self._pool.values[place]
+            return self.attend(queries, pool, numbers, attention, sinks)
 
-        return look
+        return see
 
     @staticmethod
     def unpack(rows: int, told: Tensor) -> tuple[Tensor, ...]:
@@ -132,9 +136,16 @@ class InPlace:
         items = numbers[begin : begin + (len(numbers) - begin) // 3 * 3]
         return count, *parts, tails.view(rows, -1), items.view(-1, 3)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, numbers: tuple[Tensor, ...]) -> Tensor:
+    def attend(
+        self,
+        queries: Tensor,
+        pool: tuple[Tensor, Tensor],
+        numbers: tuple[Tensor, ...],
+        attention: Attention,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         seen: Tensor = self._kernels.attend(
-            queries.contiguous(), keys, values, *numbers, self._partial, self._scale, self._gpu
+            queries.contiguous(), *pool, *numbers, self._partial, attention, sinks, self._gpu
         )
         return seen
 
@@ -145,15 +156,18 @@ def _longest_run(visible: NDArray[np.bool_]) -> int:
     return int(edges[(edges[:, 1] - edges[:, 0]).argmax(), 0]) if len(edges) else 0
 
 
-def in_place(body: TorchBody) -> InPlace | None:
+def in_place(spec: DecoderSpec, pool: KVPool, exact: bool) -> InPlace | None:
     """None where there is no Triton, or where its kernels do not give what attention is."""
     try:
         from actors.engines.decoder.gpu.triton_kernels import attention, gpu
     except ImportError:
         log.info("decode rounds are launched one by one, which is slower: Triton is not installed")
         return None
+    kinds = dict.fromkeys(replace(one, qkv=(), out="", sinks=None) for one in spec.attentions)
     layout = checked(
-        lambda: InPlace(body, attention, gpu.gpu_of(body.device)), lambda made: error_of(made, body), CLOSE
+        lambda: InPlace(spec, pool, exact, attention, gpu.gpu_of(pool.device)),
+        lambda made: max(error_of(made, one, pool) for one in kinds),
+        CLOSE,
     )
     if isinstance(layout, str):
         log.warning("decode rounds are launched one by one, which is slower: Triton's attention failed (%s)", layout)
@@ -161,9 +175,9 @@ def in_place(body: TorchBody) -> InPlace | None:
     return layout
 
 
-def error_of(layout: InPlace, body: TorchBody) -> float:
+def error_of(layout: InPlace, spec: Attention, pool: KVPool) -> float:
     """The largest difference to torch's attention for a window of three rows, a branch among them."""
-    shape, length, rows = body.shape, layout.split + 70, 3
+    length, rows, device = layout.split + 70, 3, pool.device
     visible = np.zeros((rows, length + rows), dtype=np.bool_)
     visible[:, :length] = True
     visible[1, length] = visible[2, length + 1] = True
@@ -171,15 +185,20 @@ def error_of(layout: InPlace, body: TorchBody) -> float:
     assert plan is not None
     host = np.zeros(plan.bytes, dtype=np.uint8)
     plan.pack(host)
-    numbers = layout.unpack(plan.rows, torch.from_numpy(host).to(body.device))
+    numbers = layout.unpack(plan.rows, torch.from_numpy(host).to(device))
     chance = torch.Generator().manual_seed(0)
 
     def random(*sizes: int) -> Tensor:
-        return torch.randn(*sizes, generator=chance).to(body.device, body.dtype)
+        return torch.randn(*sizes, generator=chance).to(device, pool.dtype)
 
-    keys, values = (random(shape.kv_heads, length + rows, shape.width) for _ in range(2))
-    queries = random(rows, shape.heads, shape.width)
-    found = layout.attend(queries, keys, values, numbers)
-    mask = torch.zeros(visible.shape).masked_fill(~torch.from_numpy(visible), float("-inf")).to(body.device)
-    exact = attend(queries.transpose(0, 1).float(), keys.float(), values.float(), mask, shape.width**-0.5)
+    keys, values = (random(spec.kv_heads, length + rows, spec.width) for _ in range(2))
+    queries = random(rows, spec.heads, spec.width)
+    found = layout.attend(queries, (keys, values), numbers, spec)
+    order = visible.cumsum(1)
+    last = order[:, -1:]
+    first = (last - 1) // spec.window * spec.window if spec.chunked else last - spec.window
+    shown = visible & (order > first) if spec.window else visible
+    mask = torch.zeros(shown.shape).masked_fill(~torch.from_numpy(shown), float("-inf")).to(device)
+    wide = queries.transpose(0, 1).float(), keys.float(), values.float()
+    exact = attend(*wide, mask, spec.scale, spec.cap or None)
     return float((found.float() - exact.transpose(0, 1).reshape(rows, -1)).abs().max())

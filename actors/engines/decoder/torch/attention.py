@@ -57,6 +57,7 @@ class PoolAttention:
         pool: KVPool,
         stretches: Sequence[Stretch],
         heads: int,
+        kv_heads: int,
         scale: float,
         softcap: float | None = None,
         exact: bool = True,
@@ -64,7 +65,6 @@ class PoolAttention:
         """``scale``: of the scores; ``softcap``: see transformers' Gemma 2. ``exact``: with the bits promised above;
         else with as few operations as possible."""
         self.heads, self.scale, self.softcap = heads, scale, softcap
-        kv_heads = pool.parts[0].shape[2]
         least = -(-MIN_ROWS * kv_heads // heads) if exact else 1
         shapes: dict[tuple[int, ...], list[tuple[int, Stretch]]] = {}
         start = 0

@@ -16,8 +16,8 @@ from actors.engines.flat_batch import Segment
 class CausalAttention:
     """One segment's; its rows are consecutive tokens behind all that they see. Called in every layer."""
 
-    def __init__(self, pool: KVPool, segment: Segment, scale: float) -> None:
-        self._pool, self._base, self._scale = pool, segment.base, scale
+    def __init__(self, pool: KVPool, segment: Segment) -> None:
+        self._pool, self._base = pool, segment.base
         rows, self._length = segment.rows, int(segment.visible[-1].sum())
         self._from_the_start = rows == self._length
         self._sees: Tensor | None = None
@@ -26,7 +26,7 @@ class CausalAttention:
             self._sees = ones.tril(self._length - rows)
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for 50 to 90 ms whenever a prompt has a new length
 
-    def __call__(self, layer: int, queries: Tensor) -> Tensor:
+    def __call__(self, layer: int, queries: Tensor, scale: float) -> Tensor:
         """``(rows, heads * width)`` from queries ``(rows, heads, width)``."""
         rows, heads, width = queries.shape
         keys, values = self._pool.view(layer, self._base, self._length)
@@ -37,6 +37,6 @@ class CausalAttention:
             values[:, None].expand(-1, group, -1, -1),
             attn_mask=self._sees,
             is_causal=self._from_the_start,
-            scale=self._scale,
+            scale=scale,
         )
         return seen.permute(2, 0, 1, 3).reshape(rows, -1)

@@ -9,12 +9,15 @@ so a row has the same bits in any company.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from actors.engines.decoder.gpu.triton_kernels.gpu import Gpu
+from actors.engines.decoder.spec import Attention
 
 # Tokens of one part; their keys and values are all on their way at once. On an H200, 32 key heads of 128, in us: 8 rows
 # behind 500 tokens 10 (with 128: 14), 64 rows 33 (47), 32 requests of four 109 (140), but one row behind 4,000 32 (29).
@@ -26,10 +29,20 @@ LOG2_E = 1.4426950408889634
 
 
 @triton.jit
+def _begin(length, WINDOW: tl.constexpr, CHUNKED: tl.constexpr):
+    """The first token of its text that a row sees, the last of ``length``."""
+    if WINDOW == 0:
+        return length * 0
+    if CHUNKED:
+        return tl.maximum(length - 1, 0) // WINDOW * WINDOW
+    return tl.maximum(length - WINDOW, 0)
+
+
+@triton.jit
 def _attend(
     query, keys, values, count, items, starts, bases, prefixes, lengths, tails, seen, tops, sums, head_stride, scale,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, TAIL: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr,
+    cap, HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, TAIL: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, CHUNKED: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """One item and key head after the other: how many there are is data, so that one recording serves all texts."""
     within = tl.arange(0, TILE)
@@ -46,6 +59,10 @@ def _attend(
         # several rows see all of the part, in a row of slots; one row alone may end in it, or go on somewhere else
         places = split * SPLIT + tl.arange(0, SPLIT)
         inside = places < tl.load(lengths + first)
+        length = tl.load(lengths + row, mask=live, other=0)
+        begin = _begin(length, WINDOW, CHUNKED)
+        live = live & (split >= begin // SPLIT)  # parts before a row's window are not its own
+        inside = inside & (places >= tl.min(tl.where(live, begin, 2147483647), 0))
         behind = places - tl.load(prefixes + first)
         apart = tl.load(tails + first * TAIL + behind, mask=(behind >= 0) & inside, other=0)
         slots = tl.where(behind < 0, tl.load(bases + first) + places, apart).to(tl.int64) * WIDTH
@@ -56,8 +73,14 @@ def _attend(
         at = (row * HEADS + head)[:, None] * WIDTH + depth[None, :]
         asked = tl.load(query + at, mask=live[:, None] & inner[None, :], other=0.0)
         scores = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale
-        scores = tl.where(inside[None, :], scores, float("-inf"))
-        top = tl.max(scores, 1)
+        if CAPPED:
+            bent = tl.exp2(-tl.abs(scores))  # of a hyperbolic tangent
+            scores = tl.where(scores < 0, -1.0, 1.0) * cap * (1 - bent) / (1 + bent)
+        shown = inside[None, :] & live[:, None]
+        if WINDOW > 0:
+            shown = shown & (places[None, :] >= begin[:, None])
+        scores = tl.where(shown, scores, float("-inf"))
+        top = tl.where(live, tl.max(scores, 1), 0.0)
         weights = tl.exp2(scores - top[:, None])
         place = (tl.load(starts + row, mask=live, other=0) + split).to(tl.int64) * HEADS + head
         tl.store(tops + place, top, mask=live)
@@ -68,19 +91,21 @@ def _attend(
 
 @triton.jit
 def _join(
-    seen, tops, sums, starts, lengths, out,
+    seen, tops, sums, starts, lengths, sinks, log2_e, out,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, SPLIT: tl.constexpr, JOINED: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNKED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """One row and head: its parts, ``JOINED`` after ``JOINED``."""
     row, head = tl.program_id(0), tl.program_id(1)
     depth = tl.arange(0, DEPTH)
-    parts = tl.cdiv(tl.load(lengths + row), SPLIT)
+    length = tl.load(lengths + row)
+    parts = tl.cdiv(length, SPLIT)
     start = tl.load(starts + row).to(tl.int64)
     top = float("-inf")
     total = 0.0
     whole = tl.zeros([DEPTH], tl.float32)
-    for begin in range(0, parts, JOINED):
-        part = begin + tl.arange(0, JOINED)
+    for first in range(_begin(length, WINDOW, CHUNKED) // SPLIT, parts, JOINED):
+        part = first + tl.arange(0, JOINED)
         some = part < parts
         place = (start + part) * HEADS + head
         here = tl.load(tops + place, mask=some, other=float("-inf"))
@@ -91,6 +116,11 @@ def _join(
         given = tl.load(seen + at, mask=some[:, None] & (depth < WIDTH)[None, :], other=0.0)
         whole = whole * kept + tl.sum(given * added[:, None], 0)
         top = higher
+    if SINKS:  # a score that takes a share and has no value
+        sink = tl.load(sinks + head).to(tl.float32) * log2_e
+        higher = tl.maximum(top, sink)
+        total = total * tl.exp2(top - higher) + tl.exp2(sink - higher)
+        whole = whole * tl.exp2(top - higher)
     total = tl.where(total == 0.0, 1.0, total)  # of rows that only fill up
     place = (row * HEADS + head) * WIDTH + depth
     tl.store(out + place, (whole / total).to(out.dtype.element_ty), mask=depth < WIDTH)
@@ -104,9 +134,13 @@ def tile_rows(heads: int, kv_heads: int) -> int:
 class Partial:
     """Room for what :func:`attend` has seen of each part of each row, which every layer of every round uses."""
 
-    def __init__(self, parts: int, heads: int, width: int, device: torch.device) -> None:
-        self.seen = torch.empty((parts, heads, width), dtype=torch.float32, device=device)
-        self.tops, self.sums = (torch.empty((parts, heads), dtype=torch.float32, device=device) for _ in range(2))
+    def __init__(self, parts: int, layers: Sequence[Attention], device: torch.device) -> None:
+        """``parts``: of all rows of a round."""
+        heads, numbers = (
+            max(of(one) for one in layers) for of in (lambda one: one.heads, lambda one: one.heads * one.width)
+        )
+        self.seen = torch.empty(parts * numbers, dtype=torch.float32, device=device)
+        self.tops, self.sums = (torch.empty(parts * heads, dtype=torch.float32, device=device) for _ in range(2))
 
 
 def attend(
@@ -121,11 +155,12 @@ def attend(
     tails: Tensor,
     items: Tensor,
     partial: Partial,
-    scale: float,
+    spec: Attention,
+    sinks: Tensor | None,
     gpu: Gpu,
 ) -> Tensor:
     """``(rows, heads * width)`` from query ``(rows, heads, width)`` and the pool's keys and values of a layer
-    ``(kv_heads, slots, width)``.
+    ``(kv_heads, slots, width)``. ``spec``: of the layer, whose ``sinks`` ``(heads,)`` take part.
 
     int32, on the device: the first ``count`` (1,) of ``items`` (n, 3) are a first row, a number of rows, and which part
     of ``SPLIT`` tokens of their texts: one row, or up to :func:`tile_rows` of one request that all see the part whole,
@@ -138,17 +173,19 @@ def attend(
     group = heads // keys.shape[0]
     tile, depth = max(TILE, triton.next_power_of_2(group)), max(16, triton.next_power_of_2(width))
     seen, tops, sums = partial.seen, partial.tops, partial.sums
+    scale = spec.scale * LOG2_E * (2 / spec.cap if spec.cap else 1)
+    window = {"WINDOW": spec.window, "CHUNKED": spec.chunked}
     out = torch.empty_like(query)
     with torch.cuda.device_of(query):  # Triton launches on the current device
         _attend[(PROGRAMS * gpu.processors,)](
             query, keys, values, count, items, starts, bases, prefixes, lengths, tails, seen, tops, sums,
-            keys.stride(0), scale * LOG2_E,
+            keys.stride(0), scale, spec.cap * LOG2_E,
             HEADS=heads, GROUP=group, WIDTH=width, DEPTH=depth, TAIL=tails.shape[1], TILE=tile, SPLIT=SPLIT,
-            num_stages=1,
+            CAPPED=spec.cap != 0, **window, num_stages=1,
         )  # fmt: skip
         _join[(rows, heads)](
-            seen, tops, sums, starts, lengths, out,
-            HEADS=heads, WIDTH=width, DEPTH=depth, SPLIT=SPLIT, JOINED=JOINED,
+            seen, tops, sums, starts, lengths, query if sinks is None else sinks, LOG2_E, out,
+            HEADS=heads, WIDTH=width, DEPTH=depth, SPLIT=SPLIT, JOINED=JOINED, SINKS=sinks is not None, **window,
             num_warps=1,
         )  # fmt: skip
     return out.view(rows, heads * width)

@@ -10,12 +10,29 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from actors.engines.compute.ops import Turns
+from actors.engines.decoder.layout import Affine
+from actors.engines.decoder.spec import Norm
+
+
+@triton.jit
+def _normed(value, weight, bias, at, inside, size, eps, CENTRED: tl.constexpr, BIASED: tl.constexpr):
+    if CENTRED:
+        value = tl.where(inside, value - tl.sum(value, 0) / size, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(value * value, 0) / size + eps)
+    normed = value * scale * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    if BIASED:
+        normed += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+    return normed
+
 
 @triton.jit(do_not_specialize=["rows"])
-def _add_norm(
-    x, parts, weight, out, rows, size, eps, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+def _join(
+    x, parts, behind, behind_bias, then, then_bias, out, rows, size, scale, eps,
+    SPLITS: tl.constexpr, BEHIND: tl.constexpr, BEHIND_BIASED: tl.constexpr, THEN: tl.constexpr,
+    THEN_BIASED: tl.constexpr, CENTRED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row: the splits' sums are added to x, and the result's norm is taken."""
+    """One row: the splits' sums, scaled and normed by ``behind``, are added to x, and the result's norm is taken."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -23,24 +40,42 @@ def _add_norm(
     if SPLITS > 0:
         added = tl.zeros([BLOCK], tl.float32)
         for split in tl.static_range(SPLITS):
-            added += tl.load(parts + (split * rows + row) * size + at, mask=inside, other=0.0)
+            added += tl.load(parts + (split * rows + row) * size + at, mask=inside, other=0.0).to(tl.float32)
+        added *= scale
+        if BEHIND:
+            added = _normed(added, behind, behind_bias, at, inside, size, eps, CENTRED, BEHIND_BIASED)
         rounded = (value + added).to(x.dtype.element_ty)
         tl.store(x + row * size + at, rounded, mask=inside)
         value = rounded.to(tl.float32)
-    scale = 1.0 / tl.sqrt(tl.sum(value * value, 0) / size + eps)
-    normed = value * scale * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * size + at, normed.to(out.dtype.element_ty), mask=inside)
+    if THEN:
+        normed = _normed(value, then, then_bias, at, inside, size, eps, CENTRED, THEN_BIASED)
+        tl.store(out + row * size + at, normed.to(out.dtype.element_ty), mask=inside)
 
 
-def add_norm(x: Tensor, parts: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """The RMS norm of x ``(rows, size)``, to which ``parts`` ``(splits, rows, size)``, if any, are added in place."""
+def join(
+    x: Tensor,
+    parts: Tensor | None,
+    scale: float,
+    behind: Affine | None,
+    then: Affine | None,
+    norm: Norm,
+) -> Tensor:
+    """Add ``parts`` ``(splits, rows, size)``, if any, to x ``(rows, size)`` in place, times ``scale`` and normed by
+    ``behind``; return x normed by ``then``."""
     rows, size = x.shape
-    out = torch.empty_like(x)
+    assert x.is_contiguous() and (parts is None or parts.is_contiguous())
+    out = x if then is None else torch.empty_like(x)
     block = triton.next_power_of_2(size)
+
+    def told(affine: Affine | None) -> tuple[Tensor, Tensor]:
+        return (x, x) if affine is None else (affine.weight, x if affine.bias is None else affine.bias)
+
     with torch.cuda.device_of(x):
-        _add_norm[(rows,)](
-            x, x if parts is None else parts, weight, out, rows, size, eps,
-            SPLITS=0 if parts is None else len(parts), BLOCK=block,
+        _join[(rows,)](
+            x, x if parts is None else parts, *told(behind), *told(then), out, rows, size, scale, norm.eps,
+            SPLITS=0 if parts is None else len(parts), BEHIND=behind is not None,
+            BEHIND_BIASED=behind is not None and behind.bias is not None, THEN=then is not None,
+            THEN_BIASED=then is not None and then.bias is not None, CENTRED=norm.centred, BLOCK=block,
             num_warps=min(16, max(1, block // 512)),
         )  # fmt: skip
     return out
@@ -48,11 +83,11 @@ def add_norm(x: Tensor, parts: Tensor | None, weight: Tensor, eps: float) -> Ten
 
 @triton.jit(do_not_specialize=["rows"])
 def _turn(
-    parts, turns, norm, queries, keys, values, slots, rows, columns, slot_stride, eps,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
-    SPLITS: tl.constexpr, NORMED: tl.constexpr,
+    parts, turns, stretch, norm, queries, keys, values, slots, rows, columns, slot_stride, eps,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
+    SPLITS: tl.constexpr, NORMED: tl.constexpr, STRETCHED: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row: its pairs, which are side by side, are normed if the family does, and turned."""
+    """One head of one row: its pairs, which are side by side, are normed if the family does, and the first turned."""
     row, head = tl.program_id(0), tl.program_id(1)
     pair = tl.arange(0, HALF)
     inside = pair < WIDTH // 2
@@ -60,21 +95,23 @@ def _turn(
     odd = tl.zeros([HALF], tl.float32)
     for split in tl.static_range(SPLITS):
         at = parts + (split * rows + row) * columns + head * WIDTH + 2 * pair
-        even += tl.load(at, mask=inside, other=0.0)
-        odd += tl.load(at + 1, mask=inside, other=0.0)
+        even += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        odd += tl.load(at + 1, mask=inside, other=0.0).to(tl.float32)
     slot = tl.load(slots + row).to(tl.int64)
-    if head < HEADS + KV_HEADS:
-        if NORMED:
-            scale = 1.0 / tl.sqrt((tl.sum(even * even, 0) + tl.sum(odd * odd, 0)) / WIDTH + eps)
-            by = norm + head * WIDTH + 2 * pair
-            even = even * scale * tl.load(by, mask=inside, other=0.0).to(tl.float32)
-            odd = odd * scale * tl.load(by + 1, mask=inside, other=0.0).to(tl.float32)
-        turn = turns + row * WIDTH + 2 * pair
-        real = tl.load(turn, mask=inside, other=0.0)
-        imaginary = tl.load(turn + 1, mask=inside, other=0.0)
-        turned = even * real - odd * imaginary
-        odd = even * imaginary + odd * real
-        even = turned
+    if head < NORMED:
+        scale = 1.0 / tl.sqrt((tl.sum(even * even, 0) + tl.sum(odd * odd, 0)) / WIDTH + eps)
+        by = norm + head * WIDTH + 2 * pair
+        even = even * scale * tl.load(by, mask=inside, other=0.0).to(tl.float32)
+        odd = odd * scale * tl.load(by + 1, mask=inside, other=0.0).to(tl.float32)
+    if PAIRS > 0:
+        turned = pair < tl.where(head < HEADS + KV_HEADS, PAIRS, 0)
+        turn = turns + row * (2 * PAIRS) + 2 * pair
+        real = tl.load(turn, mask=turned, other=1.0)
+        imaginary = tl.load(turn + 1, mask=turned, other=0.0)
+        even, odd = even * real - odd * imaginary, even * imaginary + odd * real
+    if STRETCHED:
+        factor = tl.load(stretch + row, mask=head < HEADS, other=1.0)
+        even, odd = even * factor, odd * factor
     if head < HEADS:
         to = queries + (row * HEADS + head) * WIDTH + 2 * pair
         tl.store(to, even.to(queries.dtype.element_ty), mask=inside)
@@ -89,24 +126,32 @@ def _turn(
 
 
 def turn(
-    parts: Tensor, turns: Tensor, norm: Tensor | None, keys: Tensor, values: Tensor, slots: Tensor, eps: float
+    parts: Tensor,
+    heads: tuple[int, int],
+    turns: Turns | None,
+    norm: Tensor | None,
+    pool: tuple[Tensor, Tensor],
+    slots: Tensor,
+    eps: float,
 ) -> Tensor:
     """Queries ``(rows, heads, width)`` of a layer, in the type of its keys; the rows' keys and values are written into
-    ``slots`` (int64, ``(rows,)``) of ``keys`` and ``values`` ``(kv_heads, slots, width)``.
+    ``slots`` (int64, ``(rows,)``) of its ``pool``, keys and values ``(kv_heads, slots, width)``.
 
-    ``parts``: float32 ``(splits, rows, (heads + 2 * kv_heads) * width)``. ``turns``: complex64 ``(rows, width / 2)``.
-    ``norm``: weights ``(heads + kv_heads, width)`` of the norms of queries and keys, if the family has them.
+    ``parts``: ``(splits, rows, columns)``, which begin with the heads of queries, keys and values. ``heads``: of
+    queries, and of keys (0: the layer reads another's). ``norm``: weights ``(n, width)`` of the first n heads.
     """
-    splits, rows, columns = parts.shape
-    kv_heads, _, width = keys.shape
-    heads = columns // width - 2 * kv_heads
-    assert keys.stride() == values.stride() and keys.stride()[1:] == (width, 1) and turns.is_contiguous()
-    queries = keys.new_empty((rows, heads, width))
+    (splits, rows, columns), (count, own), (keys, values) = parts.shape, heads, pool
+    width = keys.shape[2]
+    assert keys.stride() == values.stride() and keys.stride()[1:] == (width, 1) and parts.is_contiguous()
+    queries = keys.new_empty((rows, count, width))
+    pairs = parts if turns is None else torch.view_as_real(turns.pairs)
+    stretch = None if turns is None else turns.stretch
     with torch.cuda.device_of(parts):
-        _turn[(rows, heads + 2 * kv_heads)](
-            parts, torch.view_as_real(turns), parts if norm is None else norm, queries, keys, values, slots,
-            rows, columns, keys.stride(0), eps,
-            HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, HALF=triton.next_power_of_2(width // 2),
-            SPLITS=splits, NORMED=norm is not None, num_warps=1,
+        _turn[(rows, count + 2 * own)](
+            parts, pairs, parts if stretch is None else stretch, parts if norm is None else norm,
+            queries, keys, values, slots, rows, columns, keys.stride(0), eps,
+            HEADS=count, KV_HEADS=own, WIDTH=width, HALF=triton.next_power_of_2(width // 2),
+            PAIRS=0 if turns is None else turns.pairs.shape[1], SPLITS=splits,
+            NORMED=0 if norm is None else len(norm), STRETCHED=stretch is not None, num_warps=1,
         )  # fmt: skip
     return queries

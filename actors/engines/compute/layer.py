@@ -1,0 +1,202 @@
+"""The program of a whole model: what :class:`~actors.engines.decoder.spec.DecoderSpec` describes, over :class:`Ops`.
+
+It knows no family and no device. :mod:`actors.engines.decoder.cpu.kernels` is its compiled twin: the same steps by the
+same names, in the same order. All that changes from round to round is in tensors, so that a CUDA graph may hold a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from actors.engines.cache.pool import KVPool
+from actors.engines.compute.ops import Ops, Parts, Rows, Turns
+from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LatentWeights, LayerWeights
+from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Latent, Mlp, Rotation
+from actors.engines.engine import PerRow, Trunk
+from actors.engines.weights.layers import Matrix
+
+
+class Program:
+    """From tokens to states and logits, over the slots of a pool."""
+
+    def __init__(self, weights: DecoderWeights, pool: KVPool, ops: Ops) -> None:
+        self.weights, self.spec, self.pool, self.ops = weights, weights.spec, pool, ops
+        self._places = pool_places(self.spec)
+        self.taps: tuple[int, ...] = ()  # see :meth:`actors.engines.engine.Engine.tap`
+        self._tapped: dict[int, Tensor] = {}
+
+    def run_layers(self, rows: Rows) -> Tensor:
+        """States ``(rows, hidden)`` after the last norm."""
+        x, layers = self.embed(rows.ids), self.weights.layers
+        inputs, turns = self._make_inputs(rows, x), _Rotations(self.ops, rows.positions)
+        norms = [*(layer.norms.attention for layer in layers), self.weights.norm]
+        normed = self.ops.norm(x, norms[0])
+        for index in range(len(layers)):
+            self._tap(index, x)
+            own = None if inputs is None else inputs[:, index]
+            normed = self._run_layer(index, _Given(x, normed, own), norms[index + 1], turns, rows)
+        self._tap(len(layers), x)
+        return normed
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """What the first layer reads: ``(*ids, hidden)``."""
+        return self.ops.embed(self.weights.embedding, ids, self.spec.embedding_scale)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """float32 ``(rows, vocabulary)`` of states after the last norm."""
+        spec, logits = self.spec, self.ops.logits(normed, self.weights.head)
+        if spec.logit_scale != 1.0:
+            logits = logits * spec.logit_scale
+        return spec.logit_cap * torch.tanh(logits / spec.logit_cap) if spec.logit_cap else logits
+
+    def trunk(self) -> Trunk:
+        """See :meth:`actors.engines.engine.Engine.trunk`."""
+        pool, weights = self.pool, self.weights
+
+        def linear(weight: Tensor) -> PerRow:
+            return Matrix(weight.to(pool.device, pool.dtype)).multiply
+
+        return Trunk(
+            *(self.spec.hidden, len(self.spec.layers), weights.shape.vocabulary, pool.device, pool.dtype),
+            *(self.embed, lambda x: self.ops.norm(x, weights.norm), self.logits, linear),
+            neighbours=True,
+        )
+
+    def tapped(self) -> Tensor:
+        """See :meth:`actors.engines.engine.Engine.tapped`."""
+        return torch.cat([self._tapped[layer] for layer in self.taps], 1)
+
+    def _tap(self, layer: int, x: Tensor) -> None:
+        if layer in self.taps:
+            self._tapped[layer] = x.clone()
+
+    def _make_inputs(self, rows: Rows, x: Tensor) -> Tensor | None:
+        """``(rows, layers, width)``: see :class:`~actors.engines.decoder.spec.LayerInputs`."""
+        spec, weights, ops = self.spec.inputs, self.weights.inputs, self.ops
+        if spec is None or weights is None:
+            return None
+        made = ops.whole(ops.linear(x, weights.matrix, rows.prompt)) * spec.matrix_scale
+        made = ops.norm(made.view(len(x), -1, spec.width), Affine(weights.norm))
+        table = ops.embed(weights.table, rows.ids, spec.table_scale).view_as(made)
+        return (made + table) * spec.scale
+
+    def _run_layer(self, index: int, given: _Given, then: Affine | None, turns: _Rotations, rows: Rows) -> Tensor:
+        """One layer, from what it reads to ``x`` normed by ``then`` for the next one."""
+        layer, ops, scale = self.weights.layers[index], self.ops, self.spec.residual_scale
+        (x, normed, own), norms = given, layer.norms
+        mixed = ops.linear(self._mix(index, normed, turns, rows), layer.out, rows.prompt)
+        if layer.spec.parallel:
+            read = normed if norms.mlp is None else ops.norm(x, norms.mlp)
+            ops.join(x, mixed, scale, norms.behind_attention, None)
+        else:
+            read = ops.join(x, mixed, scale, norms.behind_attention, norms.mlp)
+        fed, beside = self._feed(layer, x, read, rows), layer.beside
+        if beside is None and layer.scale == 1.0:
+            return ops.join(x, fed, scale, norms.behind_mlp, then)
+        ops.join(x, fed, scale, norms.behind_mlp, None)
+        if beside is not None and layer.spec.beside is not None and own is not None:
+            gate = ops.feed(x, beside.gate, layer.spec.beside.activation, False, rows.prompt)
+            ops.join(x, ops.linear(gate * own, beside.out, rows.prompt), scale, beside.norm, None)
+        x.mul_(layer.scale)
+        return ops.norm(x, then)
+
+    def _mix(self, index: int, normed: Tensor, turns: _Rotations, rows: Rows) -> Tensor:
+        """What the mixer of a layer gives, before its output matrix."""
+        layer, ops = self.weights.layers[index], self.ops
+        mixer, place = layer.spec.mixer, self._places[index]
+        made = ops.linear(normed, layer.qkv, rows.prompt)
+        if not isinstance(mixer, Attention):
+            assert rows.walk is not None
+            return rows.walk.mix(place, layer, ops.whole(made))
+        if layer.latent is not None and mixer.latent is not None:
+            made = self._make_latent(mixer.latent, mixer, layer.latent, made, rows)
+        pool = self.pool.keys[place], self.pool.values[place]
+        queries, gates = ops.heads(made, layer, turns.of(mixer), pool, rows.slots)
+        seen = rows.sight(place, mixer, queries, layer.sinks)
+        return seen if gates is None else ops.gate(seen, gates)
+
+    def _make_latent(self, latent: Latent, mixer: Attention, weights: LatentWeights, made: Parts, rows: Rows) -> Parts:
+        """Queries, and after them the key that is the value too."""
+        ops, width, found = self.ops, mixer.width, self.ops.whole(made)
+        if weights.query is None:
+            queries, key = torch.split(found, [mixer.heads * width, width], 1)
+        else:
+            assert weights.query_norm is not None
+            key, low = found[:, :width], ops.norm(found[:, width:], Affine(weights.query_norm), latent.eps)
+            queries = ops.whole(ops.linear(low, weights.query, rows.prompt))
+        turned = width - latent.rank
+        vector = ops.norm(key[:, turned:], Affine(weights.key_norm), latent.eps)
+        return torch.cat([queries, key[:, :turned], vector], 1)[None]
+
+    def _feed(self, layer: LayerWeights, x: Tensor, read: Tensor, rows: Rows) -> Parts:
+        """What the MLP of a layer adds, or its experts with the shared one."""
+        mlp = layer.spec.mlp
+        if not isinstance(mlp, Experts):
+            return self._mlp(mlp, layer, read, rows)
+        assert layer.experts is not None
+        return self._mixture(mlp, layer, layer.experts, (x, read), rows)
+
+    def _mlp(self, mlp: Mlp, layer: LayerWeights, read: Tensor, rows: Rows) -> Parts:
+        assert layer.up is not None and layer.down is not None
+        inner = self.ops.feed(read, layer.up, mlp.activation, mlp.gated, rows.prompt)
+        return self.ops.linear(inner, layer.down, rows.prompt)
+
+    def _mixture(
+        self, mlp: Experts, layer: LayerWeights, weights: ExpertWeights, given: tuple[Tensor, Tensor], rows: Rows
+    ) -> Parts:
+        """``given``: the residual stream, and the same normed."""
+        ops, (x, read) = self.ops, given
+        norms: Sequence[Affine | None] = weights.norms or [None] * 4
+        routed, inputs = (read if norm is None else ops.norm(x, norm) for norm in norms[:2])
+        logits = ops.whole(ops.linear(routed, weights.router, rows.prompt)).float()
+        out = ops.norm(ops.experts(inputs, logits[:, : mlp.count], mlp, weights, rows.prompt), norms[2])
+        if mlp.shared is None:
+            return out[None]
+        shared = ops.norm(ops.whole(self._mlp(mlp.shared, layer, read, rows)), norms[3])
+        if mlp.shared_gate is not None:
+            shared = shared * logits[:, mlp.count :].sigmoid().to(shared.dtype)
+        return (out + shared)[None]
+
+
+class _Given(NamedTuple):
+    """What a layer reads."""
+
+    x: Tensor  # the residual stream
+    normed: Tensor  # the same by the layer's first norm
+    own: Tensor | None  # inputs of its own, see ``LayerInputs``
+
+
+class _Rotations:
+    """The rotations of a forward's rows: made once for all layers that turn alike."""
+
+    def __init__(self, ops: Ops, positions: Tensor) -> None:
+        self._ops, self._positions = ops, positions
+        self._made: dict[Rotation, Turns] = {}
+
+    def of(self, mixer: Attention) -> Turns | None:
+        if (rotation := mixer.rotation) is None:
+            return None
+        if rotation not in self._made:
+            self._made[rotation] = self._ops.turns(rotation, self._positions)
+        return self._made[rotation]
+
+
+def pool_places(spec: DecoderSpec) -> Sequence[int]:
+    """By layer: its place in the pool, or that of the layer whose keys it reads; of a recurrent one, among those."""
+    places: list[int] = []
+    attending = recurrent = 0
+    for layer in spec.layers:
+        mixer = layer.mixer
+        if not isinstance(mixer, Attention):
+            places.append(recurrent)
+            recurrent += 1
+        elif mixer.shares is not None:
+            places.append(places[mixer.shares])
+        else:
+            places.append(attending)
+            attending += 1
+    return places

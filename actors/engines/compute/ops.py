@@ -1,0 +1,121 @@
+"""The operations that a layer is made of, and the rows that they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights
+from actors.engines.decoder.spec import Attention, Experts, Recurrent, Rotation
+from actors.engines.weights.layers import Matrix
+
+# A product before the parts of its inner dimension are added up: (splits, rows, outputs). Whatever reads it next adds
+# them up on the way.
+Parts = Tensor
+
+
+class Turns(NamedTuple):
+    """The rotation of each row."""
+
+    pairs: Tensor  # complex64 (rows, pairs): factor of each pair of neighbouring dimensions of a head
+    stretch: Tensor | None = None  # float32 (rows,): factor of whole queries
+
+
+class Sight(Protocol):
+    """Which slots of the pool each row of a forward sees."""
+
+    def __call__(self, place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
+        """Attend to layer ``place`` of the pool: ``(rows, heads * width)`` from queries ``(rows, heads, width)``."""
+        ...
+
+
+class Walk(Protocol):
+    """The recurrent states of the texts of a forward."""
+
+    def mix(self, number: int, layer: LayerWeights, made: Tensor) -> Tensor:
+        """Run recurrent layer ``number``: ``(rows, inner)`` from what its input matrix makes of the rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What rows of one text do to the states of a recurrent layer, one after the other. float32."""
+
+    queries: Tensor  # (rows, groups, keys), as ``keys``
+    keys: Tensor
+    values: Tensor  # (rows, heads, values)
+    decays: Tensor  # (rows, heads): factor of the state before
+    rates: Tensor  # (rows, heads): factor of what is added
+    parents: Sequence[int]  # of each row: the row whose state it goes on from, below 0: the text's
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of one forward."""
+
+    ids: Tensor  # int64 (rows,)
+    positions: Tensor  # int64 (rows,): each in its text
+    slots: Tensor  # int64 (rows,): where each row's keys and values go
+    sight: Sight
+    walk: Walk | None = None  # None: no layer is recurrent
+    prompt: bool = False  # a piece of a prompt, whose bits may depend on the number of its rows
+
+
+class Ops(Protocol):
+    """One spelling of the operations. ``x`` is the residual stream ``(rows, hidden)``; :meth:`join` changes it in
+    place."""
+
+    def embed(self, table: Matrix, ids: Tensor, scale: float) -> Tensor:
+        """Rows of a table, times ``scale``: ``(*ids, width)``."""
+        ...
+
+    def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
+        """Multiply rows. ``prompt``: see :class:`Rows`."""
+        ...
+
+    def logits(self, x: Tensor, head: Matrix) -> Tensor:
+        """float32 ``(rows, vocabulary)``."""
+        ...
+
+    def whole(self, parts: Parts) -> Tensor:
+        """Add up the parts of a product: ``(rows, outputs)``."""
+        ...
+
+    def norm(self, x: Tensor, affine: Affine | None, eps: float = 0.0) -> Tensor:
+        """Norm the last dimension; None: leave it. ``eps``: 0 for the model's."""
+        ...
+
+    def join(self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None) -> Tensor:
+        """Add ``scale`` times a product to ``x``, normed by ``behind``, and return ``x`` normed by ``then``."""
+        ...
+
+    def turns(self, rotation: Rotation, positions: Tensor) -> Turns: ...
+
+    def heads(
+        self, made: Parts, layer: LayerWeights, turns: Turns | None, pool: tuple[Tensor, Tensor], slots: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Norm and rotate queries and keys, and write keys and values into the ``slots`` of the layer's ``pool``.
+
+        Return the queries ``(rows, heads, width)``, and gates ``(rows, heads * width)`` where the layer has them."""
+        ...
+
+    def gate(self, seen: Tensor, gates: Tensor) -> Tensor:
+        """Multiply by the sigmoid of gates."""
+        ...
+
+    def feed(self, x: Tensor, up: Matrix, activation: str, gated: bool, prompt: bool = False) -> Tensor:
+        """The activated inner numbers of an MLP: ``(rows, inner)``."""
+        ...
+
+    def walk(self, mixer: Recurrent, steps: Steps, state: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+        """What queries read of the state behind each row, ``(rows, heads, values)``, and the state behind row ``kept``
+        (below 0: ``state``), from the text's ``state`` ``(heads, keys, values)``."""
+        ...
+
+    def experts(self, x: Tensor, logits: Tensor, spec: Experts, weights: ExpertWeights, prompt: bool = False) -> Tensor:
+        """Add up what each row's experts give, in the order of their numbers: ``(rows, hidden)``. ``logits``: float32
+        ``(rows, experts)`` of the router."""
+        ...

@@ -1,0 +1,218 @@
+"""The operations of a layer in torch: the reference of every other spelling, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from actors.engines.compute.ops import Parts, Steps, Turns
+from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights
+from actors.engines.decoder.spec import (
+    CLAMPED_SWIGLU,
+    DELTA,
+    GELU,
+    GELU_TANH,
+    RELU,
+    RELU_SQUARED,
+    SILU,
+    Attention,
+    Experts,
+    Norm,
+    Recurrent,
+    Rotation,
+)
+from actors.engines.weights.layers import Matrix
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    SILU: functional.silu,
+    GELU: functional.gelu,
+    GELU_TANH: partial(functional.gelu, approximate="tanh"),
+    RELU: functional.relu,
+    RELU_SQUARED: lambda x: functional.relu(x).square(),
+}
+CLAMP, SHARPNESS = 7.0, 1.702  # gpt-oss: bound of gate and up, and factor within its sigmoid
+
+
+class TorchOps:
+    """See :class:`actors.engines.compute.ops.Ops`."""
+
+    def __init__(self, norm: Norm, dtype: torch.dtype, positions: int) -> None:
+        """``dtype``: of the residual stream; ``positions``: of the longest text."""
+        self._norm, self._dtype, self._positions = norm, dtype, positions
+        self._frequencies: dict[Rotation, Tensor] = {}
+        self._tables: dict[Rotation, Turns] = {}
+
+    def embed(self, table: Matrix, ids: Tensor, scale: float) -> Tensor:
+        rows = table.rows(ids, self._dtype)
+        return rows if scale == 1.0 else rows * scale
+
+    def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
+        return matrix.multiply(x)[None]
+
+    def logits(self, x: Tensor, head: Matrix) -> Tensor:
+        return self.whole(self.linear(x, head)).float()
+
+    def whole(self, parts: Parts) -> Tensor:
+        return parts[0] if len(parts) == 1 else parts.sum(0).to(self._dtype)
+
+    def norm(self, x: Tensor, affine: Affine | None, eps: float = 0.0) -> Tensor:
+        if affine is None:
+            return x
+        wide, weight, eps = x.float(), affine.weight.float(), eps or self._norm.eps
+        if self._norm.centred:
+            bias = None if affine.bias is None else affine.bias.float()
+            return functional.layer_norm(wide, weight.shape, weight, bias, eps).to(x.dtype)
+        return functional.rms_norm(wide, weight.shape, weight, eps).to(x.dtype)
+
+    def join(self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None) -> Tensor:
+        added = self.whole(parts)
+        x.add_(self.norm(added if scale == 1.0 else added * scale, behind))
+        return self.norm(x, then)
+
+    def turns(self, rotation: Rotation, positions: Tensor) -> Turns:
+        if positions.device.type != "cpu":
+            return self._turns(rotation, positions)
+        # a CPU computes what fills no vector otherwise: whole tables give a position the same bits in any company
+        if rotation not in self._tables:
+            self._tables[rotation] = self._turns(rotation, torch.arange(self._positions))
+        table = self._tables[rotation]
+        return Turns(table.pairs[positions], None if table.stretch is None else table.stretch[positions])
+
+    def _turns(self, rotation: Rotation, positions: Tensor) -> Turns:
+        if rotation not in self._frequencies:  # sent once, for no graph may hold a copy from the host
+            found = torch.tensor(rotation.frequencies, dtype=torch.float32, device=positions.device)
+            self._frequencies[rotation] = found
+        angles = positions[:, None].float() * self._frequencies[rotation]
+        pairs = torch.polar(torch.full_like(angles, rotation.factor), angles)
+        if (stretch := rotation.stretch) is None:
+            return Turns(pairs)
+        periods = torch.floor((positions.float() + stretch.first) / stretch.period)
+        return Turns(pairs, 1 + stretch.share * torch.log1p(periods))
+
+    def heads(
+        self,
+        made: Parts,
+        layer: LayerWeights,
+        turns: Turns | None,
+        pool: tuple[Tensor, Tensor],
+        slots: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
+        mixer = layer.spec.attention
+        assert mixer is not None
+        own = mixer.kv_heads if mixer.shares is None else 0
+        heads = self.whole(made)
+        count = (mixer.heads + 2 * own) if mixer.latent is None else mixer.heads + 1
+        gates = heads[:, count * mixer.width :] if mixer.gated else None
+        heads = heads[:, : count * mixer.width].view(len(heads), count, mixer.width)
+        if layer.head_norms is not None:
+            heads = self._normed_heads(heads, mixer, layer.head_norms)
+        queries, keys, values = torch.split(heads, [mixer.heads, *_own(mixer, own)], 1)
+        if turns is not None:
+            queries = turned(queries, turns.pairs)
+            keys = turned(keys, turns.pairs) if own else keys
+            if turns.stretch is not None:
+                queries = (queries * turns.stretch[:, None, None]).to(self._dtype)
+        if own:
+            values = keys if mixer.latent is not None else values
+            for part, found in zip(pool, (keys, values), strict=True):
+                part.index_copy_(1, slots, found.transpose(0, 1).to(part.dtype))
+        return queries, gates
+
+    def _normed_heads(self, heads: Tensor, mixer: Attention, weights: Tensor) -> Tensor:
+        """The first heads of every row, as many as there are weights: each, or all of a kind together."""
+        count, wide = len(weights), weights.float()
+        first = heads[:, :count].float()
+        if mixer.norms is not None and mixer.norms.whole:
+            kinds = torch.split(first, [mixer.heads, count - mixer.heads], 1)
+            first = torch.cat([self._plainly_normed(kind.flatten(1)).view_as(kind) for kind in kinds], 1) * wide
+        else:
+            first = self._plainly_normed(first) * wide
+        return torch.cat([first.to(heads.dtype), heads[:, count:]], 1)
+
+    def _plainly_normed(self, x: Tensor) -> Tensor:
+        if self._norm.centred:
+            return functional.layer_norm(x, x.shape[-1:], None, None, self._norm.eps)
+        return functional.rms_norm(x, x.shape[-1:], None, self._norm.eps)
+
+    def gate(self, seen: Tensor, gates: Tensor) -> Tensor:
+        return seen * gates.sigmoid()
+
+    def feed(self, x: Tensor, up: Matrix, activation: str, gated: bool, prompt: bool = False) -> Tensor:
+        return activated(self.whole(self.linear(x, up, prompt)), activation, gated)
+
+    def walk(self, mixer: Recurrent, steps: Steps, state: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+        heads = torch.arange(mixer.heads, device=state.device)
+        group = heads % mixer.groups if mixer.tiled else heads * mixer.groups // mixer.heads
+        queries, keys = steps.queries[:, group, :, None], steps.keys[:, group, :, None]
+        states: list[Tensor] = []
+        outs = []
+        for row, parent in enumerate(steps.parents):
+            left = (states[parent] if parent >= 0 else state) * steps.decays[row, :, None, None]
+            change = steps.values[row]
+            if mixer.kind == DELTA:
+                change = change - (left * keys[row]).sum(1)
+            left = left + keys[row] * (change * steps.rates[row, :, None])[:, None]
+            states.append(left)
+            outs.append((left * queries[row]).sum(1))
+        return torch.stack(outs), states[kept] if kept >= 0 else state
+
+    def experts(self, x: Tensor, logits: Tensor, spec: Experts, weights: ExpertWeights, prompt: bool = False) -> Tensor:
+        chosen, shares = choose_experts(spec, logits, weights)
+        flat, pairs = chosen.flatten().sort(stable=True)
+        rows, shares = pairs // spec.used, shares.flatten()[pairs, None].to(x.dtype)
+        counts = torch.zeros(spec.count, dtype=torch.int64, device=x.device).index_add_(0, flat, torch.ones_like(flat))
+        out, begin = torch.zeros_like(x), 0
+        for expert, count in enumerate(counts.tolist()):
+            if not count:
+                continue
+            own, share = rows[begin : begin + count], shares[begin : begin + count]
+            begin += count
+            up, down = weights.each[expert]
+            read = x[own] * share if spec.inside else x[own]
+            made = self.whole(self.linear(self.feed(read, up, spec.activation, True, prompt), down, prompt))
+            out.index_add_(0, own, made if spec.inside else made * share)
+        return out
+
+
+def _own(mixer: Attention, own: int) -> tuple[int, int]:
+    """Heads of keys, and of values beside them."""
+    return (1, 0) if mixer.latent is not None else (own, own)
+
+
+def turned(heads: Tensor, turns: Tensor) -> Tensor:
+    """Multiply neighbouring dimensions by complex ``turns`` ``(rows, pairs)``; those behind them stay."""
+    size = 2 * turns.shape[1]
+    pairs = heads[..., :size].float().reshape(*heads.shape[:2], -1, 2).contiguous()
+    part = torch.view_as_real(torch.view_as_complex(pairs) * turns[:, None]).flatten(2).to(heads.dtype)
+    return part if size == heads.shape[2] else torch.cat([part, heads[..., size:]], 2)
+
+
+def activated(made: Tensor, activation: str, gated: bool) -> Tensor:
+    """``activation(gate) * up`` of gate and up side by side, or ``activation(up)``."""
+    if not gated:
+        return ACTIVATIONS[activation](made)
+    gate, up = made.chunk(2, -1)
+    if activation == CLAMPED_SWIGLU:
+        gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
+        return (up + 1) * gate * torch.sigmoid(SHARPNESS * gate)
+    return ACTIVATIONS[activation](gate) * up
+
+
+def choose_experts(spec: Experts, logits: Tensor, weights: ExpertWeights) -> tuple[Tensor, Tensor]:
+    """The experts of each row and their shares, ``(rows, used)`` each."""
+    routing, correction = spec.routing, weights.correction
+    scores = logits.sigmoid() if routing.sigmoid else logits.softmax(-1)
+    found = scores if correction is None else scores + correction.to(scores.device)
+    if routing.groups > 1:
+        parts = found.view(len(found), routing.groups, -1)
+        left = parts.topk(routing.best, -1).values.sum(-1).topk(routing.used_groups, -1).indices
+        hidden = torch.ones_like(parts[..., 0], dtype=torch.bool).scatter_(1, left, False)
+        found = parts.masked_fill(hidden[..., None], -torch.inf).flatten(1)
+    chosen = found.topk(spec.used, -1).indices
+    shares = scores.gather(1, chosen)
+    shares = shares * routing.scale / (shares.sum(-1, keepdim=True) if routing.divided else 1.0)
+    return chosen, shares if weights.scales is None else shares * weights.scales.to(shares.device)[chosen]

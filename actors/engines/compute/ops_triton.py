@@ -1,0 +1,197 @@
+"""The operations of a layer by kernels of ours, for a GPU with Triton: a row's bits depend on no other row.
+
+The splits' sums of a product are added up by the kernel that reads them. A prompt's rows go through cuBLAS, which is
+quicker for many (256 rows of a 12,288 x 4,096 matrix: half the time); of weights in small groups it gets their numbers,
+made for each product. What no kernel covers runs in torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from actors.engines.cache.pool import KVPool
+from actors.engines.compute.layer import Program
+from actors.engines.compute.ops import Parts, Rows, Steps, Turns
+from actors.engines.compute.ops_torch import TorchOps, activated, choose_experts
+from actors.engines.decoder.gpu.groups import GroupedMatrix
+from actors.engines.decoder.gpu.kernel_check import checked
+from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LayerWeights
+from actors.engines.decoder.spec import SILU, Attention, Experts, Norm, Recurrent
+from actors.engines.weights.layers import Matrix
+
+log = logging.getLogger("duoactor.engines")
+CLOSE = 0.1  # relative: 16 bits round differently through a deep model by a few hundredths, a fault by more than 1
+
+
+class Kernels(NamedTuple):
+    """The modules of :mod:`actors.engines.decoder.gpu.triton_kernels`, and what their launches ask of the GPU."""
+
+    linear: Any
+    groups: Any
+    experts: Any
+    between: Any
+    states: Any
+    gpu: Any
+
+
+class TritonOps(TorchOps):
+    """See :class:`actors.engines.compute.ops.Ops`."""
+
+    def __init__(self, norm: Norm, dtype: torch.dtype, positions: int, kernels: Kernels) -> None:
+        super().__init__(norm, dtype, positions)
+        self._kernels = kernels
+        self._mixtures: dict[int, tuple[Any, Any]] = {}  # gate and up, and down, of layers' experts
+
+    def embed(self, table: Matrix, ids: Tensor, scale: float) -> Tensor:
+        if not isinstance(table, GroupedMatrix):
+            return super().embed(table, ids, scale)
+        rows: Tensor = self._kernels.groups.rows_of(table, ids, self._dtype)
+        return rows if scale == 1.0 else rows * scale
+
+    def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
+        kernels, x = self._kernels, x.contiguous()
+        if prompt:
+            if not isinstance(matrix, GroupedMatrix):
+                return super().linear(x, matrix)
+            return functional.linear(x, kernels.groups.numbers(matrix, x.dtype), matrix.bias)[None]
+        found: Tensor
+        if isinstance(matrix, GroupedMatrix):
+            found = kernels.groups.multiply(x, matrix, kernels.gpu)
+        else:
+            found = kernels.linear.multiply(x, matrix.weight, matrix.bias, kernels.gpu)
+        return found
+
+    def whole(self, parts: Parts) -> Tensor:
+        return (parts[0] if len(parts) == 1 else parts.sum(0)).to(self._dtype)
+
+    def logits(self, x: Tensor, head: Matrix) -> Tensor:
+        parts = self.linear(x, head)
+        return parts[0] if len(parts) == 1 else parts.sum(0)
+
+    def norm(self, x: Tensor, affine: Affine | None, eps: float = 0.0) -> Tensor:
+        if affine is None:
+            return x
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        norm = replace(self._norm, eps=eps or self._norm.eps)
+        normed: Tensor = self._kernels.between.join(rows, None, 1.0, None, affine, norm)
+        return normed.view(x.shape)
+
+    def join(self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None) -> Tensor:
+        joined: Tensor = self._kernels.between.join(x, parts, scale, behind, then, self._norm)
+        return joined
+
+    def heads(
+        self,
+        made: Parts,
+        layer: LayerWeights,
+        turns: Turns | None,
+        pool: tuple[Tensor, Tensor],
+        slots: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
+        mixer = layer.spec.attention
+        assert mixer is not None
+        if mixer.latent is not None or (mixer.norms is not None and mixer.norms.whole) or self._norm.centred:
+            return super().heads(made, layer, turns, pool, slots)
+        own = mixer.kv_heads if mixer.shares is None else 0
+        heads, norms, turn = (mixer.heads, own), layer.head_norms, self._kernels.between.turn
+        queries = turn(made, heads, turns, norms, pool, slots, self._norm.eps)
+        if not mixer.gated:
+            return queries, None
+        first = (mixer.heads + 2 * own) * mixer.width
+        return queries, self.whole(made[:, :, first : first + mixer.heads * mixer.width])
+
+    def feed(self, x: Tensor, up: Matrix, activation: str, gated: bool, prompt: bool = False) -> Tensor:
+        if prompt or not gated or activation != SILU:
+            return super().feed(x, up, activation, gated, prompt)
+        kernels, x = self._kernels, x.contiguous()
+        found: Tensor
+        if isinstance(up, GroupedMatrix):
+            found = kernels.groups.multiply_gated(x, up, kernels.gpu)
+        else:
+            found = kernels.linear.multiply_gated(x, up.weight, up.bias, kernels.gpu)
+        return found
+
+    def walk(self, mixer: Recurrent, steps: Steps, state: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+        walked: tuple[Tensor, Tensor] = self._kernels.states.walk(mixer, steps, state, kept)
+        return walked
+
+    def mixes(self, weights: ExpertWeights) -> bool:
+        """Whether a kernel multiplies these experts."""
+        if id(weights) not in self._mixtures:
+            kinds = zip(*weights.each, strict=True)
+            up, down = (self._kernels.experts.Mixture.of(kind, weights.router.weight.device) for kind in kinds)
+            self._mixtures[id(weights)] = (up, down)
+        return None not in self._mixtures[id(weights)]
+
+    def experts(self, x: Tensor, logits: Tensor, spec: Experts, weights: ExpertWeights, prompt: bool = False) -> Tensor:
+        if prompt or not self.mixes(weights):
+            return super().experts(x, logits, spec, weights, prompt)
+        (up, down), multiply = self._mixtures[id(weights)], self._kernels.experts.multiply
+        chosen, shares = choose_experts(spec, logits, weights)
+        chosen, order = chosen.sort(1)
+        shares, flat = shares.gather(1, order), chosen.flatten()
+        if spec.inside:
+            x = (x[:, None] * shares[..., None].to(x.dtype)).flatten(0, 1)
+        inner = activated(multiply(x.contiguous(), flat, up), spec.activation, True).to(self._dtype)
+        given = multiply(inner.contiguous(), flat, down).view(*chosen.shape, -1)
+        out = torch.zeros_like(given[:, 0])
+        for place in range(spec.used):
+            out += given[:, place] if spec.inside else given[:, place] * shares[:, place, None]
+        return out.to(self._dtype)
+
+
+def recordable(program: Program) -> bool:
+    """Whether a round of the program runs without a word from the host."""
+    spec, ops = program.spec, program.ops
+    mixtures = [layer.experts for layer in program.weights.layers if layer.experts is not None]
+    return not spec.recurrent and all(isinstance(ops, TritonOps) and ops.mixes(each) for each in mixtures)
+
+
+def gpu_program(weights: DecoderWeights, pool: KVPool, positions: int) -> Program:
+    """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
+    plain = Program(weights, pool, TorchOps(weights.spec.norm, pool.dtype, positions))
+    try:
+        from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
+    except ImportError:
+        log.info("decode rounds use torch's kernels, which is slower: Triton is not installed")
+        return plain
+
+    def made() -> Program:
+        kernels = Kernels(linear, groups, experts, between, states, gpu.gpu_of(pool.device))
+        return Program(weights, pool, TritonOps(weights.spec.norm, pool.dtype, positions, kernels))
+
+    program = checked(made, lambda program: error_of(program, plain), CLOSE)
+    if not isinstance(program, str):
+        return program
+    log.warning("decode rounds use torch's kernels, which is slower: Triton's layers failed (%s)", program)
+    return plain
+
+
+@torch.inference_mode()
+def error_of(program: Program, plain: Program, positions: int = 64) -> float:
+    """The relative difference of the logits to those of ``plain``, of three rows with random attention."""
+    pool, device = plain.pool, plain.pool.device
+    chance = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(plain.weights.embedding.weight), (3,), generator=chance).to(device)
+    where = torch.arange(pool.slots, pool.slots + 3, device=device)  # spare ones
+
+    def see(place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
+        keys, values = (
+            part.index_select(1, where).transpose(0, 1).repeat_interleave(attention.heads // attention.kv_heads, 1)
+            for part in (pool.keys[place], pool.values[place])
+        )
+        seen: Tensor = (values + 0.1 * (queries + keys)).reshape(3, -1)
+        return seen
+
+    def logits(by: Program, prompt: bool) -> Tensor:
+        return by.logits(by.run_layers(Rows(ids, ids % positions, where, see, prompt=prompt)))
+
+    exact = logits(plain, False)
+    pairs = [(program.embed(ids), plain.embed(ids)), *((logits(program, prompt), exact) for prompt in (False, True))]
+    return max(float((found - right).norm() / right.norm()) for found, right in pairs)
