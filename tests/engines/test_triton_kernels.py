@@ -41,7 +41,9 @@ def compiled(kernel, capability, pointers, numbers, sizes, stages=3):
     return found
 
 
-@pytest.mark.parametrize("dtype, capability", [("bf16", 80), ("bf16", 90), ("fp16", 90), ("fp32", 90)])
+@pytest.mark.parametrize(
+    "dtype, capability", [("bf16", 80), ("bf16", 86), ("bf16", 90), ("bf16", 120), ("fp16", 90), ("fp32", 90)]
+)
 def test_the_kernels_compile_for_gpus(dtype, capability):
     from actors.engines.decoder.gpu.triton_kernels import attention, between, linear
 
@@ -119,3 +121,25 @@ def test_products_with_weights_in_groups_compile_for_gpus(name, capability, gate
         of("i32", "count", "outputs", "depth"),
         form | {"CHOSEN": True, "COLUMNS": linear.COLUMNS},
     )
+
+
+@pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
+def test_experts_and_recurrent_states_compile_for_gpus(capability):
+    import triton.language as tl
+
+    from actors.engines.decoder.gpu.triton_kernels import experts, groups, states
+    from actors.engines.weights.blocks import KINDS
+
+    numbers = of("i32", "shared", "columns", "depth")
+    pointers = of("*i64", "weights", "biases", "chosen") | {"x": "*bf16", "out": "*fp32"}
+    options = {"KIND": tl.bfloat16, "BIASED": True, "COLUMNS": experts.COLUMNS}
+    compiled(experts._multiply, capability, pointers, numbers, options | {"DEPTH": experts.DEPTH})
+    form = groups.form_options(next(kind.form for kind in KINDS.values() if kind.name == "Q4_K"))
+    pointers |= of("*i64", "lows", "highs", "all_factors") | {"table": "*fp32"}
+    compiled(experts._multiply_groups, capability, pointers, numbers, options | form)
+    names = ("queries", "keys", "values", "decays", "rates", "state", "room", "out", "left")
+    sizes = {"HEADS": 32, "GROUPS": 16, "TILED": False, "KEYS": 128, "DEPTH": 128, "VALUES": 128, "TILE": states.TILE}
+    for chain in (False, True):
+        kinds = of("*fp32", *names) | {"parents": "*i32"}
+        options = sizes | {"DELTA": True, "CHAIN": chain}
+        compiled(states._walk, capability, kinds, of("i32", "rows", "kept"), options)

@@ -12,6 +12,7 @@ import torch
 from triton.runtime import interpreter
 
 from actors.engines.compute.layer import Program
+from actors.engines.compute.ops import Steps
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.compute.ops_triton import Kernels, TritonOps, error_of, gpu_program, recordable
 from actors.engines.decoder import layout
@@ -24,7 +25,7 @@ from actors.engines.decoder.gpu.groups import GroupedMatrix, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
 from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
-from actors.engines.decoder.spec import Attention, Norm
+from actors.engines.decoder.spec import DELTA, SCAN, Attention, Norm, Recurrent
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
@@ -50,7 +51,8 @@ def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpret
 
 
 interpreter.InterpreterBuilder.create_dot = dot_in_one_order
-DESCRIBED = [name for name in (*FAMILIES, *VARIANTS) if spec_of(config_of(name)) is not None]
+SPECS = {name: spec_of(config_of(name)) for name in (*FAMILIES, *VARIANTS)}
+RECORDED = [name for name, spec in SPECS.items() if spec is not None and not spec.recurrent]
 COMMON["num_hidden_layers"] = 2  # of every model here: it is slow
 GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
 NAME = "actors.engines.decoder.gpu.triton_kernels"
@@ -386,7 +388,7 @@ def test_without_triton_torch_computes_rounds(monkeypatch):
     assert type(gpu_program(weights_of("qwen3"), engine.pool, 2048).ops) is TorchOps
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("name", RECORDED)
 @torch.inference_mode()
 def test_rounds_of_every_description_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone(name, monkeypatch):
     monkeypatch.setitem(COMMON, "num_hidden_layers", 3)
@@ -395,24 +397,37 @@ def test_rounds_of_every_description_have_torchs_logits_and_a_row_has_the_bits_o
     plain = GpuEngine(model_of(name), info(model), 1024)
     engine = GpuEngine(model_of(name), info(model), 1024)
     weights = layout.lay_out(spec, ModuleSource(model))
+    send(weights, torch.device("cpu"))
     ops = TritonOps(spec.norm, torch.float32, 1024, Kernels(linear, groups, experts, between, states, GPU))
     engine._program = Program(weights, engine.pool, ops)
-    if spec.recurrent:
-        pytest.skip("its states are walked by the host")
     assert recordable(engine._program)
     seen = InPlace(spec, engine.pool, True, kernels, GPU)
     engine.graphs = Graphs(engine._program, Direct(), weights.shape.vocabulary, seen)
-    texts = {64: TEXTS[64], 448: TEXTS[448][:70]}
-    for base, text in texts.items():
-        fill(plain, base, text)
-        for mine, theirs in zip(engine.pool.parts, plain.pool.parts, strict=True):
-            mine.copy_(theirs)
-        engine.pool.positions[:] = plain.pool.positions
-    parts = [(base, len(text), [text[-1], 3, 4, 5], [-1, 0, -1]) for base, text in texts.items()]
-    found = together(engine, parts)
+    text, base = TEXTS[448][:70], 448
+    fill(plain, base, text)
+    for mine, theirs in zip(engine.pool.parts, plain.pool.parts, strict=True):
+        mine.copy_(theirs)
+    engine.pool.positions[:] = plain.pool.positions
+    tree = (base, len(text), [text[-1], 3, 4], [-1, -1])
+    found, expected = tree_round(engine, *tree), tree_round(plain, *tree)
     assert engine.best is not None, "no round of graphs"
-    expected = together(plain, parts)
     assert (found - expected).norm() < 1e-5 * expected.norm()
-    base, length, tokens, _ = parts[1]
-    alone = tree_round(engine, base, length, [tokens[0], tokens[3]], [-1])
-    assert torch.equal(alone, found[[4, 7]])
+    assert torch.equal(tree_round(engine, base, len(text), [text[-1], 4], [-1]), found[[0, 2]])
+
+
+@pytest.mark.parametrize("kind, tiled", [(DELTA, False), (SCAN, True)])
+@pytest.mark.parametrize("parents", [[-1, 0, 1, 2], [-1, 0, 0, 1, -1, 3]])
+def test_states_are_walked_as_torch_walks_them_along_chains_and_trees(kind, tiled, parents):
+    mixer, rows = Recurrent(kind, 4, 2, 16, 24, 4, (), "", "", tiled=tiled), len(parents)
+    chance = torch.Generator().manual_seed(1)
+
+    def random(*sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, generator=chance) / 4
+
+    heads = [random(rows, 4).sigmoid() for _ in range(2)]
+    steps = Steps(random(rows, 2, 16), random(rows, 2, 16), random(rows, 4, 24), *heads, parents)
+    state = random(4, 16, 24)
+    for kept in (-1, 1, rows - 1):
+        expected = TorchOps(Norm(1e-5), torch.float32, 8).walk(mixer, steps, state, kept)
+        for found, right in zip(states.walk(mixer, steps, state, kept), expected, strict=True):
+            torch.testing.assert_close(found, right)

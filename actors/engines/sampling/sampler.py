@@ -25,6 +25,7 @@ from actors.engines.sampling.tally import Tally
 from protocols.messages import Sampling, TokenLogprobs
 
 LEAST = 16  # vocabulary that compiled kernels need: a vector of ids
+NO_TOKEN = -1  # in place of the token of a row whose logits are not finite
 _FIRST_SORTED = 128  # likeliest tokens that top_p looks at first; it seldom needs more
 _BITS = 2 ** torch.arange(8, dtype=torch.uint8)
 
@@ -147,14 +148,20 @@ def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -
     """The sampled tokens of each group, with one transfer to the host.
 
     ``logits``: float32 ``(rows, vocabulary)``, those of all groups in order, and perhaps padding rows behind them.
-    ``best``: the argmax of each row, if it is known already."""
+    ``best``: :func:`likeliest` of each row, if it is known already. Rows with NaN or infinity may give ``NO_TOKEN``."""
     if all(group.state.plain and group.masks is None for group in groups):
-        flat: list[int] = (logits.argmax(-1) if best is None else best).tolist()
+        flat: list[int] = (likeliest(logits) if best is None else best).tolist()
     elif (host := for_kernels(logits)) is not None:
         flat = _choose_compiled(logits, host, groups)
     else:
         flat = _choose_together(logits, groups)
     return _by_group(flat, groups)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """int64 ``(rows,)``: the argmax of each row; ``NO_TOKEN`` where that is NaN or infinite."""
+    largest, ids = logits.max(-1)
+    return torch.where(largest < math.inf, ids, NO_TOKEN)
 
 
 def choices_of(groups: Sequence[Rows]) -> list[Choice]:
@@ -207,7 +214,7 @@ def _choose_together(logits: Tensor, groups: Sequence[Rows]) -> list[int]:
             heat = torch.tensor([1.0 / s.temperature for s, _ in each], dtype=torch.float32)[:, None]
             rows = filtered(rows.mul_(heat.to(rows.device, non_blocking=True)), *filters)
             rows.add_(gumbel_of([keys(s.seed, position) for s, position in each], rows.shape[1], rows.device))
-        chosen.append(rows.argmax(-1))
+        chosen.append(likeliest(rows))
     tokens = torch.cat(chosen).tolist()
     return [token for _, token in sorted(zip(places, tokens, strict=True))]
 

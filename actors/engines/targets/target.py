@@ -16,7 +16,7 @@ from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
 from actors.engines.decoder.cpu.rings import RingState
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch, TextState
-from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
+from actors.engines.sampling.sampler import NO_TOKEN, Rows, SamplerState, choices_of, picked, sample
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, not_finite, self_check
 from actors.engines.targets.states import States, Taps
@@ -208,7 +208,7 @@ class Target:
             return None
         masks = r.constraint.masks() if r.constraint is not None else None
         [[token]] = sample(last, [Rows(r.sampler, [total], [[]], masks)])
-        self._check(last[:, token].tolist())
+        self._check([token], last[:, token].tolist())
         r.length = total
         r.commit([token])
         reused = min(r.region.reused, len(r.prompt))
@@ -244,8 +244,10 @@ class Target:
         for window, group in zip(windows, groups, strict=True):  # masks are made while a GPU computes the logits
             if (constraint := self._requests[window.handle].constraint) is not None:
                 group.masks = constraint.masks(window.tokens, window.parents)
-        at = lambda rows, tokens: logits[rows, tokens].tolist()  # noqa: E731
-        return self._walked(windows, sample(logits, groups, self.engine.best), lambda: logits, at)
+        best = self.engine.best
+        told = best is not None or not logits.is_cpu  # by ``NO_TOKEN``: to read a device once more would take long
+        at = lambda rows, tokens: [] if told else logits[rows, tokens].tolist()  # noqa: E731
+        return self._walked(windows, sample(logits, groups, best), lambda: logits, at)
 
     def _plainly_sampled(self, windows: Sequence[Window]) -> bool:
         """Whether no window's logits are changed before a token is chosen, so that the engine may choose."""
@@ -284,12 +286,12 @@ class Target:
             if r.sampler.sampling.logprobs >= 0:
                 walked = [first_row, *(first_row + 1 + node for node in path)]
                 found = r.logprobs(logits()[walked], tokens)
-            outcomes.append(Outcome(path, tokens, found, list(chosen)))
+            outcomes.append(Outcome(path, tokens, found, [max(0, token) for token in chosen]))
             for depth, token in enumerate(tokens):
                 walked_rows.append(first_row + (1 + path[depth - 1] if depth else 0))
                 walked_tokens.append(token)
             first_row += len(chosen)
-        self._check(at(walked_rows, walked_tokens))
+        self._check(walked_tokens, at(walked_rows, walked_tokens))
         if source:
             self.engine.pool.copy(source, target)
         first_row = 0
@@ -302,9 +304,9 @@ class Target:
             r.commit(outcome.tokens)
         return outcomes
 
-    def _check(self, chosen: Sequence[float]) -> None:
+    def _check(self, tokens: Sequence[int], chosen: Sequence[float]) -> None:
         """``chosen``: the logits of sampled tokens. Of a row with NaN or infinity that is one of them."""
-        if not all(map(math.isfinite, chosen)):
+        if NO_TOKEN in tokens or not all(map(math.isfinite, chosen)):
             raise RequestError(FailureCode.INTERNAL, not_finite(self.info))
 
     def _pad(self, batch: FlatBatch) -> None:

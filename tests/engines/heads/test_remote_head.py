@@ -111,7 +111,7 @@ def test_a_head_that_reads_layers_which_the_target_has_not_is_refused():
         async with system:
             stranger = await system.caller()
             answer = await stranger.hello(
-                role="drafter", tokenizer_digest="tiny-tokenizer", vocab_size=VOCAB, states=draft.taps
+                role="drafter", model_id="head", tokenizer_digest="tiny-tokenizer", vocab_size=VOCAB, states=draft.taps
             )
             assert isinstance(answer, Refuse) and "reads layer 3 and the target has 2" in answer.detail
 

@@ -22,6 +22,7 @@ from actors.engines.decoder.gpu.in_place import MAX_ROWS, PROMPT_ROWS, InPlace
 from actors.engines.decoder.gpu.round_buffer import RoundBuffer
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.flat_batch import FlatBatch
+from actors.engines.sampling.sampler import likeliest
 
 log = logging.getLogger("duoactor.engines")
 
@@ -167,6 +168,6 @@ class Graphs:
             if body.taps:
                 self._tapped[:rows].copy_(body.tapped())
             self._logits[:rows].copy_(body.logits(x))
-            self._best[:rows].copy_(self._logits[:rows, : self._vocabulary].argmax(-1))
+            self._best[:rows].copy_(likeliest(self._logits[:rows, : self._vocabulary]))
 
         return program

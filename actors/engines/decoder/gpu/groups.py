@@ -170,6 +170,7 @@ def send(weights: DecoderWeights, device: torch.device) -> None:
 def _sent(matrix: Matrix, device: torch.device, halves: bool = False) -> Matrix:
     """``halves``: its first and its second half are parts of their own."""
     if (blocks := matrix.blocks) is None:
+        matrix.weight = matrix.weight.contiguous()  # kernels read it by its address
         return matrix
     if halves and len(blocks.parts) == 1:
         half = len(blocks) // 2
