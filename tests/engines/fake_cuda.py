@@ -57,8 +57,8 @@ class _WithoutDriver(TorchFunctionMode):
             return aten.copy_.default(_item(*args[:2]), args[2])
         if func is torch.Tensor.to:
             return _to(*args, **(kwargs or {}))
-        if func is torch.Tensor.__int__:
-            return int(aten._local_scalar_dense.default(args[0]))
+        if func in (torch.Tensor.__int__, torch.Tensor.__float__):
+            return (int if func is torch.Tensor.__int__ else float)(aten._local_scalar_dense.default(args[0]))
         if func is torch.Tensor.contiguous and not args[0].is_contiguous():
             return aten.clone.default(args[0], memory_format=torch.contiguous_format)
         if func is torch.conv1d and not args[0].is_contiguous():

@@ -84,8 +84,8 @@ class TorchOps:
 
     def _turns(self, rotation: Rotation, positions: Tensor) -> Turns:
         if rotation not in self._frequencies:  # sent once, for no graph may hold a copy from the host
-            found = torch.tensor(rotation.frequencies, dtype=torch.float32, device=positions.device)
-            self._frequencies[rotation] = found
+            own = torch.empty(len(rotation.frequencies), device=positions.device)
+            self._frequencies[rotation] = own.copy_(torch.tensor(rotation.frequencies))
         angles = positions[:, None].float() * self._frequencies[rotation]
         pairs = torch.polar(torch.full_like(angles, rotation.factor), angles)
         if (stretch := rotation.stretch) is None:
