@@ -168,17 +168,27 @@ class Dequantised:
         return None
 
 
+READ_BITS = (2, 4, 8)
+GPTQ_FORMATS = (None, "gptq", "gptq_v2", "marlin")  # the last has a sentence of its own
+FOLDED = {"weight_input", "weight_output"}  # places of rotations that the stored weights have in them
+
+
+def _refused(name: str, found: str, read: str) -> ModelError:
+    return ModelError(f"{name} has {found}, which duoactor does not read; choose a checkpoint with {read}")
+
+
 Weight = Tensor | Integers | Microscaled | Dequantised
 
 
 def _group_of(config: Config, name: str) -> dict[str, Any]:
     """The ``weights`` of the group of compressed-tensors that a layer belongs to."""
-    groups = list(config.get("config_groups", {}).values())
-    for group in groups:
-        for target in group.get("targets", ()):
-            if target == "Linear" or target == name or (target[:3] == "re:" and re.match(target[3:], name)):
-                return dict(group["weights"])
-    return dict(groups[0]["weights"])
+    by_target = {
+        target: group for group in config.get("config_groups", {}).values() for target in group.get("targets", ())
+    }
+    patterns = sorted(target for target in by_target if target.startswith("re:"))
+    found = [name, *(pattern for pattern in patterns if re.match(pattern[3:], name)), "Linear"]
+    chosen = next((by_target[target] for target in found if target in by_target), None)
+    return dict((chosen or next(iter(config["config_groups"].values())))["weights"])
 
 
 def _compressed(name: str, parts: Parts, config: Config) -> Integers | Dequantised:
@@ -191,6 +201,10 @@ def _compressed(name: str, parts: Parts, config: Config) -> Integers | Dequantis
         )
     scale, zero = parts["weight_scale"], parts.get("weight_zero_point")
     if "weight_packed" in parts:
+        if "weight_shape" not in parts:
+            raise _refused(name, "weight_packed without weight_shape (MXFP4)", "pack-quantized and NVFP4")
+        if bits not in READ_BITS:
+            raise _refused(name, f"num_bits {bits} of compressed-tensors", "2, 4 and 8 bits")
         rows, inputs = (int(n) for n in parts["weight_shape"])
         packed = parts["weight_packed"]
         zeros: Tensor | float = 1 << (bits - 1)
@@ -208,7 +222,7 @@ def _compressed(name: str, parts: Parts, config: Config) -> Integers | Dequantis
     weight = parts["weight"]
     if weight.dtype == torch.int8 and scale.numel() == len(weight) and (zero is None or not bool(zero.any())):
         return _signed(weight, scale)
-    return _scaled(weight, scale, zero)
+    return _scaled(name, weight, scale, zero)
 
 
 def _signed(weight: Tensor, scale: Tensor) -> Integers:
@@ -221,8 +235,12 @@ def _ordered(groups: Tensor | None) -> Tensor | None:
     return None if groups is None or bool((groups < 0).any()) else groups.long()
 
 
-def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Dequantised:
+def _scaled(name: str, weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Dequantised:
     """Of a tensor, each row, or blocks of rows and inputs."""
+    if scale.dtype == torch.uint8 or weight.dtype == torch.uint8:
+        raise _refused(name, "exponents or packed codes in uint8 (MXFP8, MXFP4, INT4)", "FP8, INT8 and NVFP4")
+    if scale.ndim > 2:
+        raise _refused(name, f"a weight_scale of shape {tuple(scale.shape)}", "scales of two dimensions at most")
 
     def numbers() -> Tensor:
         values, scales = weight.float(), scale.float()
@@ -239,7 +257,7 @@ def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Dequan
 
 
 def _fp8(name: str, parts: Parts, config: Config) -> Dequantised:
-    return _scaled(parts["weight"], parts["weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"])
+    return _scaled(name, parts["weight"], parts["weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"])
 
 
 def _gptq(name: str, parts: Parts, config: Config) -> Integers:
@@ -277,12 +295,14 @@ def _nvfp4(packed: Tensor, scales: Callable[[], Tensor]) -> Dequantised:
 def _modelopt(name: str, parts: Parts, config: Config) -> Dequantised:
     if "weight_scale_2" in parts:
         return _nvfp4(parts["weight"], lambda: parts["weight_scale"].float() * parts["weight_scale_2"].float())
-    return _scaled(parts["weight"], parts["weight_scale"])
+    return _scaled(name, parts["weight"], parts["weight_scale"])
 
 
 def _bitsandbytes(name: str, parts: Parts, config: Config) -> Integers | Dequantised:
     if "SCB" in parts:  # int8, each row to 127 of its largest
         return _signed(parts["weight"], parts["SCB"].float() / 127)
+    if parts["weight"].dtype != torch.uint8:
+        raise _refused(name, f"bnb_4bit_quant_storage {parts['weight'].dtype} of bitsandbytes", "uint8")
     state_name = next(end for end in parts if "quant_state" in end)
     state = json.loads(bytes(parts[state_name].tolist()))
     shape = tuple(int(size) for size in state["shape"])
@@ -327,6 +347,15 @@ def method_of(config: Config | None) -> str:
 
 def check(name: str, config: Config) -> None:
     """Raise ModelError for a layout that is not read."""
+    transforms = (config.get("transform_config") or {}).get("config_groups", {}).values()
+    if any(place.get("location") not in FOLDED for scheme in transforms for place in scheme.get("apply", ())):
+        raise _refused(name, "rotations at run time in transform_config of compressed-tensors", "folded ones or none")
+    if config.get("weight_scale_semantics") is not None:
+        raise _refused(name, "weight_scale_semantics of GPTQModel's fp8", "FP8 of another tool")
+    if config.get("quant_method") == "gptq" and config.get("checkpoint_format") not in GPTQ_FORMATS:
+        raise _refused(name, f"checkpoint_format {config['checkpoint_format']} of GPTQModel", "gptq or gptq_v2")
+    if config.get("quant_method") == "gptq" and config.get("dynamic"):
+        raise _refused(name, "overrides by layer in dynamic of GPTQModel", "the same bits in all layers")
     if config.get("format") == "marlin-24" or config.get("sparsity_config", {}).get("format", "dense") != "dense":
         raise ModelError(f"the weights of {name} are sparse, which duoactor does not read; choose a dense checkpoint")
     if config.get("checkpoint_format") == "marlin" or config.get("is_marlin_format"):
@@ -344,6 +373,8 @@ def read_weights(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tupl
     make = METHODS[method_of(config)]
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
+        if name.endswith(".pre_quant_scale"):
+            raise _refused(name, "a factor of the inputs (modelopt)", "no smoothing")
         if name.endswith("_scales") and (base := name.removesuffix("_scales")) + "_blocks" in tensors:
             yield base, Microscaled(tensors[base + "_blocks"], tensor, base.endswith("gate_up_proj"))
             continue

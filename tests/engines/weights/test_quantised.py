@@ -18,7 +18,7 @@ from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
-from actors.engines.weights.quantised import dequantised, read_weights
+from actors.engines.weights.quantised import _group_of, check, dequantised, read_weights
 from actors.engines.weights.stored import StoredModel
 from actors.engines.weights.tensor_files import TensorFiles
 from actors.models import ModelInfo
@@ -398,3 +398,45 @@ def test_layouts_that_are_not_read_are_named(quantisation: dict[str, Any], sente
     written(tmp_path / "model", gptq, quantisation)
     with pytest.raises(ModelError, match=sentence):
         load_config(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_pattern_goes_before_a_class_whatever_the_order_of_groups(order: int) -> None:
+    groups = [
+        {"targets": ["Linear"], "weights": {"num_bits": 4}},
+        {"targets": ["re:.*down_proj$"], "weights": {"num_bits": 8}},
+    ]
+    config = {"config_groups": {str(place): group for place, group in enumerate(groups[::order])}}
+    assert _group_of(config, "model.layers.0.mlp.down_proj")["num_bits"] == 8
+    assert _group_of(config, "model.layers.0.mlp.up_proj")["num_bits"] == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"transform_config": {"config_groups": {"R4": {"apply": [{"location": "input"}]}}}}, "transform_config"),
+        ({"quant_method": "fp8", "weight_scale_semantics": "inverse"}, "weight_scale_semantics"),
+        ({"quant_method": "gptq", "checkpoint_format": "gptq_p"}, "gptq_p"),
+        ({"quant_method": "gptq", "dynamic": {"lm_head": {"bits": 8}}}, "dynamic"),
+    ],
+)
+def test_a_layout_that_would_be_noise_is_refused_by_its_key(config: dict[str, object], named: str) -> None:
+    with pytest.raises(ModelError, match=named):
+        check("m", config)
+
+
+@pytest.mark.parametrize(
+    ("method", "parts", "named"),
+    [
+        ("compressed-tensors", {"weight": torch.ones(4, 32), "weight_scale": torch.ones(4, 1).byte()}, "MXFP8"),
+        ("compressed-tensors", {"weight_packed": torch.ones(4, 16).byte(), "weight_scale": torch.ones(4, 1)}, "MXFP4"),
+        ("modelopt", {"weight": torch.ones(4, 16).byte(), "weight_scale": torch.ones(4, 1)}, "MXFP4"),
+        ("modelopt", {"weight": torch.ones(4, 32), "weight_scale": torch.ones(2, 1, 4, 1)}, "shape"),
+        ("modelopt", {"weight": torch.ones(4, 32), "pre_quant_scale": torch.ones(32)}, "smoothing"),
+        ("bitsandbytes", {"weight": torch.ones(4, 32).bfloat16(), "weight.absmax": torch.ones(4)}, "storage"),
+    ],
+)
+def test_tensors_that_would_be_noise_are_refused_by_name(method: str, parts: dict[str, Tensor], named: str) -> None:
+    config = {"quant_method": method, "config_groups": {"0": {"targets": ["Linear"], "weights": {"num_bits": 4}}}}
+    with pytest.raises(ModelError, match=f"a.q_proj.*{named}"):
+        list(read_weights({f"a.q_proj.{end}": part for end, part in parts.items()}, config))
