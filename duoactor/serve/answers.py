@@ -25,6 +25,7 @@ Kind = Literal["thought", "text", "call"]
 
 class TokenDetails(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
+    cache_write_tokens: int = 0  # tokens with a price of their own: none here
 
 
 class ThoughtDetails(msgspec.Struct, frozen=True):
@@ -109,8 +110,8 @@ class ItemAnswer(Answer, Generic[I]):
         """Events."""
 
     @abstractmethod
-    def closed(self, item: I, text: str) -> tuple[I, bytes]:
-        """The item with all of its text or arguments, and events."""
+    def closed(self, item: I, text: str, whole: bool) -> tuple[I, bytes]:
+        """The item with all of its text or arguments, and events; ``whole``: the limit did not cut it off."""
 
     @abstractmethod
     def opening(self, chunk: Chunk) -> bytes:
@@ -155,8 +156,8 @@ class ItemAnswer(Answer, Generic[I]):
                     out += self._end() + self._begin("call", name)
                 case Arguments(piece):
                     out += self._write(piece)
-                case CallEnded():
-                    out += self._end()
+                case CallEnded(whole):
+                    out += self._end(whole)
         return out
 
     def _go_on(self, kind: Kind) -> bytes:
@@ -172,16 +173,18 @@ class ItemAnswer(Answer, Generic[I]):
         self._written.append(piece)
         return self.wrote(self.items[-1], piece)
 
-    def _end(self) -> bytes:
+    def _end(self, whole: bool = True) -> bytes:
         if self._open is None:
             return b""
         self._open = None
-        self.items[-1], out = self.closed(self.items[-1], "".join(self._written))
+        self.items[-1], out = self.closed(self.items[-1], "".join(self._written), whole)
         return out
 
     def _finish(self) -> bytes:
-        """An answer has one item at least."""
-        return (b"" if self.items else self._begin("text")) + self._end()
+        """An answer has one item at least. A thought has ended by itself where its closing mark was read."""
+        (parser,) = self._parsers
+        thought = self._open == "thought" and isinstance(parser, ThoughtParser) and parser.thoughts.answers
+        return (b"" if self.items else self._begin("text")) + self._end(whole=thought or not self.cut)
 
 
 def figures(stats: Sequence[RequestStats]) -> dict[str, Any]:

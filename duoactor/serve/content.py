@@ -14,6 +14,7 @@ from protocols.messages import ToolCall
 class ContentPart(msgspec.Struct, frozen=True):
     type: str
     text: str = ""
+    refusal: str = ""  # the text of a part of this type
 
 
 def tool_call(id: str, name: str, arguments: str, where: str) -> ToolCall:
@@ -38,4 +39,4 @@ def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str:
     for at, part in enumerate(content):
         if part.type not in ("text", "input_text", "output_text", "reasoning_text", "refusal"):
             raise bad(f"{where}[{at}].type", f"can be text only, not {part.type!r}: the model reads text")
-    return "\n".join(part.text for part in content)
+    return "\n".join(part.text or part.refusal for part in content)

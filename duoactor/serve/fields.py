@@ -86,7 +86,7 @@ class Ignored:
             return ""
         named = list(dict.fromkeys(self.unknown))
         more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-        return f"ignored, for they are not known here: {', '.join(named[:MOST_NAMED])}{more}"
+        return f"ignored, for they have no effect here: {', '.join(named[:MOST_NAMED])}{more}"
 
 
 def known(given: Mapping[str, Any], struct: type[msgspec.Struct]) -> tuple[dict[str, Any], Ignored]:

@@ -34,7 +34,7 @@ async def test_the_openai_client_gets_the_targets_text_whole_and_streamed():
         "completion_tokens": 20,
         "total_tokens": 25,
         "completion_tokens_details": {"reasoning_tokens": 0},
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
     }
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == truth(max_tokens=20)

@@ -5,7 +5,7 @@ import json
 import anthropic
 import pytest
 
-from protocols.messages import ChatTurn, ToolCall
+from protocols.messages import ChatTurn, Thinking, ToolCall
 from tests.serve.gateway import served
 from tests.serve.script import scripted
 
@@ -315,6 +315,30 @@ async def test_responses_stream_each_item_from_its_beginning_to_its_end():
     assert final.output_text == "I'll look."
 
 
+@pytest.mark.parametrize("tokens", range(1, 36))
+async def test_a_cut_response_says_of_each_item_whether_it_is_whole_alike_in_body_and_stream(tokens):
+    text = f"<think>Hm, hm.</think>I'll look.\n{CALL}\n{CALL.replace('Paris', 'Rome')}"
+    thinking = Thinking("<think>", "</think>")
+
+    def told(answer):
+        return answer.status, [(item.type, item.status) for item in answer.output]
+
+    ask = {"model": "toy", "input": "Weather?", "tools": TOOLS, "max_output_tokens": tokens}
+    async with served(scripted(text, thinking=thinking)) as gateway:
+        whole = await gateway.openai().responses.create(**ask)
+        events = [event async for event in await gateway.openai().responses.create(**ask, stream=True)]
+    done = [(one.item.type, one.item.status) for one in events if one.type == "response.output_item.done"]
+    assert told(whole) == told(events[-1].response)
+    assert done == told(whole)[1]
+    assert [status for _, status in done[:-1]] == ["completed"] * (len(done) - 1)
+    for item in whole.output:
+        if item.type == "function_call":
+            assert (item.status == "completed") == item.arguments.endswith("}")
+        if item.type == "reasoning":
+            assert (item.status == "completed") == (5 * tokens >= len("<think>Hm, hm.</think>"))
+    assert whole.usage.input_tokens_details.cache_write_tokens == 0
+
+
 async def test_responses_take_calls_and_their_results_and_leave_out_what_they_do_not_know():
     items = [
         {"role": "user", "content": "Weather?"},
@@ -363,6 +387,25 @@ async def test_messages_stream_blocks_that_the_anthropic_client_assembles():
     assert blocks == [(f"content_block_{what}", at) for at in range(3) for what in ("start", "stop")]
     assert [block.input for block in final.content[1:]] == [{"city": "Paris"}, {"city": "Rome"}]
     assert final.stop_reason == "tool_use"
+
+
+async def test_what_a_history_says_of_errors_and_refusals_is_shown_and_what_is_not_shown_is_named():
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "no such city", "is_error": True}
+    called = {"type": "tool_use", "id": "t", "name": "get_weather", "input": {}}
+    claudes = [*ASK, {"role": "assistant", "content": [called]}, {"role": "user", "content": [result]}]
+    refused = {"role": "assistant", "content": None, "refusal": "I cannot."}
+    part = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
+    chats = [{**ASK[0], "name": "Ann"}, refused, {"role": "user", "content": "And?"}, part, ASK[0]]
+    async with served(scripted("Well.")) as gateway:
+        await gateway.post("/v1/messages", model="toy", max_tokens=9, messages=claudes)
+        answer = await gateway.post("/v1/chat/completions", messages=chats)
+        items = await gateway.post("/v1/responses", input=[{"role": "user", "content": "x"}, part])
+        first, second, third = (turns for turns, _ in gateway.cluster.codec.asked)
+    assert first[-1] == ChatTurn("tool", "Error: no such city", tool_call_id="t")
+    assert [turn.content for turn in second[1::2]] == ["I cannot.", "I will not."]
+    assert third[-1].content == "I will not."
+    assert answer.headers["x-duoactor-warning"] == "ignored, for they have no effect here: messages[0].name"
+    assert (answer.status_code, items.status_code) == (200, 200)
 
 
 async def test_messages_take_calls_and_their_results():

@@ -106,7 +106,7 @@ def _turns(message: InputMessage, where: str) -> list[ChatTurn]:
             case "tool_result" if message.role == "user":
                 if not block.tool_use_id:
                     raise bad(f"{place}.tool_use_id", "is missing")
-                text = text_of(block.content, f"{place}.content")
+                text = "Error: " * block.is_error + text_of(block.content, f"{place}.content")
                 results.append(ChatTurn("tool", text, tool_call_id=called(block.tool_use_id, f"{place}.tool_use_id")))
             case "thinking" if message.role == "assistant":
                 thoughts.append(block.thinking)

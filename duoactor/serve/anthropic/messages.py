@@ -182,7 +182,7 @@ class MessagesAnswer(ItemAnswer[OutputBlock]):
                 return self._delta("text_delta", text=piece)
         return self._delta("input_json_delta", partial_json=piece)
 
-    def closed(self, item: OutputBlock, text: str) -> tuple[OutputBlock, bytes]:
+    def closed(self, item: OutputBlock, text: str, whole: bool) -> tuple[OutputBlock, bytes]:
         stop = _event("content_block_stop", index=len(self.items) - 1)
         match item:
             case ThinkingBlock():

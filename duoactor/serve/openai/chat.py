@@ -99,6 +99,9 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
     wanted, ignored = decode(body, ChatRequest)
     if wanted.top_logprobs and not wanted.logprobs:
         raise bad("top_logprobs", "needs logprobs to be true")
+    # a result's function is known by its call, and templates show no names of people
+    named = (at for at, one in enumerate(wanted.messages) if one.name and one.role != "tool")
+    ignored.unknown += [f"messages[{at}].name" for at in named]
     question = Question(
         prompts=(turns(wanted.messages),),
         sampling=wanted.sampling(

@@ -107,7 +107,7 @@ def _turn(message: ChatMessage, where: str) -> ChatTurn:
         raise bad(f"{where}.tool_calls", "is for the assistant's messages")
     return ChatTurn(
         _ROLES[message.role],
-        text_of(message.content, f"{where}.content"),
+        text_of(message.content, f"{where}.content") or message.refusal or "",
         tuple(
             tool_call(call.id, call.function.name, call.function.arguments, f"{where}.tool_calls[{at}].function")
             for at, call in enumerate(calls)

@@ -155,20 +155,21 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
                 return self._part("output_text.delta", delta=piece, logprobs=())
         return self._of_item("function_call_arguments.delta", delta=piece)
 
-    def closed(self, item: OutputItem, text: str) -> tuple[OutputItem, bytes]:
+    def closed(self, item: OutputItem, text: str, whole: bool) -> tuple[OutputItem, bytes]:
         made: OutputItem
+        status = "completed" if whole else "incomplete"
         match item:
             case OutputReasoning():
                 thought = ReasoningText(text)
-                made = replace(item, content=[thought], status="completed")
+                made = replace(item, content=[thought], status=status)
                 out = self._part("reasoning_text.done", text=text) + self._part("content_part.done", part=thought)
             case OutputMessage():
                 part = OutputText(text)
-                made = replace(item, content=[part], status=self._status)
+                made = replace(item, content=[part], status=status)
                 out = self._part("output_text.done", text=text, logprobs=())
                 out += self._part("content_part.done", part=part)
             case OutputCall():
-                made = replace(item, arguments=text, status=self._status)
+                made = replace(item, arguments=text, status=status)
                 out = self._of_item("function_call_arguments.done", name=item.name, arguments=text)
         return made, out + self._event("response.output_item.done", output_index=len(self.items) - 1, item=made)
 

@@ -32,7 +32,9 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """Always comes behind a CallBegan, even if the text ended inside the call."""
+    """Always comes behind a CallBegan, even if the text was cut off inside the call, which then is not ``whole``."""
+
+    whole: bool = True
 
 
 Event = Thought | Said | CallBegan | Arguments | CallEnded

@@ -146,9 +146,9 @@ class Reader:
         if text:
             self._events.append(Arguments(text))
 
-    def finish(self) -> None:
+    def finish(self, whole: bool = True) -> None:
         self._in_call = False
-        self._events.append(CallEnded())
+        self._events.append(CallEnded(whole))
 
     def call(self, name: str, at: int) -> Generator[None, None, bool]:
         """Take a call whose arguments begin at ``at``. False: they are no JSON object, and nothing was taken."""
@@ -205,7 +205,7 @@ class Reader:
             self.argue(self.text[at:])
             self._held = None
         if self._in_call:
-            self.finish()
+            self.finish(whole=False)
 
     def close(self) -> None:
         """The text has ended and all of it was taken."""
