@@ -88,6 +88,7 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
     step inflate 50 python -m duoactor inflate bundled "$costly" $shape
     step tests 60 python -m pytest -q -rs -p no:cacheprovider -m cuda tests/engines/test_graphs_cuda.py \
         tests/engines/test_noise.py
+    step families 90 python -m tests.engines.families_on_device --device "$device"
     step prove 90 python -m duoactor prove --device "$device" --minutes "$prove"
     step rounds 45 python -m tests.engines.time_rounds --device "$device" $rounds
     for kind in Q4_K Q8_0; do

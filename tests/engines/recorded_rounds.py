@@ -81,8 +81,13 @@ def lay_out(batch: FlatBatch, base: int, length: int, tokens, parents) -> None:
     batch.add(base, tokens, positions, slots, visible)
 
 
-def tree_round(engine, base: int, length: int, tokens, parents) -> torch.Tensor:
-    return together(engine, [(base, length, tokens, parents)])
+def tree_round(engine, base: int, length: int, tokens, parents, state=None) -> torch.Tensor:
+    """``state``: of the text, where layers are recurrent."""
+    batch = FlatBatch()
+    lay_out(batch, base, length, tokens, parents)
+    batch.segments[0].state = state
+    batch.segments[0].parents = [-1, *(parent + 1 for parent in parents)]
+    return engine.forward(batch)
 
 
 def together(engine, parts) -> torch.Tensor:

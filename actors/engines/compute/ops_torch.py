@@ -26,6 +26,7 @@ from actors.engines.decoder.spec import (
     Rotation,
 )
 from actors.engines.weights.layers import Matrix
+from actors.engines.weights.rows import fixed_rows
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     SILU: functional.silu,
@@ -51,6 +52,8 @@ class TorchOps:
         return rows if scale == 1.0 else rows * scale
 
     def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
+        if x.is_cpu:  # whose libraries choose by the number of rows how they add up
+            return fixed_rows(matrix.multiply, x, len(matrix.weight))[None]
         return matrix.multiply(x)[None]
 
     def logits(self, x: Tensor, head: Matrix) -> Tensor:
