@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import NamedTuple
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -15,11 +16,13 @@ from duoactor.serve.answers import now
 from duoactor.serve.app import json, refused
 from duoactor.serve.bodies import look_into_body
 from duoactor.serve.errors import ApiError
+from duoactor.serve.stream import ClientGone, unless_gone
 from protocols.errors import DuoactorError
 
 log = logging.getLogger("duoactor.serve")
 # The paths that load a model. What else names a model, such as /tokenize, needs it to be loaded.
 GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
+TURN_S = 10.0  # about what a change of the model takes: nobody waits for much more than two of them
 Load = Callable[[], AbstractAsyncContextManager[ASGIApp]]
 
 
@@ -27,26 +30,36 @@ class _Named(msgspec.Struct):
     model: str = ""
 
 
+class _Waiting(NamedTuple):
+    """A request that waits for a model."""
+
+    name: str
+    since: float
+    let_in: asyncio.Future[ASGIApp]
+
+
 class Models:
     """An ASGI app in front of the models' apps.
 
-    A request for another model waits until the answers under way have ended. A model without a request for
-    ``idle_s`` is unloaded; 0: never."""
+    A request for another model waits until the answers under way have ended. Requests for the loaded model go first,
+    for ``TURN_S`` at most. A model without a request for ``idle_s`` is unloaded; 0: never."""
 
     def __init__(self, loads: Mapping[str, Load], idle_s: float) -> None:
         self._loads, self._idle_s = loads, idle_s
         self._name = ""  # of the model that is loaded
         self._app: ASGIApp | None = None
         self._loaded = AsyncExitStack()
-        self._changing = asyncio.Lock()
+        self._waiting: list[_Waiting] = []  # the oldest first
+        self._changing: asyncio.Task[None] | None = None  # loads or unloads
         self._open = 0  # requests to the model
-        self._free = asyncio.Event()  # there is none
-        self._free.set()
-        self._resting: asyncio.Task[None] | None = None
+        self._resting: asyncio.TimerHandle | None = None
 
     async def aclose(self) -> None:
-        async with self._changing:
-            await self._unload()
+        if self._resting is not None:
+            self._resting.cancel()
+        while self._changing is not None:
+            await asyncio.wait({self._changing})
+        await self._unload()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -60,15 +73,19 @@ class Models:
             elif path in ("/health", "/ping"):
                 await json({"status": "ok", "loaded": self._name or None})(scope, receive, send)
             elif request.method == "POST" and path in GENERATING:
-                async with self._using(self._wanted(await look_into_body(request))) as app:
+                name = self._wanted(await look_into_body(request))
+                app = await unless_gone(receive, self._turn(name))
+                try:
                     await app(scope, receive, send)
+                finally:
+                    self._leave()
             elif self._app is None:
                 raise ApiError(503, f"no model is loaded; ask one for text: {', '.join(self._loads)}")
             else:
                 await self._app(scope, receive, send)
         except ApiError as error:
             await refused(request, error)(scope, receive, send)
-        except ClientDisconnect:
+        except (ClientDisconnect, ClientGone):
             return
 
     def _wanted(self, body: bytes) -> str:
@@ -82,26 +99,62 @@ class Models:
             raise ApiError(404, detail, param="model", code="model_not_found")
         return name or self._name or next(iter(self._loads))
 
-    @asynccontextmanager
-    async def _using(self, name: str) -> AsyncIterator[ASGIApp]:
-        async with self._changing:
-            if name != self._name:
-                await self._free.wait()
-                await self._unload()
-                await self._load(name)
-            self._open += 1
-            self._free.clear()
-            app = self._app
-            assert app is not None
+    async def _turn(self, name: str) -> ASGIApp:
+        """The model's app, once it is this request's turn, which :meth:`_leave` ends. A waiting request may be
+        cancelled: nothing is loaded for it then."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(name, loop.time(), loop.create_future())
+        self._waiting.append(waiting)
+        self._go_on()
         try:
-            yield app
+            return await waiting.let_in
+        except asyncio.CancelledError:
+            if not waiting.let_in.cancelled() and waiting.let_in.exception() is None:
+                self._open -= 1
+            self._go_on()
+            raise
+
+    def _leave(self) -> None:
+        self._open -= 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Let in whoever may go in now, or change the model for the one that waits longest."""
+        self._waiting = [one for one in self._waiting if not one.let_in.done()]  # without those that left
+        if self._changing is not None:
+            return
+        if self._resting is not None:
+            self._resting.cancel()
+        loop = asyncio.get_running_loop()
+        others = [one for one in self._waiting if one.name != self._name]
+        late = bool(others) and loop.time() - others[0].since > TURN_S
+        for one in self._waiting:
+            if one.name == self._name and not (late and one.since > others[0].since):
+                self._open += 1
+                assert self._app is not None
+                one.let_in.set_result(self._app)
+        if others and not self._open:
+            self._change(others[0].name)
+        elif self._name and not self._open and self._idle_s:
+            self._resting = loop.call_later(self._idle_s, self._change, "")
+
+    def _change(self, name: str) -> None:
+        """Load another model; "": none."""
+        self._changing = asyncio.create_task(self._changed(name))
+
+    async def _changed(self, name: str) -> None:
+        try:
+            await self._unload()
+            if name:
+                await self._load(name)
+        except Exception as error:  # of whatever kind: the requests for it wait
+            log.error("%s", error)
+            for one in self._waiting:
+                if one.name == name and not one.let_in.done():
+                    one.let_in.set_exception(error)
         finally:
-            self._open -= 1
-            if not self._open:
-                self._free.set()
-                if self._resting is not None:
-                    self._resting.cancel()
-                self._resting = asyncio.create_task(self._rest()) if self._idle_s else None
+            self._changing = None
+            self._go_on()
 
     async def _load(self, name: str) -> None:
         log.info("loading %s", name)
@@ -117,10 +170,3 @@ class Models:
             log.info("unloading %s", self._name)
             self._name, self._app = "", None
             await self._loaded.aclose()
-
-    async def _rest(self) -> None:
-        """Unload the model once it is idle. Cancelled by the end of a later request."""
-        await asyncio.sleep(self._idle_s)
-        async with self._changing:
-            if self._free.is_set():
-                await self._unload()

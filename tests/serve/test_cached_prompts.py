@@ -35,7 +35,10 @@ async def test_a_prompt_that_was_asked_before_is_told_as_cached_in_every_api():
     wanted = {"input_tokens": 1, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 0, "output_tokens": 3}
     assert message == events[-2]["usage"] == wanted
     assert events[0]["message"]["usage"] == wanted | {"output_tokens": 0}
-    assert (response["input_tokens"], response["input_tokens_details"]) == (5, {"cached_tokens": 4})
+    assert (response["input_tokens"], response["input_tokens_details"]) == (
+        5,
+        {"cached_tokens": 4, "cache_write_tokens": 0},
+    )
     assert found.sum("prefix_cache_queries_total") == 8 * 5 and found.sum("prefix_cache_hits_total") == 7 * 4
     assert report.counters["prefix_cache_hits"] == 7 * 4
 

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import httpx2
 import pytest
@@ -69,12 +70,81 @@ async def test_models_are_listed_loaded_on_demand_and_changed_when_answers_have_
             (200, "big"),
             (200, "small"),
         ]
-        assert shelf.events == ["+small", "-small", "+big", "-big", "+small"]
+        assert shelf.events == ["+small", "-small", "+big"]  # both for the small one went in together
         unnamed = await ask(http, "")
-        assert unnamed.json()["model"] == "small"
-        assert (await http.get("/health")).json()["loaded"] == "small"
+        assert unnamed.json()["model"] == "big"
+        assert (await http.get("/health")).json()["loaded"] == "big"
         assert (await http.get("/metrics")).status_code == 200
-    assert shelf.events[-1] == "-small"
+    assert shelf.events[-1] == "-big"
+
+
+async def test_requests_for_two_models_in_turn_change_the_model_once_and_not_at_each():
+    async with shelved() as (shelf, http):
+        answers = await asyncio.gather(*(ask(http, ("small", "big")[at % 2]) for at in range(10)))
+    assert [one.json()["model"] for one in answers] == ["small", "big"] * 5
+    assert shelf.events == ["+small", "-small", "+big", "-big"]
+
+
+async def test_requests_for_the_loaded_model_go_first_for_a_bounded_time_only():
+    """Where that time is over, a new request for the loaded model waits behind the one for another."""
+    async with shelved() as (shelf, http):
+        with patch("duoactor.serve.several.TURN_S", -1.0):
+            answers = await asyncio.gather(ask(http, "small", max_tokens=60), ask(http, "big"), ask(http, "small"))
+    assert [one.json()["model"] for one in answers] == ["small", "big", "small"]
+    assert shelf.events == ["+small", "-small", "+big", "-big", "+small", "-small"]
+
+
+async def test_a_model_whose_only_client_left_while_it_was_loaded_is_unloaded_as_any():
+    shelf = Shelf()
+    models = Models({"small": shelf.load("small")}, 0.01)
+    asked = asyncio.create_task(models._turn("small"))
+    while not shelf.events:
+        await asyncio.sleep(0)
+    asked.cancel()
+    while shelf.events != ["+small", "-small"]:
+        await asyncio.sleep(0.01)
+    await models.aclose()
+
+
+async def test_nothing_is_loaded_for_a_client_that_left_while_it_waited():
+    body = json.dumps({"model": "big", "messages": TURNS}).encode()
+    gone = asyncio.Event()
+
+    async def receive():
+        if sent:
+            return sent.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        raise AssertionError(message)
+
+    sent = [{"type": "http.request", "body": body, "more_body": False}]
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers, "query_string": b""}
+    shelf, held = Shelf(), asyncio.Event()
+
+    @asynccontextmanager
+    async def slow():
+        shelf.events.append("+slow")
+
+        async def app(scope, receive, send):
+            await held.wait()
+
+        yield app
+        shelf.events.append("-slow")
+
+    models = Models({"slow": slow, "big": shelf.load("big")}, 0.0)
+    first = asyncio.create_task(models._turn("slow"))
+    await first
+    waiting = asyncio.create_task(models({**scope, "server": ("x", 80), "scheme": "http"}, receive, send))
+    while not models._waiting:
+        await asyncio.sleep(0)
+    gone.set()
+    await waiting
+    models._leave()
+    await models.aclose()
+    assert shelf.events == ["+slow", "-slow"]
 
 
 OPEN = ("/metrics", "/version", "/", "/page/x", "/openapi.json", "/health")
