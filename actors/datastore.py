@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from actors.files import PART, whole_file
 from actors.proposals import NOTHING, Proposal, likeliest
 from protocols.errors import ConfigError, ModelError
 
@@ -134,9 +135,8 @@ def build(
     path.mkdir(parents=True, exist_ok=True)
     (path / "meta.json").unlink(missing_ok=True)  # written last: what was interrupted is no datastore
     for name, array in zip(ARRAYS, (tokens, suffixes, starts), strict=True):
-        part = path / f"{name}.part.npy"
-        np.save(part, array)
-        part.replace(path / f"{name}.npy")  # a verifier that has mapped the old file keeps it
+        with whole_file(path / f"{name}.npy") as file:  # a verifier that has mapped the old one keeps it
+            np.save(file, array)
     fields = {
         "format": FORMAT,
         "vocab_size": vocab_size,
@@ -144,14 +144,15 @@ def build(
         "tokens": meta.tokens,
         "documents": meta.documents,
     }
-    (path / "meta.json").write_text(json.dumps(fields, indent=1) + "\n")
+    with whole_file(path / "meta.json") as file:
+        file.write(json.dumps(fields, indent=1).encode() + b"\n")
     return meta
 
 
 def _check_writable(path: Path) -> None:
     """ConfigError unless a datastore may be written there."""
-    own = {"meta.json", *(f"{name}{ending}" for name in ARRAYS for ending in (".npy", ".part.npy"))}
-    if path.is_dir() and not {entry.name for entry in path.iterdir()} <= own:
+    own = {"meta.json", *(f"{name}.npy" for name in ARRAYS)}
+    if path.is_dir() and not {entry.name for entry in path.iterdir() if entry.suffix != PART} <= own:
         raise ConfigError(f"{path} holds other files than a datastore's; name a new directory to write it to")
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; name a directory to write the datastore to, and the texts behind it")

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
+from actors.files import user_cache, whole_file
 from actors.models import ModelInfo
 
 T = TypeVar("T")
@@ -86,19 +87,13 @@ def _file(kind: type[object], about: object) -> Path:
 def directory() -> Path:
     """This user's directory of findings."""
     own = os.environ.get("DUOACTOR_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(own or Path(base) / "duoactor") / "measured"
+    return Path(own or user_cache()) / "measured"
 
 
 def _write(file: Path, content: bytes) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = file.with_suffix(f".{os.getpid()}")
-    try:
-        fresh.write_bytes(content)
-        os.replace(fresh, file)
-    except OSError:  # a full disk
-        fresh.unlink(missing_ok=True)
-        raise
+    with whole_file(file) as fresh:
+        fresh.write(content)
     files = sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
     for old in files[:-MOST]:
         old.unlink(missing_ok=True)

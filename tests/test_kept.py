@@ -104,6 +104,6 @@ def test_a_full_disk_leaves_no_half_written_file(directory: Path, monkeypatch: p
     def full(*names: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(module.os, "replace", full)
+    monkeypatch.setattr(Path, "replace", full)
     assert kept(Found, MODEL, Measuring(), threads=2) == Found((1, 1))
     assert directory.exists() and not [*directory.iterdir()]

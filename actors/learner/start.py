@@ -12,10 +12,12 @@ import os
 import zlib
 from pathlib import Path
 
+from actors.files import user_cache
 from actors.peer import Line, introduction
 from actors.process import open_network, pin, run_actor
 from actors.settings import LearnerSettings
 from protocols import wire
+from protocols.errors import ConfigError
 from protocols.messages import Role, ToLearner
 
 log = logging.getLogger("duoactor")
@@ -39,12 +41,14 @@ def give_way() -> None:
 
 
 def directory_of(settings: LearnerSettings, model_id: str) -> Path:
-    """The named directory, or one in this user's cache for each model and verifier."""
+    """The named directory, or one in this user's cache for each model and verifier. Raises ConfigError."""
     if settings.directory:
-        return Path(settings.directory).expanduser().absolute()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        named = os.path.expanduser(settings.directory)
+        if named.startswith("~"):
+            raise ConfigError(f"there is no home for {named}: give --directory a whole path")
+        return Path(named).absolute()
     verifier = f"{zlib.crc32(settings.connect.encode()):08x}"
-    return cache / "duoactor" / "learner" / f"{model_id.replace('/', '--')}-{verifier}"
+    return user_cache() / "learner" / f"{model_id.replace('/', '--')}-{verifier}"
 
 
 def identity(draft: str) -> str:

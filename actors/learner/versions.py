@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from actors.files import whole_file
 from protocols.errors import ConfigError
 
 KEPT = 3  # promotions that can be undone
@@ -93,9 +94,8 @@ class Versions:
         return state
 
     def _write(self) -> None:
-        half = self._directory / f"{STATE}.part"
-        half.write_bytes(msgspec.json.encode(self._state))
-        half.replace(self._directory / STATE)
+        with whole_file(self._directory / STATE) as file:
+            file.write(msgspec.json.encode(self._state))
 
     def _clean(self) -> None:
         known = {version.path for version in self._state.versions}

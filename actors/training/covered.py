@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
+from actors.files import whole_file
 from actors.training.answers import TargetAnswer
-from actors.training.shards import whole_file
 
 MOST = 32_768  # FR-Spec (arXiv 2502.14856) and EAGLE-3 keep as many of 128,000
 LEAST = 8_192  # however small the draft is, because fewer do not make most of a text

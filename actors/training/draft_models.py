@@ -19,13 +19,13 @@ from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import tokenizer_digest
 from actors.engines.weights.draft_vocabulary import with_part_head
 from actors.engines.weights.loading import load_config, load_model, load_tokenizer
+from actors.files import whole_file
 from actors.records import LoggedRequest
 from actors.training.answers import TargetAnswer
 from actors.training.batches import TOKENS, TrainingBatch, batch_of
 from actors.training.covered import head_tokens, kept_most_frequent
 from actors.training.plan import AnswerRanks, Progress, Report, TrainingPlan
 from actors.training.shapes import choose_shape, stopwatch
-from actors.training.shards import whole_file
 from actors.training.start import DraftShape, draft_config, first_draft, is_cut
 from actors.training.workspace import Workspace
 from protocols.errors import ConfigError

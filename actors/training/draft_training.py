@@ -13,10 +13,10 @@ from torch import nn
 
 from actors.engines.weights.draft_vocabulary import columns_of
 from actors.engines.weights.dtypes import cpu_has_bfloat16
+from actors.files import whole_file
 from actors.training.batches import TrainingBatch
 from actors.training.losses import LEFT_OUT, blend, divergences
 from actors.training.muon import Muon
-from actors.training.shards import whole_file
 from protocols.errors import ConfigError
 
 MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.files import whole_file
 from actors.training.answers import Job, TargetAnswer, TrainingPrompt
 
 PER_SHARD = 32  # answers; what an interruption loses at most
@@ -75,15 +74,6 @@ class Shards:
 
 def _states_of(path: Path) -> Path:
     return path.with_name(path.name.replace("answers", "states")).with_suffix(".npy")
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """To be written: an interruption leaves nothing, or all."""
-    half = path.with_suffix(".part")
-    with half.open("wb") as file:
-        yield file
-    half.replace(path)
 
 
 def _read(path: Path) -> tuple[list[TargetAnswer], float]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from actors.files import whole_file
 from actors.training.plan import TrainingPlan
-from actors.training.shards import Shards, whole_file
+from actors.training.shards import Shards
 from protocols.errors import ConfigError
 
 

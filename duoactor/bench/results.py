@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from actors.files import whole_file
 from protocols.messages import RequestStats
 
 SCHEMA = 4
@@ -77,6 +77,5 @@ class Results(msgspec.Struct, kw_only=True):
 
 def write_document(path: Path, document: Results) -> None:
     """Write the file as a whole or not at all."""
-    draft = path.with_suffix(".part")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
-    os.replace(draft, path)
+    with whole_file(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")

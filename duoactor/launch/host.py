@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from actors.files import whole_file
 from actors.settings import KeySettings
 from duoactor.client.connection import FILE
 from duoactor.launch.child import GATEWAY, STOP_S, ActorPlan, Child, own_command
@@ -58,9 +59,8 @@ async def _follow(file: Path, find: Find) -> None:
     address = ""
     while True:
         address = await find(address)
-        fresh = file.with_suffix(".new")
-        fresh.write_text(address, encoding="utf-8")
-        os.replace(fresh, file)
+        with whole_file(file) as fresh:
+            fresh.write(address.encode())
 
 
 class Host:
