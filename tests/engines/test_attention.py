@@ -80,11 +80,11 @@ def test_requests_of_any_rows_and_spans_in_one_call_get_the_bits_that_each_gets_
     ]
     queries = torch.randn(sum(rows for _, _, rows in requests), heads, 64, generator=chance).to(dtype)
     for layer in range(2):
-        together = PoolAttention(pool, stretches, heads, kv_heads, 0.125)(layer, queries)
+        together = PoolAttention(pool, stretches, (heads, kv_heads), 0.125)(layer, queries)
         start = 0
         for stretch in stretches:
             end = start + len(stretch.mask)
-            alone = PoolAttention(pool, [stretch], heads, kv_heads, 0.125)(layer, queries[start:end])
+            alone = PoolAttention(pool, [stretch], (heads, kv_heads), 0.125)(layer, queries[start:end])
             keys, values = pool.view(layer, stretch.base, stretch.span)
             plain = attend(queries[start:end].transpose(0, 1), keys, values, stretch.mask, 0.125)
             assert torch.equal(together[start:end], alone)

@@ -19,5 +19,5 @@ def test_rows_see_the_text_up_to_themselves(start, rows, heads, kv_heads):
     visible = causal(start, start + rows)
     segment = Segment(rows, 100, visible.shape[1], visible, prompt=True)
     mask = torch.zeros(visible.shape).masked_fill(~torch.from_numpy(visible), float("-inf"))
-    expected = PoolAttention(pool, [Stretch(100, visible.shape[1], mask)], heads, kv_heads, 0.25)(1, queries)
+    expected = PoolAttention(pool, [Stretch(100, visible.shape[1], mask)], (heads, kv_heads), 0.25)(1, queries)
     torch.testing.assert_close(CausalAttention(pool, segment)(1, queries, 0.25), expected)

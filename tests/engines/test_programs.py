@@ -6,7 +6,7 @@ import torch
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.compute.layer import Program
-from actors.engines.compute.ops import Rows
+from actors.engines.compute.ops import BatchRows
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.compute.sight import PoolSight
 from actors.engines.compute.states import TorchRecurrence
@@ -41,7 +41,7 @@ class TorchText:
             segment.state = self.state
         told = (torch.tensor(each) for each in (batch.tokens, batch.positions, batch.slots))
         walk = None if self.recurrence is None else self.recurrence.walk(batch.segments, self.program.ops)
-        return self.program.logits(self.program.run_layers(Rows(*told, PoolSight(self.pool, batch, True), walk)))
+        return self.program.logits(self.program.run_layers(BatchRows(*told, PoolSight(self.pool, batch, True), walk)))
 
     def keep(self, path) -> None:
         if self.state is not None:

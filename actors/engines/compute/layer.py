@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.compute.ops import Ops, Parts, Rows, Turns
+from actors.engines.compute.ops import BatchRows, Ops, Parts, RowTurns
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LatentWeights, LayerWeights
 from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Latent, Mlp, Rotation
 from actors.engines.engine import PerRow, Trunk
@@ -29,10 +29,10 @@ class Program:
         self.taps: tuple[int, ...] = ()  # see :meth:`actors.engines.engine.Engine.tap`
         self._tapped: dict[int, Tensor] = {}
 
-    def run_layers(self, rows: Rows) -> Tensor:
+    def run_layers(self, rows: BatchRows) -> Tensor:
         """States ``(rows, hidden)`` after the last norm."""
         x, layers = self.embed(rows.ids), self.weights.layers
-        inputs, turns = self._make_inputs(rows, x), _Rotations(self.ops, rows.positions)
+        inputs, turns = self._make_inputs(rows, x), _Turned(self.ops, rows.positions)
         norms = [*(layer.norms.attention for layer in layers), self.weights.norm]
         normed = self.ops.norm(x, norms[0])
         for index in range(len(layers)):
@@ -74,7 +74,7 @@ class Program:
         if layer in self.taps:
             self._tapped[layer] = x.clone()
 
-    def _make_inputs(self, rows: Rows, x: Tensor) -> Tensor | None:
+    def _make_inputs(self, rows: BatchRows, x: Tensor) -> Tensor | None:
         """``(rows, layers, width)``: see :class:`~actors.engines.decoder.spec.LayerInputs`."""
         spec, weights, ops = self.spec.inputs, self.weights.inputs, self.ops
         if spec is None or weights is None:
@@ -84,7 +84,7 @@ class Program:
         table = ops.embed(weights.table, rows.ids, spec.table_scale).view_as(made)
         return (made + table) * spec.scale
 
-    def _run_layer(self, index: int, given: _Given, then: Affine | None, turns: _Rotations, rows: Rows) -> Tensor:
+    def _run_layer(self, index: int, given: _Given, then: Affine | None, turns: _Turned, rows: BatchRows) -> Tensor:
         """One layer, from what it reads to ``x`` normed by ``then`` for the next one."""
         layer, ops, scale = self.weights.layers[index], self.ops, self.spec.residual_scale
         (x, normed, own), norms = given, layer.norms
@@ -104,7 +104,7 @@ class Program:
         x.mul_(layer.scale)
         return ops.norm(x, then)
 
-    def _mix(self, index: int, normed: Tensor, turns: _Rotations, rows: Rows) -> Tensor:
+    def _mix(self, index: int, normed: Tensor, turns: _Turned, rows: BatchRows) -> Tensor:
         """What the mixer of a layer gives, before its output matrix."""
         layer, ops = self.weights.layers[index], self.ops
         mixer, place = layer.spec.mixer, self._places[index]
@@ -119,7 +119,9 @@ class Program:
         seen = rows.sight(place, mixer, queries, layer.sinks)
         return seen if gates is None else ops.gate(seen, gates)
 
-    def _make_latent(self, latent: Latent, mixer: Attention, weights: LatentWeights, made: Parts, rows: Rows) -> Parts:
+    def _make_latent(
+        self, latent: Latent, mixer: Attention, weights: LatentWeights, made: Parts, rows: BatchRows
+    ) -> Parts:
         """Queries, and after them the key that is the value too."""
         ops, width, found = self.ops, mixer.width, self.ops.whole(made)
         if weights.query is None:
@@ -132,7 +134,7 @@ class Program:
         vector = ops.norm(key[:, turned:], Affine(weights.key_norm), latent.eps)
         return torch.cat([queries, key[:, :turned], vector], 1)[None]
 
-    def _feed(self, layer: LayerWeights, x: Tensor, read: Tensor, rows: Rows) -> Parts:
+    def _feed(self, layer: LayerWeights, x: Tensor, read: Tensor, rows: BatchRows) -> Parts:
         """What the MLP of a layer adds, or its experts with the shared one."""
         mlp = layer.spec.mlp
         if not isinstance(mlp, Experts):
@@ -140,13 +142,13 @@ class Program:
         assert layer.experts is not None
         return self._mixture(mlp, layer, layer.experts, (x, read), rows)
 
-    def _mlp(self, mlp: Mlp, layer: LayerWeights, read: Tensor, rows: Rows) -> Parts:
+    def _mlp(self, mlp: Mlp, layer: LayerWeights, read: Tensor, rows: BatchRows) -> Parts:
         assert layer.up is not None and layer.down is not None
         inner = self.ops.feed(read, layer.up, mlp.activation, mlp.gated, rows.prompt)
         return self.ops.linear(inner, layer.down, rows.prompt)
 
     def _mixture(
-        self, mlp: Experts, layer: LayerWeights, weights: ExpertWeights, given: tuple[Tensor, Tensor], rows: Rows
+        self, mlp: Experts, layer: LayerWeights, weights: ExpertWeights, given: tuple[Tensor, Tensor], rows: BatchRows
     ) -> Parts:
         """``given``: the residual stream, and the same normed."""
         ops, (x, read) = self.ops, given
@@ -170,14 +172,14 @@ class _Given(NamedTuple):
     own: Tensor | None  # inputs of its own, see ``LayerInputs``
 
 
-class _Rotations:
+class _Turned:
     """The rotations of a forward's rows: made once for all layers that turn alike."""
 
     def __init__(self, ops: Ops, positions: Tensor) -> None:
         self._ops, self._positions = ops, positions
-        self._made: dict[Rotation, Turns] = {}
+        self._made: dict[Rotation, RowTurns] = {}
 
-    def of(self, mixer: Attention) -> Turns | None:
+    def of(self, mixer: Attention) -> RowTurns | None:
         if (rotation := mixer.rotation) is None:
             return None
         if rotation not in self._made:

@@ -17,14 +17,14 @@ from actors.engines.weights.layers import Matrix
 Parts = Tensor
 
 
-class Turns(NamedTuple):
+class RowTurns(NamedTuple):
     """The rotation of each row."""
 
     pairs: Tensor  # complex64 (rows, pairs): factor of each pair of neighbouring dimensions of a head
     stretch: Tensor | None = None  # float32 (rows,): factor of whole queries
 
 
-class Sight(Protocol):
+class SlotSight(Protocol):
     """Which slots of the pool each row of a forward sees."""
 
     def __call__(self, place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
@@ -53,13 +53,13 @@ class Steps:
 
 
 @dataclass(slots=True)
-class Rows:
+class BatchRows:
     """The rows of one forward."""
 
     ids: Tensor  # int64 (rows,)
     positions: Tensor  # int64 (rows,): each in its text
     slots: Tensor  # int64 (rows,): where each row's keys and values go
-    sight: Sight
+    sight: SlotSight
     walk: Walk | None = None  # None: no layer is recurrent
     prompt: bool = False  # a piece of a prompt, whose bits may depend on the number of its rows
 
@@ -69,11 +69,11 @@ class Ops(Protocol):
     place."""
 
     def embed(self, table: Matrix, ids: Tensor, scale: float) -> Tensor:
-        """Rows of a table, times ``scale``: ``(*ids, width)``."""
+        """BatchRows of a table, times ``scale``: ``(*ids, width)``."""
         ...
 
     def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
-        """Multiply rows. ``prompt``: see :class:`Rows`."""
+        """Multiply rows. ``prompt``: see :class:`BatchRows`."""
         ...
 
     def logits(self, x: Tensor, head: Matrix) -> Tensor:
@@ -92,10 +92,10 @@ class Ops(Protocol):
         """Add ``scale`` times a product to ``x``, normed by ``behind``, and return ``x`` normed by ``then``."""
         ...
 
-    def turns(self, rotation: Rotation, positions: Tensor) -> Turns: ...
+    def turns(self, rotation: Rotation, positions: Tensor) -> RowTurns: ...
 
     def heads(
-        self, made: Parts, layer: LayerWeights, turns: Turns | None, pool: tuple[Tensor, Tensor], slots: Tensor
+        self, made: Parts, layer: LayerWeights, turns: RowTurns | None, pool: tuple[Tensor, Tensor], slots: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Norm and rotate queries and keys, and write keys and values into the ``slots`` of the layer's ``pool``.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.compute.ops import Parts, Steps, Turns
+from actors.engines.compute.ops import Parts, RowTurns, Steps
 from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights
 from actors.engines.decoder.spec import (
     CLAMPED_SWIGLU,
@@ -45,7 +45,7 @@ class TorchOps:
         """``dtype``: of the residual stream; ``positions``: of the longest text."""
         self._norm, self._dtype, self._positions = norm, dtype, positions
         self._frequencies: dict[Rotation, Tensor] = {}
-        self._tables: dict[Rotation, Turns] = {}
+        self._tables: dict[Rotation, RowTurns] = {}
 
     def embed(self, table: Matrix, ids: Tensor, scale: float) -> Tensor:
         rows = table.rows(ids, self._dtype)
@@ -76,31 +76,31 @@ class TorchOps:
         x.add_(self.norm(added if scale == 1.0 else added * scale, behind))
         return self.norm(x, then)
 
-    def turns(self, rotation: Rotation, positions: Tensor) -> Turns:
+    def turns(self, rotation: Rotation, positions: Tensor) -> RowTurns:
         if positions.device.type != "cpu":
             return self._turns(rotation, positions)
         # a CPU computes what fills no vector otherwise: whole tables give a position the same bits in any company
         if rotation not in self._tables:
             self._tables[rotation] = self._turns(rotation, torch.arange(self._positions))
         table = self._tables[rotation]
-        return Turns(table.pairs[positions], None if table.stretch is None else table.stretch[positions])
+        return RowTurns(table.pairs[positions], None if table.stretch is None else table.stretch[positions])
 
-    def _turns(self, rotation: Rotation, positions: Tensor) -> Turns:
+    def _turns(self, rotation: Rotation, positions: Tensor) -> RowTurns:
         if rotation not in self._frequencies:  # sent once, for no graph may hold a copy from the host
             own = torch.empty(len(rotation.frequencies), device=positions.device)
             self._frequencies[rotation] = own.copy_(torch.tensor(rotation.frequencies))
         angles = positions[:, None].float() * self._frequencies[rotation]
         pairs = torch.polar(torch.full_like(angles, rotation.factor), angles)
         if (stretch := rotation.stretch) is None:
-            return Turns(pairs)
+            return RowTurns(pairs)
         periods = torch.floor((positions.float() + stretch.first) / stretch.period)
-        return Turns(pairs, 1 + stretch.share * torch.log1p(periods))
+        return RowTurns(pairs, 1 + stretch.share * torch.log1p(periods))
 
     def heads(
         self,
         made: Parts,
         layer: LayerWeights,
-        turns: Turns | None,
+        turns: RowTurns | None,
         pool: tuple[Tensor, Tensor],
         slots: Tensor,
     ) -> tuple[Tensor, Tensor | None]:

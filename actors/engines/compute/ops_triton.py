@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.compute.layer import Program
-from actors.engines.compute.ops import Parts, Rows, Steps, Turns
+from actors.engines.compute.ops import BatchRows, Parts, RowTurns, Steps
 from actors.engines.compute.ops_torch import TorchOps, activated, choose_experts
 from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.decoder.gpu.kernel_check import checked
@@ -90,7 +90,7 @@ class TritonOps(TorchOps):
         self,
         made: Parts,
         layer: LayerWeights,
-        turns: Turns | None,
+        turns: RowTurns | None,
         pool: tuple[Tensor, Tensor],
         slots: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
@@ -190,7 +190,7 @@ def error_of(program: Program, plain: Program, positions: int = 64) -> float:
         return seen
 
     def logits(by: Program, prompt: bool) -> Tensor:
-        return by.logits(by.run_layers(Rows(ids, ids % positions, where, see, prompt=prompt)))
+        return by.logits(by.run_layers(BatchRows(ids, ids % positions, where, see, prompt=prompt)))
 
     exact = logits(plain, False)
     pairs = [(program.embed(ids), plain.embed(ids)), *((logits(program, prompt), exact) for prompt in (False, True))]

@@ -16,7 +16,7 @@ from actors.engines.flat_batch import SPAN, FlatBatch, Segment
 
 
 class PoolSight:
-    """See :class:`actors.engines.compute.ops.Sight`. Masks are made once for all layers that look back alike."""
+    """See :class:`actors.engines.compute.ops.SlotSight`. Masks are made once for all layers that look back alike."""
 
     def __init__(self, pool: KVPool, batch: FlatBatch, exact: bool) -> None:
         """``exact``: a row has the bits of plain decoding on every branch of a window; drafts do not need that."""
@@ -33,20 +33,11 @@ class PoolSight:
     def __call__(self, place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
         if self._causal is not None and not (attention.window or attention.cap or sinks is not None):
             return self._causal(place, queries, attention.scale)
-        kind = (
-            attention.window,
-            attention.chunked,
-            attention.heads,
-            attention.kv_heads,
-            attention.scale,
-            attention.cap,
-        )
+        heads = attention.heads, attention.kv_heads
+        kind = (attention.window, attention.chunked, heads, attention.scale, attention.cap)
         if kind not in self._attention:
-            stretches = self._stretches(attention.window, attention.chunked)
-            self._attention[kind] = PoolAttention(
-                self._pool, stretches, attention.heads, attention.kv_heads, attention.scale,
-                attention.cap or None, self._exact,
-            )  # fmt: skip
+            stretches, cap = self._stretches(attention.window, attention.chunked), attention.cap or None
+            self._attention[kind] = PoolAttention(self._pool, stretches, heads, attention.scale, cap, self._exact)
         return self._attention[kind](place, queries, sinks)
 
     def _stretches(self, window: int, chunked: bool) -> list[Stretch]:

@@ -24,7 +24,7 @@ UNIT_EPS = 1e-6  # of unit queries and keys, in every model with a delta rule
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class LayerMemory:
     """What a recurrent layer remembers of a text."""
 
     past: Tensor  # float32 (kernel - 1, channels): the last inputs of the convolution
@@ -36,10 +36,10 @@ class TorchState:
 
     back = 0
 
-    def __init__(self, memories: Sequence[Memory], pending: Sequence[Tensor]) -> None:
+    def __init__(self, memories: Sequence[LayerMemory], pending: Sequence[Tensor]) -> None:
         self.memories, self.pending = [*memories], [*pending]  # pending: records of the rows behind the memories
         self.records: list[Tensor] = []  # of all rows of the last forward
-        self.ahead: list[Memory] = []  # what to remember behind what was pending, or behind a piece of a prompt
+        self.ahead: list[LayerMemory] = []  # what to remember behind what was pending, or behind a piece of a prompt
         self.prompt = False  # the last forward was a piece of a prompt
 
     def keep(self, path: Sequence[int]) -> None:
@@ -81,7 +81,8 @@ class TorchRecurrence:
             return torch.zeros(sizes, device=self._device)
 
         memories = [
-            Memory(zeros(one.kernel - 1, one.channels), zeros(one.heads, one.keys, one.values)) for one in self._mixers
+            LayerMemory(zeros(one.kernel - 1, one.channels), zeros(one.heads, one.keys, one.values))
+            for one in self._mixers
         ]
         return TorchState(memories, [zeros(0, _record_width(one)) for one in self._mixers])
 
@@ -89,15 +90,15 @@ class TorchRecurrence:
         """The states of a forward's texts."""
         return TorchWalk([self._text(segment) for segment in segments], self._eps, ops)
 
-    def _text(self, segment: Segment) -> Text:
+    def _text(self, segment: Segment) -> TextRows:
         state = segment.state or self.new()
         assert isinstance(state, TorchState)
         state.records, state.ahead, state.prompt = [], [], segment.prompt
-        return Text(state, tuple(segment.parents or range(-1, segment.rows - 1)), segment.prompt)
+        return TextRows(state, tuple(segment.parents or range(-1, segment.rows - 1)), segment.prompt)
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextRows:
     """One text in a forward."""
 
     state: TorchState
@@ -108,7 +109,7 @@ class Text:
 class TorchWalk:
     """See :class:`actors.engines.compute.ops.Walk`. It does not change what texts remember until they keep a path."""
 
-    def __init__(self, texts: Sequence[Text], eps: float, ops: Ops) -> None:
+    def __init__(self, texts: Sequence[TextRows], eps: float, ops: Ops) -> None:
         """``eps``: of the norms behind the states."""
         self._texts, self._eps, self._ops = texts, eps, ops
 
@@ -139,7 +140,7 @@ def _record(mixer: Recurrent, made: Tensor) -> Tensor:
     return torch.cat([made[:, :channels], made[:, channels + inner : inner + _record_width(mixer)]], 1)
 
 
-def _run(ops: Ops, number: int, mixer: Recurrent, weights: RecurrentWeights, text: Text, rows: Tensor) -> Tensor:
+def _run(ops: Ops, number: int, mixer: Recurrent, weights: RecurrentWeights, text: TextRows, rows: Tensor) -> Tensor:
     """The outputs ``(rows, inner)`` of one text's rows; what they leave is written into its state."""
     state, past = text.state, mixer.kernel - 1
     memory, pending = state.memories[number], state.pending[number]
@@ -158,7 +159,7 @@ def _run(ops: Ops, number: int, mixer: Recurrent, weights: RecurrentWeights, tex
         outs = (walked + skipped).flatten(1)
     last = [past + row for row in _back(parents, kept, past)]
     state.records.append(rows)
-    state.ahead.append(Memory(inputs[last], left))
+    state.ahead.append(LayerMemory(inputs[last], left))
     return outs[before:]
 
 

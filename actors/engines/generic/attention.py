@@ -70,8 +70,9 @@ class SlotAttention:
         kind = (window, query.shape[1], scale, cap)
         look = self._kinds.get(kind)
         if look is None:  # made once for each forward and kind of layer
-            pool, heads = self._cache.pool, query.shape[1]
-            look = PoolAttention(pool, self._stretches(window), heads, pool.parts[0].shape[2], scale, cap)
+            pool = self._cache.pool
+            heads = query.shape[1], pool.parts[0].shape[2]
+            look = PoolAttention(pool, self._stretches(window), heads, scale, cap)
             self._kinds[kind] = look
         place = self._cache.places[module.layer_idx]  # type: ignore[index]
         out = look(place, query[0].transpose(0, 1), options.get("s_aux"))

@@ -59,8 +59,8 @@ class Look:
         kind = (0, False) if self._block is None else (self._block.windows[layer], self._block.causal[layer])
         if kind not in self._attention:
             stretches = self._stretches(*kind)
-            heads, kv_heads = queries.shape[1], self.pool.parts[0].shape[2]
-            self._attention[kind] = PoolAttention(self.pool, stretches, heads, kv_heads, scale, exact=False)
+            heads = queries.shape[1], self.pool.parts[0].shape[2]
+            self._attention[kind] = PoolAttention(self.pool, stretches, heads, scale, exact=False)
         return self._attention[kind](layer, queries)
 
     def _stretches(self, window: int, causal: bool) -> list[Stretch]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.compute.ops import Rows
+from actors.engines.compute.ops import BatchRows
 from actors.engines.compute.ops_triton import gpu_program, recordable
 from actors.engines.compute.sight import PoolSight
 from actors.engines.compute.states import TorchRecurrence
@@ -97,7 +97,7 @@ class GpuEngine:
         ids, positions, slots = (torch.tensor(each, dtype=torch.int64, device=self.device) for each in told)
         walk = None if self.recurrence is None else self.recurrence.walk(batch.segments, self._program.ops)
         sight = PoolSight(self.pool, batch, self._exact)
-        x = self._program.run_layers(Rows(ids, positions, slots, sight, walk, batch.segments[0].prompt))
+        x = self._program.run_layers(BatchRows(ids, positions, slots, sight, walk, batch.segments[0].prompt))
         return self._program.logits(x if select is None else x[list(select)])
 
     def pick(self, *forward: object) -> None:

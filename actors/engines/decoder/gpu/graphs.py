@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.compute.layer import Program as Layers
-from actors.engines.compute.ops import Rows
+from actors.engines.compute.ops import BatchRows
 from actors.engines.decoder.gpu.in_place import MAX_ROWS, PROMPT_ROWS, InPlace
 from actors.engines.decoder.gpu.round_buffer import RoundBuffer
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
@@ -164,7 +164,7 @@ class Graphs:
         def program() -> None:
             sent = self._buffer.unpack(rows)
             sight = self.layout.sight(rows, sent.told)
-            x = body.run_layers(Rows(sent.tokens, sent.positions, sent.slots, sight, prompt=in_prompt))
+            x = body.run_layers(BatchRows(sent.tokens, sent.positions, sent.slots, sight, prompt=in_prompt))
             if body.taps:
                 self._tapped[:rows].copy_(body.tapped())
             self._logits[:rows].copy_(body.logits(x))

@@ -56,16 +56,15 @@ class PoolAttention:
         self,
         pool: KVPool,
         stretches: Sequence[Stretch],
-        heads: int,
-        kv_heads: int,
+        heads: tuple[int, int],
         scale: float,
         softcap: float | None = None,
         exact: bool = True,
     ) -> None:
-        """``scale``: of the scores; ``softcap``: see transformers' Gemma 2. ``exact``: with the bits promised above;
-        else with as few operations as possible."""
-        self.heads, self.scale, self.softcap = heads, scale, softcap
-        least = -(-MIN_ROWS * kv_heads // heads) if exact else 1
+        """``heads``: of queries, and of keys. ``scale``: of the scores; ``softcap``: see transformers' Gemma 2.
+        ``exact``: with the bits promised above; else with as few operations as possible."""
+        (self.heads, kv_heads), self.scale, self.softcap = heads, scale, softcap
+        least = -(-MIN_ROWS * kv_heads // self.heads) if exact else 1
         shapes: dict[tuple[int, ...], list[tuple[int, Stretch]]] = {}
         start = 0
         for stretch in stretches:

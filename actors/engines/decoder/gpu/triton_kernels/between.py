@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.compute.ops import Turns
+from actors.engines.compute.ops import RowTurns
 from actors.engines.decoder.layout import Affine
 from actors.engines.decoder.spec import Norm
 
@@ -128,7 +128,7 @@ def _turn(
 def turn(
     parts: Tensor,
     heads: tuple[int, int],
-    turns: Turns | None,
+    turns: RowTurns | None,
     norm: Tensor | None,
     pool: tuple[Tensor, Tensor],
     slots: Tensor,
