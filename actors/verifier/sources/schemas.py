@@ -28,6 +28,9 @@ BOUNDS = {
     "maximum": ("maximum", -1),
     "exclusiveMaximum": ("maximum", -1),
 }
+CLASSES = ("\\p", "\\P")  # classes by a property
+_CLASS = re.compile(r"\\[pP](?:\{[^}]*\}|.)|\\.|\[", re.DOTALL)  # and other escapes
+_IN_CLASS = re.compile(r"\\.|\[\^?\]?|\]", re.DOTALL)  # a bracket behind the first one is a letter
 GUIDANCE = "x-guidance"
 # JSON as Python's json and most chat models write it. llguidance's default allows any white space between two tokens:
 # weak models then write white space without end, and hardly any token is forced.
@@ -73,7 +76,10 @@ def normal(schema: Any, top: bool = True) -> Any:
         elif key in VALUES:
             made[key] = value
         elif key in NAMED and isinstance(value, dict):
-            made[key] = {called: normal(one, False) for called, one in value.items()}
+            read = _exact if key == "patternProperties" else str
+            made[key] = {read(called): normal(one, False) for called, one in value.items()}
+        elif key == "pattern" and isinstance(value, str):
+            made[key] = _exact(value)
         elif way and _is_number(value) and abs(value) > EXACT:
             _bind(made, name, way, _drawn_in(value, way, outside=key != name))
         elif way and name == key and name in made:
@@ -84,6 +90,29 @@ def normal(schema: Any, top: bool = True) -> Any:
         elif key != "format" or not isinstance(value, str) or value in FORMATS:
             made[key] = normal(value, False)
     return made
+
+
+def _exact(pattern: str) -> str:
+    """A regular expression whose classes lack U+0000: one that has all control characters llguidance reads as if it had
+    the quote and the backslash too, so that ``[^"]`` would allow a quote."""
+    made, at = "", 0
+    for found in _CLASS.finditer(pattern):
+        if found.start() < at or (found[0][:2] not in CLASSES and found[0] != "["):
+            continue  # inside the last class, or another escape
+        end = found.end() if found[0] != "[" else _behind_class(pattern, found.start())
+        made += f"{pattern[at : found.start()]}[{pattern[found.start() : end]}--\\x00]"
+        at = end
+    return made + pattern[at:]
+
+
+def _behind_class(pattern: str, at: int) -> int:
+    """The position behind the class that begins at ``at``, with the classes inside it."""
+    depth = 0
+    for found in _IN_CLASS.finditer(pattern, at):
+        depth += {"[": 1, "]": -1}.get(found[0][0], 0)
+        if not depth:
+            return found.end()
+    return len(pattern)  # none: llguidance says what is wrong
 
 
 def _is_number(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """A caller's schema: numbers, annotations and white space as it says, and one spelling of each key."""
 
 import json
+import re
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
@@ -196,3 +197,25 @@ def test_schemas_inside_a_grammar_are_read_in_the_same_way():
     outputs = StructuredOutputs(grammar=lark)
     assert follows(outputs, '<{"é": 1}>') and not follows(outputs, '<{"\\u00e9": 2}>')
     assert not follows(outputs, '<{ "é":1}>'), JSON_STYLE
+
+
+ODD = ['"', "\\", "a", "]", "-", "\n", "\t", "\x01", "é", "!", " ", "n", "u"]
+# classes as Python reads them too
+PATTERNS = [r'[^"]', r"[^\\]",
+            r'[^"\\]', r"[^\x22]", r'[^"\n]', r'(?:a|[^"b])', r"[^!-~]", r"[\x00-\x1f]", r'[^]"]', r'[^"-]',
+            r'\[[^"]|[^"]', r"[a-z]", r".", r"\S", r"\D", r"[^a]", r'[^\]"]', r"(?:[^\x00-\x1f\"]|\t)"]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_class_of_a_pattern_allows_what_it_says_and_no_quote_beside_it(pattern):
+    for letter in ODD:
+        right, value = bool(re.search(f"^(?:{pattern})$", letter)), json.dumps(letter, ensure_ascii=False)
+        assert taken({"type": "string", "pattern": f"^(?:{pattern})$"}, value) == right, letter
+        schema = {"type": "object", "patternProperties": {f"^q(?:{pattern})$": True}, "additionalProperties": False}
+        assert taken(schema, f'{{"q{value[1:]}: 1}}') == right, letter
+
+
+@pytest.mark.parametrize("pattern", [r"\P{P}", r"[^\p{P}]", r"\p{Cc}", r"[^[:punct:]]", r"[\x00-\x7f&&[^\x22\\]]"])
+def test_classes_that_python_does_not_have_allow_no_quote_and_no_backslash_either(pattern):
+    found = {one for one in ODD if taken({"type": "string", "pattern": f"^{pattern}$"}, json.dumps(one))}
+    assert "\n" in found and not found & {'"', "\\"}
