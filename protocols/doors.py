@@ -19,7 +19,7 @@ from protocols.pump import Service, Socket
 
 log = logging.getLogger("duoactor.network")
 HANDSHAKE_MS = 5_000  # that a connection has to finish ZMTP's handshake: three round trips
-LEAST_FILES = 256  # below which a verifier with a model has no room for peers
+LEAST_FILES = 256  # below which a verifier with a model, or a gateway, has no room for peers
 MOST_FILES = 65_536  # twice what one address can open to one port, by the ephemeral ports that it has
 OWN_FILES = 128  # for everything but connections: weights, logs, sockets of libzmq's own
 
@@ -36,11 +36,11 @@ def raise_file_limit() -> int:
 
 
 def room_for_connections() -> int:
-    """How many connections a listener may hold open. Raises ConfigError if this process may open too few files."""
+    """How many connections a process's listeners may hold open. Raises ConfigError if it may open too few files."""
     files = raise_file_limit()
     if files < LEAST_FILES:
         raise ConfigError(
-            f"this process may open {files} files at once, and a verifier needs {LEAST_FILES} and one for each peer: "
+            f"this process may open {files} files at once, and needs {LEAST_FILES} and one for each peer: "
             "raise the limit with `ulimit -n 4096`, or LimitNOFILE= in a systemd unit"
         )
     return (files - OWN_FILES) * 3 // 4  # the rest is for those that libzmq accepts before they are hung up on

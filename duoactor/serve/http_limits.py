@@ -19,6 +19,7 @@ MAX_TARGET = 8 * 1024  # bytes of a URL; RFC 9110 asks for 8,000
 MAX_FIELDS = 100  # as Apache has it
 HEAD_S = 20.0  # seconds from a connection, or from a later request's first byte, to the whole head
 IDLE_S = 60  # seconds from an answer to the next request
+MOST_CONNECTIONS = 4096  # four for each request that a verifier lets wait; with half-sent heads they hold 100 MB
 LINGER_S = 2.0  # seconds in which a refused client may read the reason
 
 
@@ -29,6 +30,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._most = self.limit_concurrency or MOST_CONNECTIONS
+        self.limit_concurrency = None  # uvicorn would let connections be, and refuse their requests
         self._size = self._fields = 0  # of the present head
         self._unseen = 0  # bytes since the parser's last event, all of which it may hold
         self._in_head = False
@@ -39,6 +42,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
+        beyond = len(self.connections) - self._most
+        if beyond > self._most // 8:  # more than can be told why
+            transport.abort()
+        elif beyond > 0:
+            self._refuse(ApiError(503, "the gateway has no room for more connections: try again in a moment"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()

@@ -17,10 +17,11 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.serve.app import make_app
 from duoactor.serve.auth import HostGuard, read_keys
 from duoactor.serve.gateway import Gateway
-from duoactor.serve.http_limits import IDLE_S, LimitedProtocol
+from duoactor.serve.http_limits import IDLE_S, MOST_CONNECTIONS, LimitedProtocol
 from duoactor.serve.otel import from_environment
 from duoactor.serve.settings import GRACE_S, Defaults, GatewaySettings, parse_http
 from duoactor.serve.stream import SEND_TIMEOUT_S
+from protocols.doors import room_for_connections
 from protocols.errors import ConfigError, ConnectionLost, DuoactorError
 
 log = logging.getLogger("duoactor.serve")
@@ -115,6 +116,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=LimitedProtocol,
+                limit_concurrency=min(room_for_connections(), MOST_CONNECTIONS),  # counts connections there
                 loop="none",
                 lifespan="off",
                 ws="none",

@@ -117,5 +117,5 @@ def test_the_soft_limit_of_open_files_is_raised_as_far_as_allowed(monkeypatch, s
 
 def test_too_few_files_are_a_sentence_at_the_start_instead_of_an_abort_later(monkeypatch):
     limited(monkeypatch, 64, 64)
-    with pytest.raises(ConfigError, match=f"64 files at once, and a verifier needs {LEAST_FILES}.*ulimit -n"):
+    with pytest.raises(ConfigError, match=f"64 files at once, and needs {LEAST_FILES}.*ulimit -n"):
         room_for_connections()

@@ -164,6 +164,26 @@ async def test_a_body_without_end_is_cut_after_the_answer_that_did_not_wait_for_
         writer.close()
 
 
+async def test_connections_beyond_the_limit_are_told_so_and_there_is_room_again_when_others_leave(monkeypatch):
+    monkeypatch.setattr("duoactor.serve.start.MOST_CONNECTIONS", 8)
+    async with served() as gateway:
+        held = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(7)]
+        assert statuses(await exchanged(gateway.port, GET + b"Connection: close\r\n\r\n")) == [200]
+        held.append(await asyncio.open_connection("127.0.0.1", gateway.port))
+        refused = await exchanged(gateway.port, GET + b"\r\n")
+        assert statuses(refused) == [503] and b"connection: close" in refused and b"no room for more" in refused
+        told = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(3)]
+        ends = await asyncio.gather(*(reader.read() for reader, _ in told), return_exceptions=True)
+        answers = sorted([] if isinstance(end, BaseException) else statuses(end) for end in ends)
+        assert answers[:2] == [[], []] and answers[2] in ([], [503])  # far beyond it they are hung up on
+        for _, writer in (*held, *told):
+            writer.close()
+        served_again: list[int] = []
+        while served_again != [200]:
+            with contextlib.suppress(ConnectionResetError):
+                served_again = statuses(await exchanged(gateway.port, GET + b"Connection: close\r\n\r\n"))
+
+
 # --- a process under attack ------------------------------------------------------------------------------------------
 
 
