@@ -37,6 +37,8 @@ def errors() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    if page.file.src_uri == "api.md":
+        markdown = re.sub(r"^- `(duoactor\.\w+)`$", r"::: \1", markdown, flags=re.M)
     if "/" not in page.file.src_uri:
         markdown = markdown.replace("](../protocols/SPEC.md", "](protocol.md")
         markdown = re.sub(r"\[([^]]+)\]\(\.\./[^)]*\)", r"`\1`", markdown)

@@ -25,7 +25,7 @@ from duoactor.cli import cli
 
 ROOT = Path(__file__).parents[1]
 RUN = ("bash", "console", "python")
-SHOWN = ("text", "json", "toml", "yaml", "ini", "mermaid", "promql")
+SHOWN = ("text", "json", "toml", "yaml", "ini", "mermaid", "promql", "nginx", "haproxy", "caddy")
 LIMIT_S = 900  # only a hang reaches it
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
