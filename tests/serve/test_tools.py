@@ -43,6 +43,26 @@ async def test_calls_in_the_text_become_tool_calls():
     assert len({call.id for call in choice.message.tool_calls}) == 2
 
 
+async def test_without_parallel_calls_the_first_is_the_only_one_in_every_api():
+    one = {"type": "auto", "disable_parallel_tool_use": True}
+    async with served(scripted(f"{TWO} Done.")) as gateway:
+        (choice,) = (await chat(gateway, parallel_tool_calls=False)).choices
+        chunks = [chunk async for chunk in await chat(gateway, parallel_tool_calls=False, stream=True)]
+        ask = {"model": "toy", "max_tokens": 99, "messages": ASK, "tools": CLAUDE_TOOLS, "tool_choice": one}
+        blocks = (await claude(gateway).messages.create(**ask)).content
+        items = (
+            await gateway.openai().responses.create(
+                model="toy", input="Weather?", tools=TOOLS, parallel_tool_calls=False
+            )
+        ).output
+    streamed = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or () if call.id]
+    assert len(choice.message.tool_calls) == len(streamed) == 1
+    assert (choice.message.content, choice.finish_reason) == ("I'll look.Done.", "tool_calls")
+    assert [block.type for block in blocks] == ["text", "tool_use", "text"]
+    assert [item.type for item in items] == ["message", "function_call", "message"]
+    assert items[1].arguments == '{"city": "Paris"}'
+
+
 async def test_calls_without_text_have_no_content():
     async with served(scripted(CALL)) as gateway:
         (choice,) = (await chat(gateway)).choices

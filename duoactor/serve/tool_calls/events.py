@@ -60,3 +60,25 @@ class NoTools:
 
     def end(self, cut: bool = False) -> list[Event]:
         return []
+
+
+class FirstCall:
+    """A parser that leaves out all calls but the first, for a request that takes one."""
+
+    def __init__(self, rest: Parser) -> None:
+        self._rest = rest
+        self._calls = 0
+
+    def feed(self, text: str) -> list[Event]:
+        return self._kept(self._rest.feed(text))
+
+    def end(self, cut: bool = False) -> list[Event]:
+        return self._kept(self._rest.end(cut))
+
+    def _kept(self, events: list[Event]) -> list[Event]:
+        kept = []
+        for event in events:
+            self._calls += isinstance(event, CallBegan)
+            if self._calls < 2 or isinstance(event, Thought | Said):
+                kept.append(event)
+        return kept

@@ -12,7 +12,7 @@ import msgspec
 
 from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.channels import CHANNEL, channel_grammar, channel_parser
-from duoactor.serve.tool_calls.events import NoTools, Parser
+from duoactor.serve.tool_calls.events import FirstCall, NoTools, Parser
 from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, form_parser
 from duoactor.serve.tool_calls.template import TemplateParser
 from protocols.messages import NO_THOUGHTS, Thinking
@@ -150,6 +150,10 @@ class ToolUse:
         ends one before its end (``sure``)."""
         if not self.offered:
             return NoTools()
+        parser = self._parser(calling, constrained, sure)
+        return parser if self.parallel else FirstCall(parser)
+
+    def _parser(self, calling: Calling, constrained: bool, sure: bool) -> Parser:
         if calling.template and not constrained:
             return TemplateParser(calling.template, self.described)
         if calling.channels:
