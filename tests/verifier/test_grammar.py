@@ -177,7 +177,11 @@ REFUSED = {
         StructuredOutputs(json_schema='{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}'),
         "cannot be followed behind 0 tokens",
     ),
-    "a schema too deep": (StructuredOutputs(json_schema='{"items":' * 5000 + "{}" + "}" * 5000), "cannot be used"),
+    "a schema too deep": (
+        StructuredOutputs(json_schema='{"items":' * 5000 + "{}" + "}" * 5000),
+        "cannot be used: it is nested",
+    ),
+    "a schema a little too deep": (StructuredOutputs(json_schema='{"items":' * 900 + "{}" + "}" * 900), "is nested"),
     "an open group": (StructuredOutputs(regex="(a|b"), "cannot be used: unclosed group"),
     "a look-ahead": (StructuredOutputs(regex="(?=a)b"), "look-around"),
     "a regex of nothing": (StructuredOutputs(regex=r"[^\s\S]"), "cannot be followed behind 0 tokens"),

@@ -344,7 +344,10 @@ def _translated(wanted: StructuredOutputs) -> str:
         if len(RULE.findall(lark)) > MAX_RULES:
             raise ValueError(f"the grammar has more than {MAX_RULES} rules")
         return LLMatcher.grammar_from_lark(lark)
-    except (ValueError, RecursionError, GbnfToLarkError) as error:
+    except RecursionError:
+        deep = "structured_outputs cannot be used: it is nested too deeply"
+        raise RequestError(FailureCode.BAD_REQUEST, deep) from None
+    except (ValueError, GbnfToLarkError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise RequestError(FailureCode.BAD_REQUEST, f"structured_outputs cannot be used: {first}") from None
 
