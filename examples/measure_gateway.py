@@ -1,6 +1,6 @@
 """What HTTP costs: the same answers through the gateway and through the Python client, in turns.
 
-Start the actors first:  duoactor up --http 127.0.0.1:8000
+Start the actors first:  duoactor up
 Then:                    python examples/measure_gateway.py 1 16 64
 
 For each number of streams at once it prints the median time to the first token, tokens per second of all streams

@@ -1,6 +1,6 @@
 """The stock OpenAI client against a gateway; ask for more with extra_body.
 
-Start the actors first:  duoactor up --http 127.0.0.1:8000
+Start the actors first:  duoactor up
 Then:                    pip install openai
 Then:                    python examples/openai_client.py "What is speculative decoding?"
 """
@@ -13,7 +13,7 @@ client = openai.OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none")
 try:
     model = client.models.list().data[0].id
 except openai.APIConnectionError:
-    raise SystemExit("no gateway there: start `duoactor up --http 127.0.0.1:8000`") from None
+    raise SystemExit("no gateway there: start `duoactor up`") from None
 question = " ".join(sys.argv[1:]) or "What is speculative decoding?"
 
 stream = client.chat.completions.create(

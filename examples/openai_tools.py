@@ -3,7 +3,7 @@
 With a model that was trained to call functions, leave `tool_choice` out and let it decide.
 
 Needs:                   pip install openai 'duoactor[serve,structured]'
-Start the actors first:  duoactor up --http 127.0.0.1:8000
+Start the actors first:  duoactor up
 Then:                    python examples/openai_tools.py
 """
 
@@ -38,7 +38,7 @@ client = openai.OpenAI(base_url=sys.argv[1] if len(sys.argv) > 1 else "http://12
 try:
     model = client.models.list().data[0].id
 except openai.APIConnectionError:
-    raise SystemExit("no gateway there: start `duoactor up --http 127.0.0.1:8000`") from None
+    raise SystemExit("no gateway there: start `duoactor up`") from None
 messages = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 asked = client.chat.completions.create(

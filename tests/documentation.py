@@ -35,12 +35,13 @@ MARK = re.compile(r"<!-- not run: (.+?) -->\s*\Z")
 SHARED_START = "duoactor up --http 127.0.0.1:8000 --drafters 2"
 # Hosts and models that are elsewhere are here; what takes minutes is made short.
 STAND_INS: Mapping[str, str] = {
-    r" --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0\.6B": "",
-    r" --target HuggingFaceTB/SmolLM2-135M-Instruct": "",
+    r" (?:--target )?Qwen/Qwen3-8B --draft Qwen/Qwen3-0\.6B": "",
+    r"(?m)(^duoactor (?:run|chat)) HuggingFaceTB/SmolLM2-135M-Instruct": r"\1 bundled",
+    r" (?:--target )?HuggingFaceTB/SmolLM2-135M-Instruct": "",
     r"gpu-box|0\.0\.0\.0": "127.0.0.1",
     r"duoactor demo\b": "duoactor demo --max-tokens 8 --repeats 1 --no-reference",
     r"(measure_gateway\.py) 1 16 64": r"\1 2",
-    r"(?m)^duoactor up(?: --http 127\.0\.0\.1:8000)?(?= *(?:#|$))": SHARED_START,
+    r"(?m)^duoactor up(?: --http 127\.0\.0\.1:8000)?(?: --drafters 2)?(?= *(?:#|$))": SHARED_START,
 }
 
 PRELUDE = r"""
@@ -63,6 +64,7 @@ stay() {  # stay NAME READY COMMAND…: start it, and wait until it says that it
 duoactor() {
     case $1 in
     up)
+        [[ $* = *--http* ]] || set -- "$@" --http 127.0.0.1:8000  # a port of this shell's own
         if [ "${commands[up]:-}" != "command duoactor $*" ]; then
             for name in "${!started[@]}"; do stop "${started[$name]}"; done
             started=() commands=()

@@ -20,7 +20,7 @@ TERMINATED = 143  # and SIGTERM
 
 SECTIONS = {
     "Run": ("demo", "up", "verifier", "drafter", "controller", "learner", "serve"),
-    "Ask": ("generate", "chat"),
+    "Ask": ("run", "chat", "generate"),
     "Operate": ("top", "ps", "status", "drafters", "swap", "drain"),
     "Prepare": ("pull", "list", "doctor", "config", "keys", "datastore", "distill"),
     "Measure": ("prove", "bench", "replay", "inflate"),

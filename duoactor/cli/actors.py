@@ -40,7 +40,7 @@ def prepare(supervised: bool, logs: Logs, loads: str = "") -> None:
 
 @click.command(cls=Command)
 @config_option
-@struct_options(VerifierSettings)
+@struct_options(VerifierSettings, also={"target": "--model"})
 @supervised_option
 @log_options
 def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
@@ -65,7 +65,7 @@ def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
 
 @click.command(cls=Command)
 @config_option
-@struct_options(DrafterSettings)
+@struct_options(DrafterSettings, also={"draft": "--model"})
 @supervised_option
 @log_options
 def drafter(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:

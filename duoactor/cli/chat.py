@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -13,7 +13,9 @@ import click
 from duoactor.cli.environment import Environment
 from duoactor.cli.generate import colour_option, show
 from duoactor.cli.options import Command, Place, place_options, request_options
+from duoactor.cli.own_actors import place_of
 from duoactor.cli.waiting import connected, reading
+from duoactor.client.sync_client import Client
 from duoactor.render import print_summary
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn
@@ -27,6 +29,7 @@ IS_COMMAND = re.compile(r"/\w*")  # a slash and one word, nothing else on the li
 
 
 @click.command(cls=Command)
+@click.argument("model", default="")
 @click.option("--system", default="", metavar="TEXT", help="a system message before the first turn")
 @request_options
 @place_options
@@ -35,6 +38,7 @@ IS_COMMAND = re.compile(r"/\w*")  # a slash and one word, nothing else on the li
 def chat(
     environment: Environment,
     /,
+    model: str,
     system: str,
     request: dict[str, Any],
     place: Place,
@@ -43,44 +47,50 @@ def chat(
     """Talk with the model, turn by turn. /help lists the commands; /exit or Ctrl-D ends it. In a pipe each line is a
     turn.
 
-    Ctrl-C cuts an answer short; the conversation goes on.
+    MODEL is started, and stopped at the end; without it, the verifier that runs is asked. Ctrl-C cuts an answer short;
+    the conversation goes on.
 
     \b
     Example:  duoactor chat
+              duoactor chat HuggingFaceTB/SmolLM2-135M-Instruct
               printf 'Hello!\\nAnd in German?\\n' | duoactor chat --max-tokens 60
     """
     opening = [ChatTurn("system", system)] if system else []
-    history = list(opening)
-    on_terminal = sys.stdin.isatty()
-    with connected(environment, place) as client:
-        for line in _lines(on_terminal):
-            if IS_COMMAND.fullmatch(line):
-                if line in ("/exit", "/quit"):
-                    break
-                if line == "/clear":
-                    history = list(opening)
-                _say(line)
-                continue
-            history.append(ChatTurn("user", line))
-            parts: list[tuple[str, str]] = []  # thoughts and content, also of an answer that is cut short
-            stats = None
-            try:
-                stream = client.stream(messages=tuple(history), **request)
-                with reading(stream) as chunks:
-                    stats = show(stream, chunks, color, parts)
-            except KeyboardInterrupt:
-                if not on_terminal:
-                    raise
-            except RequestError as error:
-                if not on_terminal:
-                    raise
-                click.echo(f"duoactor: {error}", err=True)
-                history.pop()
-                continue
-            print_summary(stats)
-            reasoning, content = ("".join(part) for part in zip(*parts, strict=True)) if parts else ("", "")
-            history.append(ChatTurn("assistant", content, reasoning=reasoning))
+    with place_of(environment, place, model) as there, connected(environment, there) as client:
+        talk(client, opening, request, color, sys.stdin.isatty())
     return 0
+
+
+def talk(client: Client, opening: Sequence[ChatTurn], request: dict[str, Any], color: str, on_terminal: bool) -> None:
+    """Answer turn by turn, until whoever types leaves."""
+    history = list(opening)
+    for line in _lines(on_terminal):
+        if IS_COMMAND.fullmatch(line):
+            if line in ("/exit", "/quit"):
+                break
+            if line == "/clear":
+                history = list(opening)
+            _say(line)
+            continue
+        history.append(ChatTurn("user", line))
+        parts: list[tuple[str, str]] = []  # thoughts and content, also of an answer that is cut short
+        stats = None
+        try:
+            stream = client.stream(messages=tuple(history), **request)
+            with reading(stream) as chunks:
+                stats = show(stream, chunks, color, parts)
+        except KeyboardInterrupt:
+            if not on_terminal:
+                raise
+        except RequestError as error:
+            if not on_terminal:
+                raise
+            click.echo(f"duoactor: {error}", err=True)
+            history.pop()
+            continue
+        print_summary(stats)
+        reasoning, content = ("".join(part) for part in zip(*parts, strict=True)) if parts else ("", "")
+        history.append(ChatTurn("assistant", content, reasoning=reasoning))
 
 
 def _say(command: str) -> None:

@@ -15,7 +15,7 @@ from duoactor.cli.options import Command, Place, json_option, place_options, sco
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
 from duoactor.client.request import Completion
-from duoactor.client.sync_client import Stream
+from duoactor.client.sync_client import Client, Stream
 from protocols.errors import ConfigError
 from protocols.messages import ChatTurn, Chunk, RequestStats
 
@@ -88,19 +88,33 @@ def generate(
     """
     if "logprobs" in request and not as_json:
         raise click.UsageError("--logprobs is shown with --json only")
+    text = said(prompt)
+    question: dict[str, Any] = {"messages": (ChatTurn("user", text),)} if as_chat else {"prompt": text}
+    with connected(environment, place, quiet=as_json) as client:
+        parts = answer(client, question, request, color, as_json)
+    if not (as_json or as_chat or any(map(any, parts))):
+        click.echo("duoactor: the model ended the text at once; --chat treats PROMPT as a question", err=True)
+    return 0
+
+
+def said(prompt: str) -> str:
+    """The prompt, or standard input for "-". ConfigError for an empty one."""
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise ConfigError("the prompt is empty: give a text, or - to read it from standard input")
-    question: dict[str, Any] = {"messages": (ChatTurn("user", text),)} if as_chat else {"prompt": text}
-    with connected(environment, place, quiet=as_json) as client, ExitStack() as stack:
+    return text
+
+
+def answer(
+    client: Client, question: dict[str, Any], request: dict[str, Any], colour: str, as_json: bool
+) -> list[tuple[str, str]]:
+    """Print the answer to one question, and return its parts (thought, content)."""
+    parts: list[tuple[str, str]] = []
+    with ExitStack() as stack:
         stream = client.stream(**question, **request)
         chunks = stack.enter_context(reading(stream, quiet=as_json))
         if as_json:
             render.print_json(document(stream.complete(list(chunks))))
         else:
-            parts: list[tuple[str, str]] = []
-            stats = show(stream, chunks, color, parts)
-            if not as_chat and not any(map(any, parts)):
-                click.echo("duoactor: the model ended the text at once; --chat treats PROMPT as a question", err=True)
-            render.print_summary(stats)
-    return 0
+            render.print_summary(show(stream, chunks, colour, parts))
+    return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import click
@@ -76,9 +77,12 @@ def _token_number(text: str) -> tuple[int, float]:
         raise click.BadParameter(f"{text!r} is not a token id and a number, such as 42:-5") from None
 
 
-def click_option(option: config.Option, name: str, section: str = "", variable: str | None = None) -> Callable[[F], F]:
+def click_option(
+    option: config.Option, name: str, section: str = "", variable: str | None = None, *also: str
+) -> Callable[[F], F]:
     """The flag of one option, listed under ``section``. Not given, its value is None (or an empty tuple), so that it
-    hides no value of a file. ``variable``: an environment variable that is read where the flag is not given."""
+    hides no value of a file. ``variable``: an environment variable that is read where the flag is not given; ``also``:
+    other names of the flag."""
     bounded = option.at_least is not None or option.at_most is not None
     kind: click.ParamType[Any] = {
         "text": click.STRING,
@@ -99,6 +103,7 @@ def click_option(option: config.Option, name: str, section: str = "", variable: 
     flag = "--" + name.replace("_", "-")
     return click.option(
         flag,
+        *also,
         name,
         cls=SectionOption,
         section=section,
@@ -121,9 +126,10 @@ def struct_options(
     common: Container[str] = (),
     only: Container[str] | None = None,
     leave_out: Container[str] = (),
+    also: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[F], F]:
     """One flag per field of ``struct``, listed under ``section``; but those in ``common`` under "Options", and those
-    that say how actors reach each other under "Connection"."""
+    that say how actors reach each other under "Connection". ``also``: a second name of some flags."""
 
     def section_of(name: str) -> str:
         return CONNECTION if name in CONNECTING else "" if name in common else section
@@ -140,7 +146,8 @@ def struct_options(
                 option = replace(option, description=SAMPLING_HELP[option.name], default=default)
             variable = PEER_VARIABLES.get(option.name) if "connect" in struct.__struct_fields__ else None
             name = config.prefixed(option, prefix)
-            command = click_option(option, name, section_of(option.name), variable)(command)
+            names = (also[option.name],) if option.name in also else ()
+            command = click_option(option, name, section_of(option.name), variable, *names)(command)
         return command
 
     return decorate
@@ -149,6 +156,14 @@ def struct_options(
 def settings_from(struct: type[config.S], file: config.Values, flags: Mapping[str, object]) -> config.S:
     """An actor's settings: what the file says, then what the command line says."""
     return config.build(struct, file, config.given(flags, struct))
+
+
+def name_target(flags: dict[str, Any], model: str) -> None:
+    """Take a positional MODEL for the value of --target."""
+    if model and flags.get("target"):
+        raise click.UsageError(f"the model is named twice: {model}, and --target {flags['target']}")
+    if model:
+        flags["target"] = model
 
 
 # --- options that travel together ------------------------------------------------------------------------------------

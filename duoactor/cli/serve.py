@@ -17,7 +17,7 @@ from protocols.errors import ConfigError
 
 @click.command(cls=Command)
 @config_option
-@struct_options(GatewaySettings)
+@struct_options(GatewaySettings, also={"http": "--port"})
 @supervised_option
 @log_options
 def serve(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:

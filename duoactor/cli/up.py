@@ -18,16 +18,26 @@ from msgspec import Meta
 from actors.settings import DrafterSettings, Settings, VerifierSettings
 from duoactor import config, render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Command, Logs, config_option, json_option, log_options, settings_from, struct_options
+from duoactor.cli.options import (
+    Command,
+    Logs,
+    config_option,
+    json_option,
+    log_options,
+    name_target,
+    settings_from,
+    struct_options,
+)
 from duoactor.cli.up_models import up_models
-from duoactor.launch.deployment import Deployment, check_address
+from duoactor.launch.default_http import default_http
+from duoactor.launch.deployment import Deployment, check_address, reachable_http
 from duoactor.launch.preflight import check_tokenizers
 from duoactor.launch.progress import LaunchReport
 from duoactor.launch.signals import Terminated, run_until_signal
-from duoactor.launch.summary import print_summary, print_up
+from duoactor.launch.summary import http_url, print_summary, print_up
 from duoactor.launch.supervisor import Supervisor
-from duoactor.launch.wanted import NOT_THE_GATEWAYS, UP_DECIDES, ClashError, Wanted, read_wanted
-from duoactor.serve.settings import GatewaySettings
+from duoactor.launch.wanted import NO_HTTP, NOT_THE_GATEWAYS, UP_DECIDES, ClashError, Wanted, read_wanted
+from duoactor.serve.settings import DEFAULT_HTTP, GatewaySettings
 from protocols.address import default_address
 from protocols.errors import ConfigError
 
@@ -43,7 +53,13 @@ class Launcher(StrEnum):
 class UpOptions(Settings, frozen=True, kw_only=True):
     """What else is started, and where."""
 
-    http: Annotated[str, Meta(description="HOST:PORT to serve OpenAI's HTTP API at, too, such as 127.0.0.1:8000")] = ""
+    http: Annotated[
+        str,
+        Meta(
+            description=f"HOST:PORT, or a port of this host, of the HTTP APIs and the page; {NO_HTTP}: no HTTP  "
+            f"[{DEFAULT_HTTP}, or the next free port]"
+        ),
+    ] = ""
     learn: Annotated[
         bool, Meta(description="train the draft model on what is served, and use it where it is better")
     ] = False
@@ -54,35 +70,43 @@ class UpOptions(Settings, frozen=True, kw_only=True):
 
 
 @click.command(cls=Command)
+@click.argument("model", default="")
 @config_option
-@struct_options(VerifierSettings, section="Verifier", common=("target",))
+@struct_options(VerifierSettings, section="Verifier", common=("target",), also={"target": "--model"})
 @struct_options(DrafterSettings, prefix="draft_", section="Drafters", common=("draft",), leave_out=UP_DECIDES)
 @click.option(
     "--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="number of drafters  [1]"
 )
-@struct_options(UpOptions)
-@struct_options(GatewaySettings, section="Gateway, with --http", leave_out=NOT_THE_GATEWAYS)
+@struct_options(UpOptions, also={"http": "--port"})
+@struct_options(GatewaySettings, section="Gateway", leave_out=NOT_THE_GATEWAYS)
 @json_option
 @log_options
 @click.pass_obj
-def up(environment: Environment, /, file: str, count: int | None, as_json: bool, logs: Logs, **flags: Any) -> int:
-    """Start verifier, drafter and controller, and keep them up.
+def up(
+    environment: Environment, /, model: str, file: str, count: int | None, as_json: bool, logs: Logs, **flags: Any
+) -> int:
+    """Serve MODEL until Ctrl-C.
 
-    An actor that crashes is started again. Ctrl-C stops them all, a second one at once. With --json the actors are
-    printed as one JSON document once they are ready.
+    Starts a verifier, a drafter, a controller and an HTTP gateway, and keeps them up. MODEL is a directory, a .gguf
+    file or a hub id, as of --target. An actor that crashes is started again. Ctrl-C stops them all, a second one at
+    once. With --json the actors are printed as one JSON document once they are ready.
 
     \b
     Example:  duoactor up
-              duoactor up --target ./my-model --draft ./my-draft --device cuda
-              duoactor up --http 127.0.0.1:8000
+              duoactor up HuggingFaceTB/SmolLM2-135M-Instruct
+              duoactor up ./my-model --draft ./my-draft --device cuda --port 9000
               duoactor up --learn
               duoactor up --config duo.toml
               duoactor up --launcher ray --verifiers 2 --drafters 8
     """
     options = settings_from(UpOptions, {}, flags)
-    read = partial(read_wanted, file, drafters=count, http=options.http or None)
+    asked = config.read(file)
+    name_target(flags, model)
+    read = partial(read_wanted, file, drafters=count, http=options.http or _usual_http(options, asked, flags, logs))
     try:
-        if models := config.read(file).models:
+        if models := asked.models:
+            if model:
+                raise ClashError(f"{file} has [models]: leave {model} out, or name it there")
             if options.launcher is Launcher.RAY or options.learn or as_json:
                 raise ClashError(f"{file} has [models], which go without --launcher, --learn and --json")
             return up_models({name: partial(read, {**flags, **one}) for name, one in models.items()}, environment, logs)
@@ -103,6 +127,18 @@ def up(environment: Environment, /, file: str, count: int | None, as_json: bool,
         if not reporter.is_done:
             raise
         return 0  # the usual way to end it
+
+
+def _usual_http(options: UpOptions, asked: config.File, flags: config.Values, logs: Logs) -> str | None:
+    """The address of the gateway where no flag says it; None: as the file says, or none."""
+    if options.launcher is Launcher.RAY or asked.gateway:
+        return None
+    own = config.given(flags, GatewaySettings, leave_out=NOT_THE_GATEWAYS)
+    keyed = bool(flags.get("key") or asked.verifier.get("key"))
+    address, news = default_http(asked=bool(own or asked.models), keyed=keyed)
+    if news and not logs.quiet:
+        click.echo(f"duoactor: {news}", err=True)
+    return address
 
 
 async def _stay_up(environment: Environment, deployment: Deployment, reporter: LaunchReport, as_json: bool) -> int:
@@ -161,5 +197,5 @@ def _tell_of_cluster(cluster: Cluster, wanted: Wanted, as_json: bool) -> None:
         return
     rows = [(one["actor_id"], one["node"], render.model_name(one["model"])) for one in actors]
     flags = ["--connect", cluster.address, "--key", cluster.key, "--server-key", cluster.server_key]
-    urls = [f"http://{wanted.gateway.http}/v1"] if wanted.gateway is not None else []
-    print_summary(cluster.address, rows, (), flags, urls)
+    url = http_url(*reachable_http(wanted.gateway.http)) if wanted.gateway is not None else ""
+    print_summary(cluster.address, rows, (), flags, url)

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 
 from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.options import Logs
+from duoactor.launch.deployment import reachable_http
 from duoactor.launch.progress import LaunchReport
 from duoactor.launch.signals import Terminated, run_until_signal
+from duoactor.launch.summary import http_url
 from duoactor.launch.wanted import ClashError, Wanted
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
@@ -24,7 +26,7 @@ def up_models(wanted: Mapping[str, Callable[[], Wanted]], environment: Environme
     """``wanted``: what to start for each model, by its name in requests."""
     settings = next(iter(wanted.values()))().gateway
     if settings is None:
-        raise ClashError("the file has [models], which requests name: give --http, too")
+        raise ClashError("the file has [models], which requests name: leave --http none out")
     try:
         run_until_signal(_serve(wanted, settings, environment, logs))
     except ModuleNotFoundError as error:
@@ -45,7 +47,8 @@ async def _serve(
     loads = {name: partial(_loaded, name, make, settings, environment, logs) for name, make in wanted.items()}
     models = Models(loads, settings.unload_after)
     with listen(settings.http) as listener:
-        print(f"http://{settings.http}/v1 serves {', '.join(wanted)}; each is loaded when it is asked for", flush=True)
+        url = http_url(*reachable_http(settings.http))
+        print(f"{url}/v1 serves {', '.join(wanted)}; each is loaded when it is asked for", flush=True)
         try:
             hosts = (*settings.allowed_host, *settings.cors_origin)
             server = Server(KeyGuard(models, keys, settings.share_caches) if keys else HostGuard(models, hosts))

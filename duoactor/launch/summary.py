@@ -25,17 +25,15 @@ def actor_list(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]]) 
             "role": str(plan.role),
             "actor_id": plan.name,
             "pid": pid,
-            "endpoint": deployment.address if plan.role != GATEWAY else http_url(plan),
+            "endpoint": deployment.address if plan.role != GATEWAY else f"{http_url(*plan.http)}/v1",
             "model": render.model_name(models.get(plan.name, "")),
         }
         for plan, pid in actors
     ]
 
 
-def http_url(plan: ActorPlan) -> str:
-    """The base URL that OpenAI's clients want."""
-    host, port = plan.http
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+def http_url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def connection_flags(deployment: Deployment) -> list[str]:
@@ -65,8 +63,8 @@ def print_up(
         (one["actor_id"], f"pid {one['pid']}", one["endpoint"] if one["role"] == GATEWAY else one["model"])
         for one in listed
     ]
-    urls = [http_url(plan) for plan, _ in actors if plan.role == GATEWAY]
-    print_summary(deployment.address, rows, said, connection_flags(deployment), urls)
+    url = next((http_url(*plan.http) for plan, _ in actors if plan.role == GATEWAY), "")
+    print_summary(deployment.address, rows, said, connection_flags(deployment), url)
 
 
 def print_summary(
@@ -74,18 +72,18 @@ def print_summary(
     rows: Sequence[tuple[str, str, str]],
     facts: Sequence[tuple[str, str]],
     flags: Sequence[str],
-    urls: Sequence[str],
+    url: str = "",
 ) -> None:
-    """``rows``: name, place and model of each actor; ``flags``: of commands that reach the verifier; ``urls``: of
-    gateways."""
+    """``rows``: name, place and model of each actor; ``flags``: of commands that reach the verifier; ``url``: of the
+    gateway."""
     print(f"duoactor is up at {address}\n")
     for name, place, model in rows:
         print(f"  {name:<14} {place:<14} {model}".rstrip())
+    facts = [*facts, *([("page", f"{url}/ in a browser")] if url else [])]
     print("\n" * bool(facts), end="")
     for label, text in facts:
         print(f"  {label:<14} {text}")
     print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "def factorial(n):"')
-    for url in urls:
-        print(f"       curl {url}/models")
-        print(f"       {url.removesuffix('v1')} in a browser")
+    if url:
+        print(f"       curl {url}/v1/models")
     print(f"See:   {shlex.join(['duoactor', 'status', *flags])}\nStop:  Ctrl-C", flush=True)

@@ -20,6 +20,7 @@ from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
 
 UP_DECIDES = ("connect", "key", "server_key")  # for its drafters and gateway; duo.toml may
+NO_HTTP = "none"
 NOT_THE_GATEWAYS = (*UP_DECIDES, "http", "shutdown_timeout")  # flags of `up` that are its own or the verifier's
 
 
@@ -86,10 +87,11 @@ def read_wanted(
 
 
 def _gateway(table: config.Values, http: str | None, flags: Mapping[str, object]) -> GatewaySettings | None:
-    """The gateway's settings; None unless ``http`` or the file's [gateway] asks for one."""
+    """The gateway's settings; None if ``http`` says so, or neither it nor the file's [gateway] asks for one."""
     own = config.given(flags, GatewaySettings, leave_out=NOT_THE_GATEWAYS)
-    if http is None and not table:
+    if http == NO_HTTP or (http is None and not table):
         for name in own:
-            raise ClashError(f"--{name.replace('_', '-')} is the gateway's: give --http, too")
+            change = "leave --http none out" if http == NO_HTTP else "give --http, too"
+            raise ClashError(f"--{name.replace('_', '-')} is the gateway's: {change}")
         return None
     return config.build(GatewaySettings, table, own, {"http": http} if http is not None else {})

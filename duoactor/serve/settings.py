@@ -12,7 +12,9 @@ from actors.settings import KeySettings
 from protocols.errors import ConfigError
 
 API_KEYS = "DUOACTOR_API_KEYS"  # an environment variable of further keys, one per line
-DEFAULT_HTTP = "127.0.0.1:8000"
+LOCALHOST = "127.0.0.1"
+DEFAULT_PORT = 8000
+DEFAULT_HTTP = f"{LOCALHOST}:{DEFAULT_PORT}"
 GRACE_S = 2.5  # of the five seconds that the supervisor gives
 
 
@@ -31,7 +33,7 @@ class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...], Meta(description="a verifier's address; may be repeated; none: this user's default")
     ] = ()
     server_key: Annotated[str, Meta(description="the verifiers' CURVE public key file, where they have one")] = ""
-    http: Annotated[str, Meta(description="HOST:PORT to listen on")] = DEFAULT_HTTP
+    http: Annotated[str, Meta(description="HOST:PORT to listen on, or a port of this host")] = DEFAULT_HTTP
     api_key: Annotated[
         tuple[str, ...],
         Meta(description="a key that requests must carry; may be repeated; none: whoever reaches the port may use it"),
@@ -80,8 +82,8 @@ class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def parse_http(address: str) -> tuple[str, int]:
-    """``HOST:PORT``, or ``[HOST]:PORT`` of IPv6. ConfigError otherwise."""
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):(\d{1,5})", address)
+    """``HOST:PORT``, ``[HOST]:PORT`` of IPv6, or a port of this host. ConfigError otherwise."""
+    found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):)?(\d{1,5})", address)
     if found is None or int(found[2]) > 65535:
         raise ConfigError(f"{address!r} is no HTTP address: give --http a HOST:PORT such as 127.0.0.1:8000")
-    return found[1].strip("[]"), int(found[2])
+    return (found[1] or LOCALHOST).strip("[]"), int(found[2])

@@ -86,6 +86,7 @@ class FakeClient:
 
     texts: tuple[str, ...] = ("Hel", "lo")
     fails: Exception | None = None
+    template: str = "{{ messages }}"
     asked: list[dict[str, Any]] = field(default_factory=list)
     connected: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -99,6 +100,9 @@ class FakeClient:
         for number, text in enumerate(self.texts):
             yield FakeChunk(text, (number,), (number > 0,))
         yield FakeChunk("", finish_reason="stop", stats=STATS)
+
+    def tokenizer_config(self) -> dict[str, str]:
+        return {"chat_template": self.template}
 
     def status(self) -> StatusReport:
         if self.fails:

@@ -73,7 +73,7 @@ def test_help_has_what_most_people_need_first_and_how_to_connect_last(capsys: py
     main(["up", "--help"])
     _, *sections = re.split(r"^(?=\S.*:$)", capsys.readouterr().out, flags=re.MULTILINE)
     flags = {section.partition(":")[0]: flags_in(section) for section in sections}
-    assert list(flags) == ["Options", "Verifier", "Drafters", "Gateway, with --http", "Connection"]
+    assert list(flags) == ["Options", "Verifier", "Drafters", "Gateway", "Connection"]
     assert {"--target", "--draft", "--http", "--config"} <= set(flags["Options"])
     assert flags["Connection"] == ["--bind", "--key", "--allow"]
 
@@ -157,7 +157,7 @@ def test_the_address_and_the_keys_reach_the_client(client: FakeClient):
 def test_all_commands_are_there():
     assert isinstance(cli, click.Group)
     assert set(cli.list_commands(click.Context(cli))) == {
-        "demo", "up", "verifier", "drafter", "controller", "generate", "chat",
+        "demo", "up", "verifier", "drafter", "controller", "generate", "chat", "run",
         "drafters", "swap", "drain", "status", "keys", "config", "datastore", "bench", "inflate", "replay", "serve",
         "top", "doctor", "distill", "learner", "pull", "list", "ps", "prove",
     }  # fmt: skip

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +19,7 @@ import pytest
 from actors.settings import VerifierSettings
 from duoactor.cli import main
 from duoactor.cli.up import _tell
+from duoactor.launch.default_http import default_http
 from duoactor.launch.deployment import deploy
 from duoactor.launch.summary import connection_flags
 from duoactor.launch.wanted import Wanted
@@ -31,7 +34,7 @@ from protocols.messages import ActorStatus, DrafterStatus, StatusReport, TargetS
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 ANSWERS = """
-import http.server, os, signal, sys
+import http.server, os, re, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 class Health(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -39,14 +42,15 @@ class Health(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b'{"status": "ok", "pid": %d}' % os.getpid())
     def log_message(self, *_): ...
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1].rpartition(":")[2])), Health).serve_forever()
+http.server.HTTPServer(("127.0.0.1", int(re.findall("[0-9]+", sys.argv[1])[-1])), Health).serve_forever()
 """
 FAILS = "print('duoactor: there is no model x: name another'); raise SystemExit(1)"
 
 
 def command(role, *arguments):
     if role == "serve":
-        return (sys.executable, "-S", "-c", ANSWERS, next(a for a in arguments if a.startswith("--http")))
+        said = [a for a in arguments if a.startswith("--http")]
+        return (sys.executable, "-S", "-c", ANSWERS, said[0] if said else "8000")
     return (sys.executable, "-S", "-c", FAILS if FAIL and role == "verifier" else LIVES)
 
 
@@ -94,7 +98,7 @@ def document(process: subprocess.Popen[str]) -> dict[str, object]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_prints_its_actors_once_and_a_signal_ends_them_all(tmp_path: Path, number: signal.Signals):
-    process = start(tmp_path, "up", "--json")
+    process = start(tmp_path, "up", "--json", "--http=none")
     found = document(process)
     assert found["address"] == f"ipc://{tmp_path}/v.sock"
     assert (found["target"]["threads"], found["target"]["tokens_per_second"]) == (1, 100.0)
@@ -110,14 +114,14 @@ def test_up_prints_its_actors_once_and_a_signal_ends_them_all(tmp_path: Path, nu
 
 
 def test_up_shows_an_actors_own_sentence_and_ends(tmp_path: Path):
-    process = start(tmp_path, "up", fail=True)
+    process = start(tmp_path, "up", "--http=none", fail=True)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
     assert err.splitlines() == ["duoactor: verifier: there is no model x: name another"]
 
 
 def test_the_summary_says_how_to_connect(tmp_path: Path):
-    process = start(tmp_path, "up")
+    process = start(tmp_path, "up", "--http=none")
     assert process.stdout
     lines = [process.stdout.readline() for _ in range(13)]
     process.terminate()
@@ -152,7 +156,7 @@ def test_a_full_disk_behind_the_summary_does_not_end_what_serves(monkeypatch: py
 
 
 def test_a_public_address_without_keys_is_refused_with_the_commands_before_anything_starts(tmp_path: Path):
-    process = start(tmp_path, "up", "--bind=tcp://0.0.0.0:7655", bind=False)
+    process = start(tmp_path, "up", "--http=none", "--bind=tcp://0.0.0.0:7655", bind=False)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
     assert len(err.splitlines()) == 1
@@ -163,14 +167,16 @@ def test_a_public_address_without_keys_is_refused_with_the_commands_before_anyth
 def test_an_address_in_use_is_told_before_anything_starts(tmp_path: Path):
     tmp_path.chmod(0o700)
     claim = IpcClaim(parse(f"ipc://{tmp_path}/v.sock"))
-    out, err = start(tmp_path, "up").communicate(timeout=60)
+    out, err = start(tmp_path, "up", "--http=none").communicate(timeout=60)
     claim.release()
     assert out == ""
     assert err.startswith("duoactor: address ipc://") and "in use" in err and len(err.splitlines()) == 1
 
 
 def test_a_script_can_interrupt_what_it_started_in_the_background(tmp_path: Path):
-    process = start(tmp_path, "up", "--json", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    process = start(
+        tmp_path, "up", "--json", "--http=none", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
     actors = document(process)["actors"]
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -200,9 +206,9 @@ def test_up_with_http_has_a_gateway_that_is_ready_when_it_answers(tmp_path: Path
 @pytest.mark.parametrize(
     ("flags", "code", "sentence"),
     [
-        (["--api-key=x"], 2, "--api-key is the gateway's: give --http, too"),
+        (["--http=none", "--api-key=x"], 2, "--api-key is the gateway's: leave --http none out"),
         (["--http=127.0.0.1:0"], 1, "leaves the port open"),
-        (["--http=8000"], 1, "is no HTTP address"),
+        (["--http=nowhere"], 1, "is no HTTP address"),
     ],
 )
 def test_a_gateway_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path, flags, code, sentence):
@@ -215,5 +221,69 @@ def test_a_gateway_that_cannot_be_is_refused_before_anything_starts(tmp_path: Pa
 def test_a_file_with_several_models_needs_a_port(tmp_path, capsys):
     file = tmp_path / "duo.toml"
     file.write_text('[models.a]\ntarget = "bundled"\n')
-    assert main(["up", "--config", str(file)]) == 2
-    assert "give --http, too" in capsys.readouterr().err
+    assert main(["up", "--http", "none", "--config", str(file)]) == 2
+    assert "leave --http none out" in capsys.readouterr().err
+    assert main(["up", "bundled", "--config", str(file)]) == 2
+    assert f"{file} has [models]: leave bundled out" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def taken(monkeypatch) -> Iterator[int]:
+    """The gateway's usual port, which somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr("duoactor.launch.default_http.DEFAULT_PORT", port)
+        yield port
+
+
+def test_http_is_at_the_next_port_where_the_usual_one_is_taken(taken: int):
+    address, news = default_http(asked=False, keyed=False)
+    port = int(address.removeprefix("127.0.0.1:"))
+    assert taken < port < taken + 100
+    assert news == f"port {taken} is taken: HTTP is at port {port}"
+
+
+def test_old_connections_take_no_port(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()  # it closes first, and waits for what may come late
+            client.recv(1)
+    monkeypatch.setattr("duoactor.launch.default_http.DEFAULT_PORT", port)
+    assert default_http(asked=False, keyed=False) == (f"127.0.0.1:{port}", "")
+
+
+def test_without_the_extra_there_is_no_http_unless_it_is_asked_for(monkeypatch, taken: int):
+    monkeypatch.setattr("duoactor.launch.default_http.find_spec", lambda name: None if name == "uvicorn" else name)
+    sentence = "no HTTP, which needs uvicorn: pip install 'duoactor[serve]'"
+    assert default_http(asked=False, keyed=False) == ("none", sentence)
+    assert default_http(asked=True, keyed=False)[0] != "none"  # and the gateway says what it needs
+
+
+def test_a_verifier_that_asks_for_keys_is_not_opened_by_the_usual_gateway(taken: int):
+    address, sentence = default_http(asked=False, keyed=True)
+    assert address == "none" and "--api-key" in sentence
+
+
+def test_up_serves_http_and_prints_the_pages_address(tmp_path: Path):
+    process = start(tmp_path, "up", "bundled")
+    assert process.stdout
+    shown = "".join(iter(process.stdout.readline, "Stop:  Ctrl-C\n"))
+    process.terminate()
+    process.communicate(timeout=60)
+    url = re.search(r"page +(http://127\.0\.0\.1:8\d\d\d)/ in a browser\n", shown)
+    assert url and f"curl {url[1]}/v1/models\n" in shown
+
+
+def test_a_port_alone_is_one_of_this_host(tmp_path: Path):
+    port = free_port()
+    process = start(tmp_path, "up", "--model", "bundled", "--json", "--port", str(port))
+    actors = document(process)["actors"]
+    process.terminate()
+    process.communicate(timeout=60)
+    assert isinstance(actors, list) and actors[-1]["endpoint"] == f"http://127.0.0.1:{port}/v1"
+
+
+def test_a_model_that_is_named_twice_is_refused(capsys):
+    assert main(["up", "a", "--target", "b"]) == 2
+    assert "the model is named twice: a, and --target b" in capsys.readouterr().err

@@ -167,7 +167,7 @@ async def test_a_stream_survives_a_restart_of_the_verifier():
         ("[::1]:80", ("::1", 80)),
         ("localhost:0", ("localhost", 0)),
         (":8000", None),
-        ("8000", None),
+        ("8000", ("127.0.0.1", 8000)),
         ("http://x:80", None),
         ("x:99999", None),
         ("x:", None),

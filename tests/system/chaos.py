@@ -312,7 +312,7 @@ def started(line: list[str]) -> subprocess.Popen[bytes]:
 async def ours(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Kill]]:
     with tempfile.TemporaryDirectory(prefix="chaos-", dir="/tmp") as directory:
         address = f"ipc://{directory}/v.ipc"
-        line = [sys.executable, "-m", "duoactor", "up", "--quiet", "--bind", address, "--drafters", "2"]
+        line = [sys.executable, "-m", "duoactor", "up", "--quiet", "--http=none", "--bind", address, "--drafters", "2"]
         line += [f"--target={options.target}"] if options.target else []
         line += [f"--draft={options.draft}"] if options.draft else []
         process = started(line)

@@ -77,7 +77,18 @@ async def measure(client: AsyncClient, options: argparse.Namespace) -> None:
 async def served(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="prompt-", dir="/tmp") as directory:
         address = f"ipc://{directory}/v.ipc"
-        line = [sys.executable, "-m", "duoactor", "up", "--quiet", "--bind", address, "--target", options.target]
+        line = [
+            sys.executable,
+            "-m",
+            "duoactor",
+            "up",
+            "--quiet",
+            "--http=none",
+            "--bind",
+            address,
+            "--target",
+            options.target,
+        ]
         line += [f"--draft={options.draft}"] if options.draft else []
         process = started(line)
         try:

@@ -60,7 +60,7 @@ class Up:
         self.directory = directory
         self.address = f"ipc://{directory}/run/v.ipc"
         self.process = subprocess.Popen(
-            command("up", "--bind", self.address, "--json", *flags),
+            command("up", "--bind", self.address, "--json", *([] if "--http" in flags else ["--http=none"]), *flags),
             stdout=subprocess.PIPE,
             stderr=(directory / "up.log").open("w"),
             text=True,
