@@ -7,48 +7,57 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
-from protocols.messages import ChatTurn
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn, ToolCall
 
 BREAKS = "".join(map(chr, range(0xE000, 0xE100)))  # for private use: a character outside the texts marks the places
+LITERAL = re.compile(r'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)', re.DOTALL)  # a string of JSON; one without an end ends the text
+NOTHING = r"(?!)"  # matches nowhere
 BEFORE = "\n"  # a character that no tokenizer merges with a special token's name
 
 
 class Plain:
     """A conversation in which nothing that its authors wrote is a special token.
 
-    ``turns``, ``tools`` and ``variables`` have a mark inside each name of a special token. :meth:`encode` splits the
-    rendered text there, so that the tokens spell the name and none of them is the special one.
+    ``turns``, ``tools`` and ``variables`` have a mark inside each name of a special token, in JSON also where escapes
+    spell it. :meth:`encode` splits the rendered text there, so that the tokens spell the name and none of them is the
+    special one.
     """
 
     def __init__(self, tokenizer: Any, turns: Sequence[ChatTurn], tools: str, variables: str = "") -> None:
         self._tokenizer = tokenizer
-        given = [
-            tools,
-            variables,
-            *(text for turn in turns for text in (turn.content, turn.reasoning)),
-            *(call.arguments for turn in turns for call in turn.tool_calls),
-        ]
-        self._mark = next(one for one in BREAKS if not any(one in text for text in given))
-        mark = self._marker(_special_names(tokenizer))
-        self.tools, self.variables = mark(tools), mark(variables)
-        self.turns = tuple(
-            replace(
-                turn,
-                content=mark(turn.content),
-                reasoning=mark(turn.reasoning),
-                tool_calls=tuple(replace(call, arguments=mark(call.arguments)) for call in turn.tool_calls),
+        names = sorted(_special_names(tokenizer), key=len, reverse=True)
+        self._names = re.compile("|".join(map(re.escape, names)) or NOTHING)
+        seen: list[str] = []  # what the template gets
+        self._written(turns, tools, variables, lambda text: seen.append(text) or text)
+        self._mark = next((one for one in BREAKS if not any(one in text for text in seen)), "")
+        if not self._mark:
+            raise RequestError("bad_request", "the messages hold every character from U+E000 to U+E0FF: leave one out")
+        self.turns, self.tools, self.variables = self._written(turns, tools, variables, self._marked)
+
+    def _marked(self, text: str) -> str:
+        return self._names.sub(lambda one: f"{one[0][0]}{self._mark}{one[0][1:]}", text)
+
+    @staticmethod
+    def _written(
+        turns: Sequence[ChatTurn], tools: str, variables: str, change: Callable[[str], str]
+    ) -> tuple[tuple[ChatTurn, ...], str, str]:
+        """The conversation with each text of its authors changed."""
+
+        def call(one: ToolCall) -> ToolCall:
+            return ToolCall(change(one.id), change(one.name), _in_json(one.arguments, change))
+
+        changed = tuple(
+            ChatTurn(
+                change(turn.role),
+                change(turn.content),
+                tuple(map(call, turn.tool_calls)),
+                change(turn.tool_call_id),
+                change(turn.reasoning),
             )
             for turn in turns
         )
-
-    def _marker(self, names: Sequence[str]) -> Callable[[str], str]:
-        if not names:
-            return str
-        longest_first = sorted(names, key=len, reverse=True)
-        found = re.compile("|".join(map(re.escape, longest_first)))
-        return lambda text: found.sub(lambda one: f"{one[0][0]}{self._mark}{one[0][1:]}", text)
+        return changed, _in_json(tools, change), _in_json(variables, change)
 
     def encode(self, text: str) -> list[int]:
         first, *rest = text.split(self._mark)
@@ -59,6 +68,24 @@ class Plain:
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _in_json(text: str, change: Callable[[str], str]) -> str:
+    """JSON with each of its strings changed, keys included; of what is no JSON the whole text."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return change(text)
+    except RecursionError:
+        pass  # another reader's stack may have more room
+
+    def changed(literal: re.Match[str]) -> str:
+        try:
+            return json.dumps(change(json.loads(literal[0])), ensure_ascii=False)
+        except ValueError:
+            return change(literal[0])
+
+    return LITERAL.sub(changed, text)
 
 
 def _special_names(tokenizer: Any) -> list[str]:
