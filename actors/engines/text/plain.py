@@ -29,7 +29,12 @@ class Plain:
         names = sorted(_special_names(tokenizer), key=len, reverse=True)
         self._names = re.compile("|".join(map(re.escape, names)) or NOTHING)
         seen: list[str] = []  # what the template gets
-        self._written(turns, tools, variables, lambda text: seen.append(text) or text)
+
+        def note(text: str) -> str:
+            seen.append(text)
+            return text
+
+        self._written(turns, tools, variables, note)
         self._mark = next((one for one in BREAKS if not any(one in text for text in seen)), "")
         if not self._mark:
             raise RequestError("bad_request", "the messages hold every character from U+E000 to U+E0FF: leave one out")
