@@ -22,7 +22,7 @@ from tests.engines.test_families import VOCAB, model_of
 from tests.engines.tiny import info
 
 FUSED = ["fused Lfm2", "fused Qwen3_5", "fused GraniteMoeHybrid"]  # one of each kind
-DENSE = ["Mamba", "Mamba2", *FUSED]  # experts' bits depend on rows; Qwen 3.5 is fused, and libraries differ by processor
+DENSE = ["Mamba", "Mamba2", *FUSED]  # experts' bits depend on rows
 FEW = ["Mamba", *FUSED]
 PROMPT = [5 + 7 * i % 150 for i in range(21)]
 COUNT = 40
