@@ -63,7 +63,9 @@ class Hostile(Caller):
 
     def greet(self) -> None:
         digest, size = self.info.tokenizer_digest, self.info.vocab_size
-        self.send(Hello(self.role, self.name, "1", tokenizer_digest=digest, vocab_size=size, step_us=1.0))
+        self.send(
+            Hello(self.role, self.name, "1", model_id="hostile", tokenizer_digest=digest, vocab_size=size, step_us=1.0)
+        )
 
     def rave(self, count: int) -> None:
         for _ in range(count):
