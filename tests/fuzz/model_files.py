@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocols.errors import ConfigError, ModelError
+from protocols.errors import ConfigError, ModelError, RequestError
 
 CPU_S = 10
 MEMORY = 4 << 30  # address space beside that of the warm process
@@ -132,7 +132,7 @@ def _be_child(model: Path, starts: int, write: int) -> None:
     try:
         for _ in range(starts):
             start(model)
-    except (ModelError, ConfigError) as error:
+    except (ModelError, ConfigError, RequestError) as error:
         words = str(error)
         ending = Ending(SENTENCE, words)
         if not words or len(words) > LONGEST or "\n" in words or "Traceback" in words:
