@@ -24,7 +24,7 @@ from tests.world.structured import Told
 CONTEXT = 2048
 METHODS = ["vanilla", "auto", "tree", "pld"]
 PROMPTS = [tuple(random.Random(seed).choices(range(2, VOCAB), k=300 + 150 * seed)) for seed in range(len(METHODS))]
-SAMPLING = Sampling(max_tokens=320, ignore_eos=True, temperature=1.0, seed=5)
+SAMPLING = Sampling(max_tokens=400, ignore_eos=True, temperature=1.0, seed=5)
 ROOM = 3 * 1152  # three streams at their beginning, and two at their end
 
 
