@@ -59,7 +59,7 @@ async def by_client(client: AsyncClient, seed: int) -> tuple[float, float, int]:
 async def gateway_cpu() -> float:
     """Seconds of processor time that the gateway has used."""
     reader, writer = await asyncio.open_connection(HOST, PORT)
-    writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     pid = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])["pid"]
     writer.close()
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()  # noqa: ASYNC240
