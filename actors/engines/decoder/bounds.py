@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from actors.engines.decoder.spec import (
@@ -32,6 +32,7 @@ Shape = tuple[int, ...]
 MOST_LAYERS = 2048  # the deepest published model has 160
 MOST_SIZE = 1 << 24  # the widest matrix of a published model has 262,144 rows
 MOST_POSITIONS = 1 << 34
+NUMBERS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float)}  # by the annotation of a field
 # Names of numbers in configurations of Hugging Face and in GGUF metadata, and the most that they may be. A name takes
 # the first pattern that it matches whole.
 _MOST: Sequence[tuple[re.Pattern[str], int]] = [
@@ -76,6 +77,7 @@ def check_description(where: str, spec: DecoderSpec) -> None:
 
 
 def _problems(spec: DecoderSpec) -> Iterator[str]:
+    yield from _mistyped(spec)  # the first problem is raised: what follows may compare numbers
     if not 1 <= len(spec.layers) <= MOST_LAYERS:
         yield f"it has {len(spec.layers)} layers"
     yield from _sizes("", hidden_size=spec.hidden, vocab_size=spec.vocabulary)
@@ -92,6 +94,20 @@ def _problems(spec: DecoderSpec) -> Iterator[str]:
         yield from _mlp(of, layer.mlp)
     if spec.inputs is not None:
         yield from _sizes(" of inputs of layers", width=spec.inputs.width)
+
+
+def _mistyped(part: Any) -> Iterator[str]:
+    """Fields of a description, and of its parts, that should be numbers and are none."""
+    if isinstance(part, tuple):
+        for one in part:
+            yield from _mistyped(one)
+    if not is_dataclass(part):
+        return
+    for field in fields(part):
+        value, kind = getattr(part, field.name), NUMBERS.get(str(field.type))
+        if kind is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            yield f"{field.name} of {type(part).__name__} is {value!r}"
+        yield from _mistyped(value)
 
 
 def _sizes(of: str, **sizes: Any) -> Iterator[str]:

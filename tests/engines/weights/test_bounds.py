@@ -273,3 +273,14 @@ def test_a_file_with_two_tensors_of_a_name_is_refused(seeds: Callable[[str], Pat
     path.write_bytes(data.replace(b"blk.1.attn_q.weight", b"blk.0.attn_q.weight"))
     with pytest.raises(ModelError, match="is there twice"):
         GGUF(path)
+
+
+@pytest.mark.parametrize("value", [None, "2", [2]])
+def test_numbers_of_a_description_that_are_none_are_refused_by_name(value: Any) -> None:
+    spec = spec_of(config_of("Qwen3Moe"))
+    assert spec is not None
+    wrong = [experts_of(spec, used=value), experts_of(spec, inner=value), replace(spec, hidden=value)]
+    wrong.append(replace(spec, norm=replace(spec.norm, eps=value)))
+    for description, name in zip(wrong, ("used", "inner", "hidden", "eps"), strict=True):
+        with pytest.raises(ModelError, match=rf"does not describe a model: {name} of \w+ is "):
+            check_description("x", description)
