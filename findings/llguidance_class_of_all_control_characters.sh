@@ -9,7 +9,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet llguidance==1.9.1
+"$folder/venv/bin/python" -m pip install --quiet llguidance==1.9.1
 found=$("$folder/venv/bin/python" - <<'PYTHON'
 import json
 

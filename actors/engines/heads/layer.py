@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from actors.engines.compute.ops_torch import ACTIVATIONS, choose_experts, turned
 from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, mlp, rotation
 from actors.engines.decoder.layout import Affine, LayerWeights, Taken
-from actors.engines.decoder.spec import GELU, GELU_TANH, RELU, SILU, Attention, DecoderSpec, Experts, Layer
+from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Layer
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import Look, rms
 from actors.engines.weights.layers import Matrix
@@ -21,12 +21,6 @@ from protocols.errors import ModelError
 
 Config = Mapping[str, Any]
 Weights = Mapping[str, Tensor]
-ACTIVATIONS: dict[str, PerRow] = {
-    SILU: functional.silu,
-    GELU: functional.gelu,
-    GELU_TANH: partial(functional.gelu, approximate="tanh"),
-    RELU: functional.relu,
-}
 OTHER = ("architectures", "model_type", "torch_dtype", "dtype", "layer_types", "dflash_config", "auto_map")
 
 
@@ -104,14 +98,13 @@ class _Parts:
         assert weights.experts is not None
         found = weights.experts
         router, each = self.linear(found.router), [self.mlp(spec.activation, True, *both) for both in found.each]
-        correction = None if found.correction is None else found.correction.to(self._trunk.device)
         beside: PerRow | None = None
         if spec.shared is not None and weights.up is not None and weights.down is not None:
             beside = self.mlp(spec.shared.activation, spec.shared.gated, weights.up, weights.down)
 
         def multiply(x: Tensor) -> Tensor:
             logits = router(x).float()
-            chosen, shares = _chosen(spec, logits[:, : spec.count], correction)
+            chosen, shares = choose_experts(spec, logits[:, : spec.count], found)
             out = torch.zeros_like(x)
             for expert in sorted(set(chosen.flatten().tolist())):
                 rows, places = (chosen == expert).nonzero(as_tuple=True)
@@ -122,21 +115,6 @@ class _Parts:
             return out + beside(x) * share
 
         return multiply
-
-
-def _chosen(spec: Experts, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Of each row its experts and their shares, as :mod:`actors.engines.decoder.cpu.experts` chooses."""
-    routing = spec.routing
-    scores = logits.sigmoid() if routing.sigmoid else logits.softmax(-1)
-    found = scores if correction is None else scores + correction
-    if routing.groups > 1:
-        parts = found.view(len(found), routing.groups, -1)
-        left = parts.topk(routing.best, -1).values.sum(-1).topk(routing.used_groups, -1).indices
-        hidden = torch.ones_like(parts[..., 0], dtype=torch.bool).scatter_(1, left, False)
-        found = parts.masked_fill(hidden[..., None], -torch.inf).flatten(1)
-    chosen = found.topk(spec.used, -1).indices
-    shares = scores.gather(1, chosen)
-    return chosen, shares * routing.scale / (shares.sum(-1, keepdim=True) if routing.divided else 1.0)
 
 
 class HeadLayer:
@@ -222,11 +200,3 @@ class HeadLayer:
             heads = functional.rms_norm(heads, heads.shape[2:], None, self._eps)
             heads = heads * self._norms[first : first + heads.shape[1]]
         return heads if self.mixer.rotation is None else turned(heads, look.turns(self.mixer.rotation))
-
-
-def turned(heads: Tensor, turns: Tensor) -> Tensor:
-    """Pairs of neighbours, by complex ``turns`` ``(rows, pairs)``; the dimensions behind them stay."""
-    size = 2 * turns.shape[1]
-    pairs = heads[..., :size].float().reshape(*heads.shape[:2], -1, 2)
-    part = torch.view_as_real(torch.view_as_complex(pairs) * turns[:, None]).flatten(2).to(heads.dtype)
-    return part if size == heads.shape[2] else torch.cat([part, heads[..., size:]], 2)
