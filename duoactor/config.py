@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -29,6 +28,7 @@ from actors.settings import (
     VerifierSettings,
     retrieves,
 )
+from duoactor.embedded import bundled
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError, ModelError
 
@@ -263,7 +263,7 @@ def resolve_model(
     """
     given_as = given_as or f"--{kind.replace(' ', '-')}"
     if name == BUNDLED:
-        return _bundled(kind.removeprefix("inline "))
+        return bundled(kind.removeprefix("inline "))
     if kind != "target" and name == AUTO_DRAFT:
         return name
     if kind == "inline draft" and retrieves(name):
@@ -314,14 +314,10 @@ def choose_draft(target: str) -> tuple[str, str]:
             return str(beside), f"by {beside}, which lies beside the target"
     if own_layer(str(snapshot_of(str(path)))):
         return AUTO_DRAFT, "by the target's own layer for more tokens, which its checkpoint holds"
-    if target == BUNDLED or same_file(path / "tokenizer.json", Path(_bundled("target"), "tokenizer.json")):
+    if target == BUNDLED or same_file(path / "tokenizer.json", Path(bundled("target"), "tokenizer.json")):
         return BUNDLED, "by the bundled draft model, which has the target's tokenizer"
     if head := cached_head(target):
         return AUTO_DRAFT, f"by {head}, a head of such a target in the hub's cache"
     if model := cached_model(target):
         return model, f"by {model}, a smaller model with the target's tokenizer in the hub's cache"
     return "", "copied from earlier text; `duoactor distill` makes a draft model, `--draft` names one"
-
-
-def _bundled(kind: str) -> str:
-    return str(files("duoactor") / "pair" / kind)

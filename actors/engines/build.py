@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from actors.doing import doing
 from actors.engines.cache.kv_cache import full_request
 from actors.engines.cache.memory import MAX_REQUESTS, MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
@@ -181,8 +182,12 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
         "threads": place.threads,
     }
     check_finite(engine)
-    agreement = kept(Agreement, info, lambda: self_check(engine), **how)
-    return Target(engine, agreement=agreement), TokenizerCodec(tokenizer)
+
+    def check() -> Agreement:
+        with doing("checking which rounds give the same bits, the first time only"):
+            return self_check(engine)
+
+    return Target(engine, agreement=kept(Agreement, info, check, **how)), TokenizerCodec(tokenizer)
 
 
 def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, beside: Target | None = None) -> Draft:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from actors.cpus import own_cpus
+from actors.doing import doing
 from actors.peer import introduction
 from actors.process import CLOCK, loading, named_cpus, open_network, pin, run_actor
 from actors.settings import AUTO_DRAFT, MAX_THREADS, NO_DRAFT, VerifierSettings
@@ -62,7 +63,12 @@ def _calibrated(model: TargetModel) -> tuple[CostModel, Callable[[], None]]:
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "spare": model.has_spare_cpus,
     }
-    found = kept(Timing, model.info, lambda: measure(model), **how)  # rounds correct what has changed since
+
+    def time_rounds() -> Timing:
+        with doing("timing the target's rounds, the first time only"):
+            return measure(model)
+
+    found = kept(Timing, model.info, time_rounds, **how)  # rounds correct what has changed since
     return CostModel(found.alone_us, found.branch, found.lent_us), lambda: forget(Timing, model.info, **how)
 
 

@@ -77,8 +77,7 @@ class Reference:
         if not line:
             code = await self.process.wait()
             raise DuoactorError(
-                f"the transformers process ended (exit code {code}); go on without it: bench with other --methods, "
-                "demo with --no-reference"
+                f"the transformers process ended (exit code {code}); go on without it: bench with other --methods"
             )
         found: dict[str, Any] = msgspec.json.decode(line)
         return found

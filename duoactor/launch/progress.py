@@ -33,6 +33,7 @@ class LaunchReport:
         self._clock = clock
         self._began = clock()
         self._waiting: dict[str, str] = {}
+        self._moving: dict[str, str] = {}  # of those, what tells how far it is
         self.is_done = False  # every actor was ready
         self._spinner = render.Spinner(sys.stderr)
 
@@ -44,7 +45,7 @@ class LaunchReport:
             case "starting":
                 self._waiting[name] = LOADING[event.actor.role]
             case "progress" if name in self._waiting:
-                self._waiting[name] = event.text.strip() or LOADING[event.actor.role]
+                self._moving[name] = event.text.strip()
             case "stopping":
                 self._waiting[name] = f"stopping {name}"
             case "line" if event.text.startswith("ready"):
@@ -62,6 +63,7 @@ class LaunchReport:
                 self._say(f"{event.text}; the others go on without it")
             case "left" if not self._quiet:
                 self._say(f"{name} has left")
+        self._moving = {name: text for name, text in self._moving.items() if text and name in self._waiting}
         self.tick()
 
     def tick(self) -> None:
@@ -72,9 +74,9 @@ class LaunchReport:
             return
         seconds = int(self._clock() - self._began)
         since = f" ({seconds} s)" if seconds else ""
-        waiting = list(dict.fromkeys(self._waiting.values()))
-        moving = [text for text in waiting if text not in LOADING.values()]
-        self._spinner.show(", ".join(moving or waiting) + since + " …")
+        told = [text for text in self._waiting.values() if text not in LOADING.values()]
+        shown = list(self._moving.values()) or told or self._waiting.values()
+        self._spinner.show(", ".join(dict.fromkeys(shown)) + since + " …")
 
     def _say(self, text: str) -> None:
         self._spinner.show("")

@@ -9,7 +9,7 @@ def test_the_report_says_who_loses_and_what_was_inflated():
     text = report.markdown(results(inflated={"target": origin}, complete=False))
     assert "Fastest on average: DuoDecoding, " in text
     assert "Slower than vanilla on average: transformers (0.52)." in text
-    assert "the function of target (17M parameters) at the cost of 6700M" in text
+    assert "writes what target (17M parameters) writes, at the cost of 6700M" in text
     assert "**Incomplete**" in text
     assert "All 24 compared texts are identical to vanilla's." in text
 

