@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.tree.accept import ROOT as ROOT
-from protocols.errors import ModelError
+from protocols.errors import ModelError, RequestError
 from protocols.messages import (
     NO_THOUGHTS,
     UNCHANGED,
     ChatTurn,
+    FailureCode,
     HiddenStates,
     Reading,
     Rendering,
@@ -329,13 +330,19 @@ class Vocabulary:
 class Codec(Protocol):
     """The target's tokenizer."""
 
-    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
-        """The ids of a raw prompt, with or without the special tokens that the tokenizer adds in front."""
+    def encode(self, text: str, special_tokens: bool = True, context: int = 0) -> list[int]:
+        """The ids of a raw prompt, with or without the special tokens that the tokenizer adds in front.
+
+        Raises :class:`protocols.errors.RequestError` for a text that cannot fit into a ``context`` of so many tokens,
+        as far as its length tells; 0: any fits. On a thread, other threads go on meanwhile.
+        """
         ...
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
+    def chat(
+        self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING, context: int = 0
+    ) -> list[int]:
         """The ids of a conversation in the model's chat template, up to where the output begins. ``tools`` and
-        ``rendering``: as in Generate.
+        ``rendering``: as in Generate; ``context``: as of :meth:`encode`.
 
         Raises :class:`protocols.errors.RequestError` if the model has no chat template, or its template refuses.
         """
@@ -364,6 +371,14 @@ class Codec(Protocol):
     def encode_inside(self, text: str) -> list[int]:
         """The ids of a text that stands behind another one: without special tokens and without a space in front."""
         ...
+
+
+def too_long(tokens: int, context: int, note: str = "") -> RequestError:
+    """The error of a prompt that does not fit. Agents recognise its wording, and shorten the conversation."""
+    detail = f"prompt is too long: {tokens} tokens > {context - 1} maximum"
+    return RequestError(
+        FailureCode.CONTEXT_LENGTH, f"{detail} ({note}this model's maximum context length is {context} tokens)"
+    )
 
 
 def sample_tokens(count: int, vocab_size: int) -> list[int]:

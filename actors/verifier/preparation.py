@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from actors.models import Codec, ModelInfo
+from actors.models import Codec, ModelInfo, too_long
 from actors.verifier.output import Output
 from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar, Grammars
@@ -32,7 +32,7 @@ class Prepared:
 
 def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
     """Prepare a request; on any thread. Raises RequestError if it cannot be served."""
-    prompt = _prompt(codec, message)
+    prompt = _prompt(codec, message, info.max_context)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
     wanted, dictation = message.structured_outputs, message.dictation
     grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
@@ -54,13 +54,13 @@ def is_short(message: Generate) -> bool:
     return length <= SHORT and len(message.generated) <= SHORT_OUTPUT
 
 
-def _prompt(codec: Codec, message: Generate) -> list[int]:
+def _prompt(codec: Codec, message: Generate, context: int) -> list[int]:
     if message.messages:
         if message.prompt:
             raise RequestError(FailureCode.BAD_REQUEST, "give either a prompt or messages, not both")
-        return codec.chat(message.messages, message.tools, message.rendering)
+        return codec.chat(message.messages, message.tools, message.rendering, context)
     if isinstance(message.prompt, str):
-        return codec.encode(message.prompt) if message.prompt else []
+        return codec.encode(message.prompt, context=context) if message.prompt else []
     return list(message.prompt)
 
 
@@ -70,16 +70,12 @@ def _fitting(message: Generate, prompt: list[int], vocab_size: int, max_context:
     if not prompt:
         raise RequestError(FailureCode.BAD_REQUEST, "the prompt is empty; send at least one token")
     dictated = message.dictation.tokens if message.dictation is not None else ()
+    room = max_context - len(prompt)
+    if room < 1 + len(dictated):
+        raise too_long(len(prompt) + len(dictated), max_context)
     if any(not 0 <= t < vocab_size for t in (*prompt, *message.generated, *dictated)):
         detail = f"a prompt token is outside the vocabulary of {vocab_size} tokens"
         raise RequestError(FailureCode.BAD_REQUEST, detail)
-    room = max_context - len(prompt)
-    if room < 1 + len(dictated):  # agents recognise this wording, and shorten the conversation by themselves
-        detail = (
-            f"prompt is too long: {len(prompt) + len(dictated)} tokens > {max_context - 1} maximum "
-            f"(this model's maximum context length is {max_context} tokens)"
-        )
-        raise RequestError(FailureCode.CONTEXT_LENGTH, detail)
     sampling = message.sampling
     if sampling.max_tokens > room:
         sampling = msgspec.structs.replace(sampling, max_tokens=room)

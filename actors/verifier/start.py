@@ -236,7 +236,8 @@ def run_verifier(settings: VerifierSettings) -> int:
         from actors.verifier.request_log import RequestLog
 
         network = open_network(settings)
-        compute, tokenizing = ThreadCompute(), ThreadCompute()
+        compute, tokenizing = ThreadCompute(), ThreadCompute(gives_way=True)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else they compute on threads of their own
         request_log = RequestLog(settings.log_requests) if settings.log_requests else None
         try:
             listener = network.listen(settings.bind)  # before the model is loaded, to fail early on an address in use

@@ -29,12 +29,14 @@ class ScriptCodec(ToyCodec):
     asked: list[tuple[tuple[ChatTurn, ...], str]] = field(default_factory=list)  # turns and tools
     renderings: list[Rendering] = field(default_factory=list)
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
+    def chat(
+        self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING, context: int = 0
+    ) -> list[int]:
         self.asked.append((tuple(turns), tools))
         self.renderings.append(rendering)
         return PROMPT
 
-    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, special_tokens: bool = True, context: int = 0) -> list[int]:
         return [FIRST + self.script.index(text)] if text in self.script else PROMPT
 
     def pieces(self, ids: Sequence[int]) -> list[str]:

@@ -48,7 +48,7 @@ async def test_the_parts_of_a_message_are_joined_and_a_developer_speaks_as_the_s
     turns = []
 
     class Codec(ToyCodec):
-        def chat(self, given, tools="", rendering=None):
+        def chat(self, given, tools="", rendering=None, context=0):
             turns.extend(given)
             return super().chat([ChatTurn("user", turn.content.replace("\n", "")) for turn in given])
 

@@ -49,7 +49,7 @@ async def test_a_gateway_can_make_special_tokens_in_messages_plain_text():
 
 
 class WithBos(ToyCodec):
-    def encode(self, text, special_tokens=True):
+    def encode(self, text, special_tokens=True, context=0):
         return [1, *super().encode(text)] if special_tokens else super().encode(text)
 
 

@@ -62,7 +62,7 @@ async def caller_collect(caller, *rids):
 
 def test_a_prompt_on_which_the_tokenizer_fails_ends_that_request_only():
     class Codec(ToyCodec):
-        def encode(self, text, special_tokens=True):
+        def encode(self, text, special_tokens=True, context=0):
             if text == "poison":
                 raise RuntimeError("the toy tokenizer broke, as asked")
             return super().encode(text, special_tokens)

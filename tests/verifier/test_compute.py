@@ -1,7 +1,11 @@
 """Where forwards run."""
 
 import asyncio
+import os
+import sys
 import threading
+
+import pytest
 
 from actors.verifier.compute import INLINE_US, ThreadCompute, runs_inline
 
@@ -29,3 +33,19 @@ def test_the_compute_thread_is_one_and_the_same_for_building_and_serving():
 
     found = asyncio.run(idents())
     assert len(set(found)) == 1 and threading.get_ident() not in found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
+def test_a_thread_that_gives_way_has_a_lower_priority_than_the_others():
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def both() -> list[int]:
+        found = []
+        for compute in (ThreadCompute(), ThreadCompute(gives_way=True)):
+            found.append(await compute.start(priority))
+            compute.close()
+        return found
+
+    plain, giving_way = asyncio.run(both())
+    assert plain == priority() < giving_way

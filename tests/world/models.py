@@ -435,10 +435,12 @@ class ToyDraft:
 class ToyCodec:
     """Token i is the character chr(63 + i)."""
 
-    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, special_tokens: bool = True, context: int = 0) -> list[int]:
         return [max(0, ord(c) - 63) for c in text]
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
+    def chat(
+        self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING, context: int = 0
+    ) -> list[int]:
         return self.encode("".join(turn.content for turn in turns))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

@@ -87,7 +87,9 @@ class FastTokenizer:
         return [self.backend_tokenizer.id_to_token(token) or "" for token in ids]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return list(self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        # of a batch, because other threads then go on meanwhile
+        (found,) = self.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(found.ids)
 
     def apply_chat_template(
         self,

@@ -35,13 +35,13 @@ class Plain:
             return text
 
         self._written(turns, tools, variables, note)
-        self._mark = next((one for one in BREAKS if not any(one in text for text in seen)), "")
-        if not self._mark:
+        self.mark = next((one for one in BREAKS if not any(one in text for text in seen)), "")
+        if not self.mark:
             raise RequestError("bad_request", "the messages hold every character from U+E000 to U+E0FF: leave one out")
         self.turns, self.tools, self.variables = self._written(turns, tools, variables, self._marked)
 
     def _marked(self, text: str) -> str:
-        return self._names.sub(lambda one: f"{one[0][0]}{self._mark}{one[0][1:]}", text)
+        return self._names.sub(lambda one: f"{one[0][0]}{self.mark}{one[0][1:]}", text)
 
     @staticmethod
     def _written(
@@ -65,7 +65,7 @@ class Plain:
         return changed, _in_json(tools, change), _in_json(variables, change)
 
     def encode(self, text: str) -> list[int]:
-        first, *rest = text.split(self._mark)
+        first, *rest = text.split(self.mark)
         ids = self._ids(first)
         for piece in rest:
             ids += encode_behind(self._ids, piece)
@@ -127,7 +127,7 @@ def octets_of(token: str) -> bytes:
     """The bytes of a token by its name in the vocabulary: a byte's own token, or GPT-2's letters for bytes."""
     if own := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", token):
         return bytes([int(own[1], 16)])
-    return bytes(_LETTERS[letter] for letter in token) if all(map(_LETTERS.__contains__, token)) else token.encode()
+    return bytes(LETTERS[letter] for letter in token) if all(map(LETTERS.__contains__, token)) else token.encode()
 
 
 def _letters() -> dict[str, int]:
@@ -137,4 +137,4 @@ def _letters() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
 
 
-_LETTERS = _letters()
+LETTERS = _letters()

@@ -13,8 +13,9 @@ import msgspec
 
 from actors.engines.text.chat_template import RENDERING, ChatTemplate
 from actors.engines.text.kept_tokenizer import plainly
+from actors.engines.text.longest import fewest_tokens
 from actors.engines.text.plain import Plain, encode_behind, octets_by, octets_of
-from actors.models import Vocabulary
+from actors.models import Vocabulary, too_long
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, FailureCode, Rendering, Thinking, TokenizerParts
 
@@ -81,15 +82,29 @@ class TokenizerCodec:
         self.tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
 
-    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, special_tokens: bool = True, context: int = 0) -> list[int]:
+        self._check(text, context)
         return list(self.tokenizer.encode(text, add_special_tokens=special_tokens))
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
+    def chat(
+        self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING, context: int = 0
+    ) -> list[int]:
         if not rendering.plain:
-            return self.encode(self._template.render(turns, tools, rendering), special_tokens=False)
+            return self.encode(self._template.render(turns, tools, rendering), special_tokens=False, context=context)
         plain = Plain(self.tokenizer, turns, tools, rendering.variables)
         shown = msgspec.structs.replace(rendering, variables=plain.variables)
-        return plain.encode(self._template.render(plain.turns, plain.tools, shown))
+        text = self._template.render(plain.turns, plain.tools, shown)
+        self._check(text.replace(plain.mark, ""), context)
+        return plain.encode(text)
+
+    def _check(self, text: str, context: int) -> None:
+        if context and len(text) >= context and (least := self._fewest(text)) >= context:
+            raise too_long(least, context, "so many at least; ")
+
+    @functools.cached_property
+    def _fewest(self) -> Callable[[str], int]:
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        return fewest_tokens(backend) if backend is not None else lambda text: 0
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         # for every token: transformers' wrapper around the Rust tokenizer takes longer than the decoding
