@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,10 @@ ALONE = ("engines/test_without_avx_512.py", "engines/test_triton_kernels.py")  #
 ORDER = (*WITHOUT_LAYERS, "protocols", *ALONE, "test_documentation.py", "system", "training", "examples")
 # One deployment serves the tests of these (tests/system/conftest.py), and one worker has them.
 TOGETHER = ("clock_jumps", "gateway_process", "live_page", "processes")
+# What some tests need and are skipped without, and what they try with it.
+PROGRAMS = {"chromium": "the live page", "ip": "a second network (iproute2)", "cc": "clocks that jump"}
+PACKAGES = {"triton": "the GPU's kernels", "numba": "compiled layers", "torch": "all that computes", "ray": "Ray"}
+MOST_WORKERS = 8  # each may hold a few actors, a gigabyte in all
 COMPILE = "from actors.engines.decoder.cpu.compiler import compiled_kernels; compiled_kernels()"
 
 
@@ -63,6 +68,19 @@ def pytest_configure(config: pytest.Config) -> None:
     workers = config.getoption("dist", "no") != "no" and "PYTEST_XDIST_WORKER" not in os.environ
     if workers and importlib.util.find_spec("numba") is not None:
         config.pluginmanager.register(Compiler())
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    missing = [f"{name} ({use})" for name, use in PROGRAMS.items() if shutil.which(name) is None]
+    missing += [f"{name} ({use})" for name, use in PACKAGES.items() if importlib.util.find_spec(name) is None]
+    if terminal is not None and missing:
+        terminal.write_line(f"Skipped, because it is not here: {', '.join(missing)}.")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 @pytest.hookimpl(optionalhook=True)
