@@ -7,6 +7,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, Generic, Literal, TypeVar
 
@@ -35,6 +36,8 @@ class ThoughtDetails(msgspec.Struct, frozen=True):
 class Answer(ABC):
     """An answer in one API's shape: as one body, or as events."""
 
+    media_type = "text/event-stream"
+
     def __init__(self, model: str, prefix: str, parser: Callable[[], Parser], n: int = 1) -> None:
         """``prefix``: of its id; ``parser`` makes one for each of ``n`` choices to a prompt."""
         self.id = f"{prefix}{uuid.uuid4().hex}"
@@ -60,6 +63,10 @@ class Answer(ABC):
     @abstractmethod
     def fail(self, error: ApiError) -> bytes:
         """The events that end a stream which has begun and cannot go on."""
+
+    def loaded(self) -> bytes:
+        """The body for a request that only loads the model, in the API that has such requests."""
+        raise NotImplementedError
 
     def read(self, index: int, chunks: Sequence[Chunk]) -> list[Event]:
         """The events in a choice's next chunks. With its last one comes the held-back text, unless ``max_tokens``
@@ -196,6 +203,12 @@ def figures(stats: Sequence[RequestStats]) -> dict[str, Any]:
 def now() -> int:
     """Unix time in seconds, for ``created``."""
     return int(time.time())  # noqa: TID251
+
+
+def stamp(ago_ms: float = 0.0) -> str:
+    """The date and time as RFC 3339 has it."""
+    then = datetime.now(UTC) - timedelta(milliseconds=ago_ms)  # noqa: TID251
+    return then.isoformat().replace("+00:00", "Z")
 
 
 def new_id(prefix: str) -> str:

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -34,12 +34,16 @@ from duoactor.serve.fields import Ignored
 from duoactor.serve.gateway import Choices, Gateway, Model, leaving
 from duoactor.serve.live import Live
 from duoactor.serve.metrics import CONTENT_TYPE
+from duoactor.serve.ollama import models
+from duoactor.serve.ollama import requests as ollama
+from duoactor.serve.ollama.answers import ChatAnswer, GenerateAnswer
 from duoactor.serve.openai import chat, completions
 from duoactor.serve.openai.kept import Keeping, Kept
 from duoactor.serve.openapi import describe
+from duoactor.serve.parameters import decode
 from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
-from duoactor.serve.tool_calls.events import Parser
+from duoactor.serve.tool_calls.events import NoTools, Parser
 from protocols.messages import Chunk
 
 
@@ -55,9 +59,26 @@ class Parameters(Protocol):
 P = TypeVar("P", bound=Parameters)
 log = logging.getLogger("duoactor.serve")
 WARNING = "x-duoactor-warning"
+_NO_EMBEDDINGS = "a model that writes text has no embeddings of it: ask a server of an embedding model"
+_NO_RANKS = "a model that writes text ranks none: ask a server of a reranking model"
+_NO_SHOP = "models are neither pulled nor made by requests: start `duoactor up MODEL` with another"
 ELSEWHERE = {
-    "/v1/embeddings": "a model that writes text has no embeddings of it: ask a server of an embedding model",
+    **dict.fromkeys(("/embeddings", "/embedding", "/api/embed", "/api/embeddings"), _NO_EMBEDDINGS),
+    **dict.fromkeys(("/rerank", "/reranking", "/score"), _NO_RANKS),
+    **dict.fromkeys((f"/api/{one}" for one in ("pull", "push", "create", "copy", "delete")), _NO_SHOP),
 }
+# What writes text, by path: how a request is parsed, its answer's class, and the operation as the semantic conventions
+# for generative AI call it. The base URL may end in /v1 or not.
+TEXT: Mapping[str, tuple[Any, Any, str]] = {
+    "/v1/chat/completions": (chat.parse, chat.ChatAnswer, "chat"),
+    "/chat/completions": (chat.parse, chat.ChatAnswer, "chat"),
+    "/v1/completions": (completions.parse, completions.CompletionAnswer, "text_completion"),
+    "/v1/messages": (messages.parse, messages.MessagesAnswer, "chat"),
+    "/api/chat": (ollama.parse_chat, ChatAnswer, "chat"),
+    "/api/generate": (ollama.parse_generate, GenerateAnswer, "text_completion"),
+}
+RESPONSES = ("/v1/responses", "/responses")
+GENERATING = frozenset({*TEXT, *RESPONSES})  # with several models these load the one that they name
 
 
 def make_app(
@@ -74,20 +95,18 @@ def make_app(
         middleware.insert(0, cors)
     return Starlette(
         routes=[
-            route("/v1/chat/completions", partial(routes.answer, chat.parse, chat.ChatAnswer, "chat")),
-            route(
-                "/v1/completions",
-                partial(routes.answer, completions.parse, completions.CompletionAnswer, "text_completion"),
-            ),
-            route("/v1/responses", routes.responses),
-            route("/v1/messages", partial(routes.answer, messages.parse, messages.MessagesAnswer, "chat")),
+            *(route(path, partial(routes.answer, *how)) for path, how in TEXT.items()),
+            *(route(path, routes.responses) for path in RESPONSES),
             route("/v1/messages/count_tokens", routes.count_tokens),
             route("/tokenize", partial(routes.computed, tokens.tokenize)),
             route("/detokenize", partial(routes.computed, tokens.detokenize)),
             Route("/tokenizer_info", routes.tokenizer_info),
-            Route("/v1/models", routes.models),
-            Route("/v1/models/", routes.models),
+            *(Route(path, routes.models) for path in ("/v1/models", "/v1/models/", "/models")),
             Route("/v1/models/{name:path}", routes.model),
+            Route("/api/tags", routes.tags),
+            Route("/api/ps", routes.running),
+            route("/api/show", routes.show),
+            Route("/api/version", routes.ollama_version),
             Route("/health", routes.health),
             Route("/ping", routes.health, methods=["GET", "POST"]),
             Route("/version", routes.version),
@@ -120,16 +139,18 @@ class Routes:
 
     async def answer(
         self,
-        parse: Callable[[bytes], tuple[P, Question]],
+        parse: Callable[[bytes], tuple[P, Question | None]],
         make: Callable[[P, str, Callable[[], Parser]], Answer],
         operation: str,
         request: Request,
     ) -> Response:
-        """``operation``: as the semantic conventions for generative AI call it."""
         wanted, question = parse(await read_body(request))
-        self._note(question.ignored)
         model = await self.gateway.model()
-        answer = make(wanted, model.called(wanted.model), partial(question.parser, model.calling))
+        name = model.called(wanted.model)
+        if question is None:  # Ollama's way to load a model, which has happened
+            return json(make(wanted, name, NoTools).loaded())
+        self._note(question.ignored)
+        answer = make(wanted, name, partial(question.parser, model.calling))
         if question.scores:
             question.check(model.vocab_size)  # before any of the prompts, which may be a million, is tokenized
             question, answer.prompts = await self.gateway.spelt(question)
@@ -139,7 +160,7 @@ class Routes:
             events = self._events(choices, answer)
             # What goes wrong before the first token is an answer with a status of its own.
             first = await unless_gone(request.receive, anext(events))
-            return EventStream(first, events, _warnings(question, choices, model))
+            return EventStream(first, events, _warnings(question, choices, model), answer.media_type)
         body = await unless_gone(request.receive, self._whole(choices, answer))
         return json(body, headers=_warnings(question, choices, model))
 
@@ -208,6 +229,23 @@ class Routes:
     async def metrics(self, request: Request) -> Response:
         return Response(await self.gateway.scrape(), headers={"content-type": CONTENT_TYPE})
 
+    async def tags(self, request: Request) -> Response:
+        return json(models.tags(await self.gateway.model(), await self.gateway.status()))
+
+    async def running(self, request: Request) -> Response:
+        return json(models.running(await self.gateway.model(), await self.gateway.status()))
+
+    async def show(self, request: Request) -> Response:
+        wanted, _ = decode(await read_body(request), models.ShowRequest)
+        model = await self.gateway.model()
+        model.called(wanted.model)
+        config = await self.gateway.asked(AsyncClient.tokenizer_config)
+        template = config.get("chat_template")
+        return json(models.show(model, await self.gateway.status(), template if isinstance(template, str) else ""))
+
+    async def ollama_version(self, request: Request) -> Response:
+        return json({"version": models.SPOKEN})
+
     async def version(self, request: Request) -> Response:
         return json({"version": __version__})
 
@@ -228,6 +266,8 @@ def _warnings(question: Question, choices: Choices, model: Model) -> dict[str, s
         warnings.append(
             f"max_tokens {question.asked_for} was cut to {room}: the context has {model.max_context} tokens"
         )
+    if question.context > model.max_context:
+        warnings.append(f"num_ctx {question.context} cannot be had: the context has {model.max_context} tokens")
     line = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
     return {WARNING: re.sub(r"[^ -~]", "?", line)} if line else {}
 
@@ -260,12 +300,22 @@ def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     detail = {
-        404: f"there is nothing at {path}; {ELSEWHERE.get(path, '/openapi.json lists what there is')}",
+        404: f"there is nothing at {path}; {_elsewhere(path)}",
         405: f"{path} does not take {request.method}; /openapi.json says what it takes",
     }
     answer = refused(request, ApiError(error.status_code, detail.get(error.status_code, str(error.detail))))
     answer.headers.update(error.headers or {})
     return answer
+
+
+def _elsewhere(path: str) -> str:
+    """What to do about a path that is not served."""
+    if path.startswith(("/v1/v1/", "/v1/api/")):
+        return f"the base URL should end before /v1: this is at {path.removeprefix('/v1')}"
+    plain = path.removeprefix("/v1").removeprefix("/v2")
+    if plain.startswith("/api/blobs/"):
+        return _NO_SHOP
+    return ELSEWHERE.get(plain, "/openapi.json lists what there is")
 
 
 class Farewell:

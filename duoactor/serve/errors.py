@@ -1,4 +1,4 @@
-"""Errors as HTTP clients see them: a status, and a JSON body in OpenAI's or Anthropic's shape."""
+"""Errors as HTTP clients see them: a status, and a JSON body in the shape of OpenAI's, Anthropic's or Ollama's API."""
 
 from __future__ import annotations
 
@@ -71,6 +71,9 @@ class ApiError(DuoactorError):
         kind = _TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
+    def ollama(self) -> dict[str, Any]:
+        return {"error": str(self)}
+
     def anthropic(self) -> dict[str, Any]:
         kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
         error = {"type": kind, "message": str(self)} | ({"details": self.details} if self.details else {})
@@ -79,7 +82,10 @@ class ApiError(DuoactorError):
 
 def answered(error: ApiError, path: str) -> Response:
     """An error in the shape of the path's API."""
-    shape = error.anthropic() if path.startswith("/v1/messages") else error.openai()
+    if path.startswith("/api/"):
+        shape = error.ollama()
+    else:
+        shape = error.anthropic() if path.startswith("/v1/messages") else error.openai()
     return Response(msgspec.json.encode(shape), error.status, error.headers, "application/json")
 
 

@@ -23,10 +23,10 @@ from duoactor.serve.errors import ApiError
 _HINTS = """
     allowed_callers annotations betas cache_control cache_prompt caller citations client_metadata container
     context_management defer_loading detail diagnostics display eager_input_streaming effort enable_thinking
-    encrypted_content id id_slot include include_obfuscation index inference_geo input_examples keep_alive metadata
-    parallel_tool_calls phase prediction prompt_cache_key prompt_cache_options prompt_cache_retention
-    provider_specific_fields reasoning reasoning_content reasoning_details reasoning_effort request_id
-    return_progress safety_identifier service_tier signature slot_id speed status store summary thinking
+    encrypted_content guided_decoding_backend id id_slot include include_obfuscation index inference_geo
+    input_examples keep_alive metadata parallel_tool_calls phase prediction prompt_cache_key prompt_cache_options
+    prompt_cache_retention provider_specific_fields reasoning reasoning_content reasoning_details reasoning_effort
+    request_id return_progress safety_identifier service_tier signature slot_id speed status store summary thinking
     thinking_blocks timings_per_token title user verbosity
 """
 HINTS = frozenset(_HINTS.split())
@@ -36,10 +36,11 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
     (
         (),
         """
-        add_special_tokens allowed_token_ids audio chat_template conversation ebnf format input json_schema lora_path
-        max_completion_tokens max_output_tokens max_tokens max_tool_calls messages n_predict previous_response_id prompt
-        prompt_logprobs random_seed regex repeat_last_n samplers seed structured_outputs truncate_prompt_tokens
-        web_search_options
+        add_special_tokens allowed_token_ids audio chat_template conversation ebnf guided_choice guided_grammar
+        guided_json guided_regex guided_whitespace_pattern input json_schema lora_path max_completion_tokens
+        max_output_tokens max_tokens max_tool_calls messages n_predict num_predict
+        previous_response_id prompt prompt_logprobs random_seed regex samplers seed structured_outputs
+        truncate_prompt_tokens web_search_options
         """,
     ),
     (
@@ -55,16 +56,17 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
     ((0,), "min_tokens top_logprobs"),
     ((0, -1), "top_k"),
     ((1,), "best_of length_penalty n repeat_penalty repetition_penalty tfs_z typical_p"),
-    (("",), "grammar instructions suffix system"),
+    (("",), "format grammar instructions suffix system template"),
+    ((0,), "dry_multiplier dynatemp_range mirostat xtc_probability"),
     (("none", "auto"), "function_call tool_choice"),
     (({},), "chat_template_kwargs logit_bias options output_config stream_options text"),
-    (([],), "bad_words documents functions lora mcp_servers stop_sequences stop_token_ids tools"),
+    (([],), "bad_words context documents functions lora mcp_servers stop_sequences stop_token_ids tools"),
     (([], ""), "stop"),
     (({"type": "text"},), "response_format"),
     ((["text"],), "modalities"),
 )
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {name: idle for idle, names in _UNSUPPORTED for name in names.split()}
-UNSUPPORTED_KINDS = ("dry_", "dynatemp_", "guided_", "mirostat", "xtc_")  # how samplers' names begin
+SAMPLERS = ("dry_", "dynatemp_", "mirostat_", "xtc_")  # each has a switch above, without which the rest does nothing
 EXACT = 1 << 53  # float64 has every integer up to here
 MISSPELT = 0.8  # difflib's ratio of a name and the intended one
 MOST_NAMED, LONGEST_NAME = 8, 64  # unknown fields in a header, and the characters of one
@@ -136,8 +138,8 @@ def _whole(value: Any) -> Any:
 
 def _asks_nothing(name: str, value: Any) -> bool:
     """Whether it is a parameter that is not supported, with a value that asks for nothing. ApiError if it asks."""
-    if name not in UNSUPPORTED and not name.startswith(UNSUPPORTED_KINDS):
-        return False
+    if name not in UNSUPPORTED:
+        return name.startswith(SAMPLERS)
     value = _whole(value)
     if any(value == idle and type(value) is type(idle) for idle in UNSUPPORTED.get(name, ())):
         return True

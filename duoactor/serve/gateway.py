@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -48,13 +48,20 @@ class Model:
     vocab_size: int
     calling: Calling
     sampling: Sampling = UNCHANGED  # of requests that name none
+    dtype: str = ""  # of its weights
+    identity: str = ""  # see ``Welcome``
 
     def called(self, name: str) -> str:
         """The name to answer with. ApiError (404) for another model's."""
-        if name and name not in self.names:
+        if name and not named(name, self.names):
             detail = f"The model `{name}` does not exist; there is {', '.join(self.names)}."
             raise ApiError(404, detail, param="model", code="model_not_found")
         return name or self.names[0]
+
+
+def named(name: str, names: Collection[str]) -> str:
+    """Which of ``names`` that is, with or without Ollama's tag for the default; "": none."""
+    return next((one for one in (name, name.removesuffix(":latest")) if one in names), "")
 
 
 class Gateway:
@@ -111,7 +118,8 @@ class Gateway:
             calling = await self._calling(welcome)
         names = self._names or (welcome.model_id,)
         sampling = welcome.sampling if self._defaults else UNCHANGED
-        return Model(names, welcome.max_context, welcome.vocab_size, calling, sampling)
+        size = (welcome.max_context, welcome.vocab_size)
+        return Model(names, *size, calling, sampling, welcome.dtype, welcome.identity)
 
     async def _calling(self, welcome: Welcome) -> Calling:
         found = self._callings.get(welcome.incarnation)

@@ -8,6 +8,9 @@ import msgspec
 
 from duoactor.serve import tokens
 from duoactor.serve.anthropic import messages
+from duoactor.serve.ollama import answers
+from duoactor.serve.ollama import models as cards
+from duoactor.serve.ollama import requests as ollama
 from duoactor.serve.openai import chat, completions, responses
 from duoactor.serve.openai.envelope import Envelope
 
@@ -17,6 +20,9 @@ _BODIES: dict[str, tuple[str, Any, Any]] = {
     "/v1/responses": ("Answer, as OpenAI's Responses API", responses.ResponsesRequest, responses.Response),
     "/v1/messages": ("Answer, as Anthropic's API", messages.MessagesRequest, messages.MessageAnswer),
     "/v1/messages/count_tokens": ("Count tokens, as Anthropic's API", messages.CountRequest, dict[str, int]),
+    "/api/chat": ("Answer a conversation, as Ollama's API", ollama.OllamaChat, answers.ChatLine),
+    "/api/generate": ("Answer a prompt, as Ollama's API", ollama.OllamaGenerate, answers.GenerateLine),
+    "/api/show": ("The model, as Ollama's API", cards.ShowRequest, cards.Shown),
     "/tokenize": ("The tokens of a text", tokens.TokenizeRequest, tokens.TokenizeAnswer),
     "/detokenize": ("The text of tokens", tokens.DetokenizeRequest, tokens.DetokenizeAnswer),
 }
@@ -24,12 +30,21 @@ _QUESTIONS = {
     "/v1/models": "The models that are served",
     "/v1/models/": "The same",
     "/v1/models/{name}": "One of them",
+    "/api/tags": "The models, as Ollama's API",
+    "/api/ps": "The model that is loaded, as Ollama's API",
+    "/api/version": "The version of Ollama's API",
     "/tokenizer_info": "The tokenizer's configuration",
     "/health": "Does the verifier answer?",
     "/ping": "The same",
     "/version": "The version of duoactor",
     "/metrics": "For Prometheus",
 }
+
+
+# The same for base URLs without /v1
+_SHORT = ("/v1/chat/completions", "/v1/responses")
+_BODIES |= {path.removeprefix("/v1"): _BODIES[path] for path in _SHORT}
+_QUESTIONS["/models"] = _QUESTIONS["/v1/models"]
 
 
 def describe(version: str) -> dict[str, Any]:
@@ -68,7 +83,10 @@ def describe(version: str) -> dict[str, Any]:
 
 
 def _streamed(asked: type[msgspec.Struct]) -> dict[str, Any]:
-    return {"text/event-stream": {"schema": {"type": "string"}}} if "stream" in asked.__struct_fields__ else {}
+    if "stream" not in asked.__struct_fields__:
+        return {}
+    kind = "application/x-ndjson" if issubclass(asked, ollama.OllamaParameters) else "text/event-stream"
+    return {kind: {"schema": {"type": "string"}}}
 
 
 def _answers(content: dict[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.fields import Ignored, known
+from duoactor.serve.other_names import in_our_words
 from protocols.limits import Milliseconds, Priority
 from protocols.messages import Method, Sampling
 
@@ -120,6 +122,11 @@ def _token_id(key: str) -> int:
 
 def decode(body: bytes, struct: type[T]) -> tuple[T, Ignored]:
     """The parameters in ``body``. ApiError (400) names the first that is refused or of a wrong type."""
+    return convert(read(body), struct)
+
+
+def read(body: bytes) -> dict[str, Any]:
+    """The body's JSON object. ApiError (400) if it is none."""
     try:
         given = msgspec.json.decode(body)
     except RecursionError:
@@ -128,8 +135,13 @@ def decode(body: bytes, struct: type[T]) -> tuple[T, Ignored]:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object")
+    return given
+
+
+def convert(given: Mapping[str, Any], struct: type[T]) -> tuple[T, Ignored]:
+    """The parameters in a JSON object, in our words or those of another server's API. ApiError as :func:`decode`."""
     try:
-        kept, ignored = known(given, struct)
+        kept, ignored = known(in_our_words(given, struct.__struct_fields__), struct)
         return msgspec.convert(kept, struct), ignored
     except msgspec.ValidationError as error:
         raise _invalid(error) from None

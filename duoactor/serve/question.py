@@ -40,6 +40,7 @@ class Question:
     thinking: Wish | None = None  # None: the API has no thoughts
     ignored: Ignored = field(default_factory=Ignored)
     prediction: str = ""  # of the answer
+    context: int = 0  # tokens of context that the request counts on; 0: any
     scores: bool = False  # the log-probabilities of the prompts' own tokens are wanted
 
     def check(self, vocab_size: int) -> None:

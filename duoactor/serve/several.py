@@ -13,15 +13,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duoactor.serve.answers import now
-from duoactor.serve.app import json, refused
+from duoactor.serve.app import GENERATING, json, refused
 from duoactor.serve.bodies import look_into_body
 from duoactor.serve.errors import ApiError
+from duoactor.serve.gateway import named
+from duoactor.serve.ollama import models as ollama
 from duoactor.serve.stream import ClientGone, unless_gone
 from protocols.errors import DuoactorError
 
 log = logging.getLogger("duoactor.serve")
-# The paths that load a model. What else names a model, such as /tokenize, needs it to be loaded.
-GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 TURN_S = 10.0  # about what a change of the model takes: nobody waits for much more than two of them
 Load = Callable[[], AbstractAsyncContextManager[ASGIApp]]
 
@@ -65,11 +65,17 @@ class Models:
         request = Request(scope, receive)
         path = request.url.path.rstrip("/")
         try:
-            if path == "/v1/models":
+            if path in ("/v1/models", "/models"):
                 data = [
                     {"id": name, "object": "model", "created": now(), "owned_by": "duoactor"} for name in self._loads
                 ]
                 await json({"object": "list", "data": data})(scope, receive, send)
+            elif path == "/api/tags":
+                await json(ollama.unloaded(self._loads))(scope, receive, send)
+            elif path == "/api/version":
+                await json({"version": ollama.SPOKEN})(scope, receive, send)
+            elif path == "/api/ps" and self._app is None:
+                await json({"models": []})(scope, receive, send)
             elif path in ("/health", "/ping"):
                 await json({"status": "ok", "loaded": self._name or None})(scope, receive, send)
             elif request.method == "POST" and path in GENERATING:
@@ -94,10 +100,11 @@ class Models:
             name = msgspec.json.decode(body, type=_Named).model
         except msgspec.MsgspecError:
             name = ""  # whichever app it is refuses it
-        if name and name not in self._loads:
+        known = named(name, self._loads)
+        if name and not known:
             detail = f"The model `{name}` does not exist; there is {', '.join(self._loads)}."
             raise ApiError(404, detail, param="model", code="model_not_found")
-        return name or self._name or next(iter(self._loads))
+        return known or self._name or next(iter(self._loads))
 
     async def _turn(self, name: str) -> ASGIApp:
         """The model's app, once it is this request's turn, which :meth:`_leave` ends. A waiting request may be

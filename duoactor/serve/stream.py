@@ -51,13 +51,16 @@ async def _closed(receive: Receive) -> None:
 class EventStream(Response):
     """Sends ``events`` as they come. They are closed at their end, and at once when the client leaves."""
 
-    media_type = "text/event-stream"
-
     def __init__(
-        self, first: bytes, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] = MappingProxyType({})
+        self,
+        first: bytes,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str] = MappingProxyType({}),
+        media_type: str = "text/event-stream",
     ) -> None:
         # no cache, and no proxy that gathers events before it hands them on
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        sent = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+        super().__init__(headers=sent, media_type=media_type)
         del self.headers["content-length"]
         self._first, self._events = first, events
 

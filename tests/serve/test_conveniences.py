@@ -7,6 +7,7 @@ import pytest
 
 import duoactor
 from tests.serve.gateway import TURNS, served
+from tests.serve.script import scripted
 from tests.world.models import INFO, ToyCodec
 
 CHAT = "/v1/chat/completions"
@@ -62,3 +63,31 @@ async def test_the_tokenizers_configuration_is_told_as_vllm_tells_it():
     async with served() as gateway:
         found = (await gateway.request("GET", "/tokenizer_info")).json()
     assert found == {**ToyCodec().config(), "model_max_length": INFO.max_context}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"repeat_penalty": 1.3, "n_predict": 9}, {"repetition_penalty": 1.3, "max_tokens": 9}),
+        ({"options": {"num_predict": 7, "temperature": 0.5}}, {"max_tokens": 7, "temperature": 0.5}),
+        ({"mirostat": 0, "mirostat_tau": 5, "dry_multiplier": 0, "xtc_probability": 0, "dynatemp_range": 0}, {}),
+    ],
+)
+async def test_other_servers_names_of_a_parameter_mean_the_same(theirs: dict, ours: dict):
+    fixed = {"model": "toy", "messages": TURNS, "seed": 5}
+    limit = {} if {"n_predict", "options"} & theirs.keys() else {"max_tokens": 8}
+    async with served(scripted("A text that ends.")) as gateway:
+        one = await gateway.post(CHAT, **fixed, **limit, **theirs)
+        two = await gateway.post(CHAT, **fixed, **{**limit, **ours})
+    assert one.json()["choices"] == two.json()["choices"], one.text
+    assert "x-duoactor-warning" not in one.headers
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses"])
+async def test_a_base_url_without_v1_works(path: str):
+    asked = {"messages": TURNS} if path == "/chat/completions" else {"input": "Hello"}
+    async with served() as gateway:
+        made = [await gateway.post(f"{base}{path}", model="toy", temperature=0, **asked) for base in ("", "/v1")]
+        models = [(await gateway.request("GET", f"{base}/models")).json()["data"][0]["id"] for base in ("", "/v1")]
+    assert [one.json()["object"] for one in made] == [made[0].json()["object"]] * 2
+    assert models == ["toy", "toy"]

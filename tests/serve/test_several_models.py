@@ -78,6 +78,18 @@ async def test_models_are_listed_loaded_on_demand_and_changed_when_answers_have_
     assert shelf.events[-1] == "-big"
 
 
+async def test_ollamas_paths_list_load_and_name_the_models():
+    async with shelved() as (shelf, http):
+        listed = (await http.get("/api/tags")).json()["models"]
+        before = (await http.get("/api/ps")).json()["models"]
+        asked = {"model": "big:latest", "messages": TURNS, "options": {"num_predict": 3}, "stream": False}
+        made = await http.post("/api/chat", json=asked)
+        after = (await http.get("/api/ps")).json()["models"]
+    assert [one["name"] for one in listed] == ["small:latest", "big:latest", "broken:latest"]
+    assert made.json()["eval_count"] == 3 and shelf.events[0] == "+big"
+    assert (before, [one["name"] for one in after]) == ([], ["big:latest"])
+
+
 async def test_requests_for_two_models_in_turn_change_the_model_once_and_not_at_each():
     async with shelved() as (shelf, http):
         answers = await asyncio.gather(*(ask(http, ("small", "big")[at % 2]) for at in range(10)))
@@ -166,7 +178,7 @@ NOT_GENERATING = (*OPEN, "/ping", "/v1/models", "/live/swap", "/tokenize", "/v1/
         "/live/swap",
         "/tokenize",
         "/v1/chat/completions/x",
-        "//v1/chat/completions",
+        "/v1//chat/completions",
     ],
 )
 async def test_only_paths_that_generate_load_a_model(path, keys):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from duoactor.serve.answers import Pieces, new_id
 from duoactor.serve.content import ContentPart, text_of
 from duoactor.serve.errors import bad
+from duoactor.serve.fields import Ignored
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.openai.messages import ChatMessage, FunctionTool, rendering, turns, use
 from duoactor.serve.parameters import Limit, decode, limit
@@ -97,12 +98,16 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(body: bytes) -> tuple[ChatRequest, Question]:
     wanted, ignored = decode(body, ChatRequest)
+    return wanted, question(wanted, ignored)
+
+
+def question(wanted: ChatRequest, ignored: Ignored) -> Question:
     if wanted.top_logprobs and not wanted.logprobs:
         raise bad("top_logprobs", "needs logprobs to be true")
     # a result's function is known by its call, and templates show no names of people
     named = (at for at, one in enumerate(wanted.messages) if one.name and one.role != "tool")
     ignored.unknown += [f"messages[{at}].name" for at in named]
-    question = Question(
+    return Question(
         prompts=(turns(wanted.messages),),
         sampling=wanted.sampling(
             max_tokens=limit(
@@ -121,7 +126,6 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
         ignored=ignored,
         prediction="" if wanted.prediction is None else text_of(wanted.prediction.content, "prediction.content"),
     )
-    return wanted, question
 
 
 class ChatAnswer(OpenAIAnswer):
@@ -142,7 +146,7 @@ class ChatAnswer(OpenAIAnswer):
             message=message,
             finish_reason=_finish(chunks[-1], bool(calls)) or "",
             stop_reason=chunks[-1].stop_reason,
-            logprobs=_logprobs(chunks, pieces),
+            logprobs=logprobs_of(chunks, pieces),
         )
 
     def opening(self, index: int) -> bytes:
@@ -155,7 +159,7 @@ class ChatAnswer(OpenAIAnswer):
             delta=delta,
             finish_reason=_finish(chunk, self._calls[index] > 0),
             stop_reason=chunk.stop_reason,
-            logprobs=_logprobs([chunk], pieces),
+            logprobs=logprobs_of([chunk], pieces),
         )
         return choice, delta != ChatDelta()
 
@@ -194,7 +198,8 @@ def _finish(chunk: Chunk, called: bool) -> str | None:
     return None if chunk.finish_reason is None else str(chunk.finish_reason)
 
 
-def _logprobs(chunks: Sequence[Chunk], pieces: Pieces) -> Logprobs | None:
+def logprobs_of(chunks: Sequence[Chunk], pieces: Pieces) -> Logprobs | None:
+    """Log-probabilities of the chunks' tokens; None: the request asked for none."""
     content = [
         _token(token, one, pieces)
         for chunk in chunks

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from duoactor.serve.answers import Pieces
 from duoactor.serve.errors import bad
+from duoactor.serve.fields import Ignored
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.parameters import Limit, decode, limit
 from duoactor.serve.question import Prompt, Question
@@ -51,6 +52,10 @@ class CompletionChoice(msgspec.Struct, frozen=True):
 
 def parse(body: bytes) -> tuple[CompletionRequest, Question]:
     wanted, ignored = decode(body, CompletionRequest)
+    return wanted, question(wanted, ignored)
+
+
+def question(wanted: CompletionRequest, ignored: Ignored) -> Question:
     counts = (wanted.logprobs, wanted.prompt_logprobs)
     logprobs = max((count for count in counts if count is not None), default=-1)
     shape, scores = shape_of(wanted), wanted.echo or wanted.prompt_logprobs is not None
@@ -61,7 +66,7 @@ def parse(body: bytes) -> tuple[CompletionRequest, Question]:
         if shape is not None:
             raise bad(param, f"cannot be had with {shape.param}")
     most = 0 if scores and wanted.most == 0 else limit(wanted.most, "max_tokens")
-    question = Question(
+    return Question(
         prompts=_prompts(wanted.prompt),
         sampling=wanted.sampling(max_tokens=max(1, most), logprobs=logprobs),
         shape=shape,
@@ -72,7 +77,6 @@ def parse(body: bytes) -> tuple[CompletionRequest, Question]:
         trace=wanted.trace,
         ignored=ignored,
     )
-    return wanted, question
 
 
 def _prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
