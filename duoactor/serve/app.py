@@ -31,8 +31,12 @@ from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError, answered
 from duoactor.serve.fields import Ignored
+from duoactor.serve.fill import filled
 from duoactor.serve.gateway import Choices, Gateway, Model, leaving
 from duoactor.serve.live import Live
+from duoactor.serve.llama import requests as llama
+from duoactor.serve.llama import server
+from duoactor.serve.llama.answers import LlamaAnswer
 from duoactor.serve.metrics import CONTENT_TYPE
 from duoactor.serve.ollama import models
 from duoactor.serve.ollama import requests as ollama
@@ -74,6 +78,9 @@ TEXT: Mapping[str, tuple[Any, Any, str]] = {
     "/chat/completions": (chat.parse, chat.ChatAnswer, "chat"),
     "/v1/completions": (completions.parse, completions.CompletionAnswer, "text_completion"),
     "/v1/messages": (messages.parse, messages.MessagesAnswer, "chat"),
+    "/completion": (llama.parse_completion, LlamaAnswer, "text_completion"),
+    "/completions": (llama.parse_completion, LlamaAnswer, "text_completion"),
+    "/infill": (llama.parse_infill, LlamaAnswer, "text_completion"),
     "/api/chat": (ollama.parse_chat, ChatAnswer, "chat"),
     "/api/generate": (ollama.parse_generate, GenerateAnswer, "text_completion"),
 }
@@ -103,11 +110,15 @@ def make_app(
             Route("/tokenizer_info", routes.tokenizer_info),
             *(Route(path, routes.models) for path in ("/v1/models", "/v1/models/", "/models")),
             Route("/v1/models/{name:path}", routes.model),
+            route("/apply-template", partial(routes.computed, tokens.apply_template)),
+            Route("/props", routes.props),
+            Route("/slots", routes.slots),
             Route("/api/tags", routes.tags),
             Route("/api/ps", routes.running),
             route("/api/show", routes.show),
             Route("/api/version", routes.ollama_version),
             Route("/health", routes.health),
+            Route("/v1/health", routes.health),
             Route("/ping", routes.health, methods=["GET", "POST"]),
             Route("/version", routes.version),
             Route("/metrics", routes.metrics),
@@ -151,6 +162,9 @@ class Routes:
             return json(make(wanted, name, NoTools).loaded())
         self._note(question.ignored)
         answer = make(wanted, name, partial(question.parser, model.calling))
+        if question.gap is not None:
+            marks, gap = await self.gateway.marks(), question.gap
+            question = replace(question, prompts=tuple(filled(one, gap, marks) for one in question.prompts))
         if question.scores:
             question.check(model.vocab_size)  # before any of the prompts, which may be a million, is tokenized
             question, answer.prompts = await self.gateway.spelt(question)
@@ -239,9 +253,18 @@ class Routes:
         wanted, _ = decode(await read_body(request), models.ShowRequest)
         model = await self.gateway.model()
         model.called(wanted.model)
-        config = await self.gateway.asked(AsyncClient.tokenizer_config)
-        template = config.get("chat_template")
-        return json(models.show(model, await self.gateway.status(), template if isinstance(template, str) else ""))
+        report, template, marks = await self.gateway.status(), await self._template(), await self.gateway.marks()
+        return json(models.show(model, report, template, marks is not None))
+
+    async def _template(self) -> str:
+        template = (await self.gateway.asked(AsyncClient.tokenizer_config)).get("chat_template")
+        return template if isinstance(template, str) else ""
+
+    async def props(self, request: Request) -> Response:
+        return json(await server.props(self.gateway, await self._template()))
+
+    async def slots(self, request: Request) -> Response:
+        return json(server.slots(await self.gateway.model(), await self.gateway.status()))
 
     async def ollama_version(self, request: Request) -> Response:
         return json({"version": models.SPOKEN})
@@ -280,6 +303,7 @@ def _card(model: Model, name: str) -> dict[str, object]:
         "owned_by": "duoactor",
         "root": model.names[0],
         "max_model_len": model.max_context,
+        "meta": {"n_ctx_train": model.max_context, "n_vocab": model.vocab_size},  # as llama-server has them
     }
 
 

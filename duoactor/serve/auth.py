@@ -19,7 +19,7 @@ from protocols.errors import ConfigError
 from protocols.validation import SHARED_SALT
 
 # Of use to machines that hold no key; they tell no text. The page asks its reader for a key. POST opens only /ping.
-OPEN = frozenset({"/health", "/ping", "/version", "/api/version", "/metrics", "/openapi.json", "/"})
+OPEN = frozenset({"/health", "/v1/health", "/ping", "/version", "/api/version", "/metrics", "/openapi.json", "/"})
 OPEN_FOLDER = "/page/"
 READING = frozenset({"GET", "HEAD"})
 

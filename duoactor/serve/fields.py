@@ -39,7 +39,7 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
         add_special_tokens allowed_token_ids audio chat_template conversation ebnf guided_choice guided_grammar
         guided_json guided_regex guided_whitespace_pattern input json_schema lora_path max_completion_tokens
         max_output_tokens max_tokens max_tool_calls messages n_predict num_predict
-        previous_response_id prompt prompt_logprobs random_seed regex samplers seed structured_outputs
+        previous_response_id prompt prompt_logprobs random_seed regex seed structured_outputs
         truncate_prompt_tokens web_search_options
         """,
     ),

@@ -14,6 +14,7 @@ import msgspec
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
 from duoactor.serve.errors import ApiError, blamed
+from duoactor.serve.fill import FILE, KNOWN, PROJECT, Marks
 from duoactor.serve.metrics import Metrics, RequestTimer
 from duoactor.serve.otel import QuestionSpan, Tracing
 from duoactor.serve.question import Question
@@ -84,6 +85,7 @@ class Gateway:
         self._names = tuple(names)
         self._pieces: dict[str, dict[int, Piece]] = {}  # by the verifier's incarnation, of which one is kept
         self._callings: dict[str, Calling] = {}  # by the same
+        self._marks: dict[str, Marks | None] = {}  # by the same
         self._open: set[Choices] = set()
         self._idle = asyncio.Event()  # nothing is open
         self._idle.set()
@@ -136,6 +138,21 @@ class Gateway:
             found = Calling(form, template, mark, welcome.thinking)
             self._callings = {welcome.incarnation: found}
         return found
+
+    async def marks(self) -> Marks | None:
+        """The tokenizer's marks for filling a gap; None: it has none."""
+        incarnation = self.client.welcome.incarnation
+        if incarnation not in self._marks:
+            known = [one for one in KNOWN if await self._special(one.before, one.behind, one.middle)]
+            if known and await self._special(PROJECT, FILE):
+                known = [replace(known[0], project=True)]
+            self._marks = {incarnation: known[0] if known else None}
+        return self._marks[incarnation]
+
+    async def _special(self, *names: str) -> bool:
+        """Whether each of them is one token."""
+        found = await self.tokenize("".join(names), special_tokens=False)
+        return found.pieces == names
 
     async def asked(self, call: Callable[[AsyncClient], Awaitable[T]]) -> T:
         """A call of the client, once it is connected, with its errors as ApiError."""

@@ -8,6 +8,8 @@ import msgspec
 
 from duoactor.serve import tokens
 from duoactor.serve.anthropic import messages
+from duoactor.serve.llama import requests as llama
+from duoactor.serve.llama.answers import Whole as LlamaWhole
 from duoactor.serve.ollama import answers
 from duoactor.serve.ollama import models as cards
 from duoactor.serve.ollama import requests as ollama
@@ -23,6 +25,10 @@ _BODIES: dict[str, tuple[str, Any, Any]] = {
     "/api/chat": ("Answer a conversation, as Ollama's API", ollama.OllamaChat, answers.ChatLine),
     "/api/generate": ("Answer a prompt, as Ollama's API", ollama.OllamaGenerate, answers.GenerateLine),
     "/api/show": ("The model, as Ollama's API", cards.ShowRequest, cards.Shown),
+    "/completion": ("Continue a prompt, as llama-server", llama.LlamaCompletion, LlamaWhole),
+    "/completions": ("The same", llama.LlamaCompletion, LlamaWhole),
+    "/infill": ("Fill a gap, as llama-server", llama.Infill, LlamaWhole),
+    "/apply-template": ("A conversation as text", tokens.TemplateRequest, tokens.TemplateAnswer),
     "/tokenize": ("The tokens of a text", tokens.TokenizeRequest, tokens.TokenizeAnswer),
     "/detokenize": ("The text of tokens", tokens.DetokenizeRequest, tokens.DetokenizeAnswer),
 }
@@ -34,6 +40,9 @@ _QUESTIONS = {
     "/api/ps": "The model that is loaded, as Ollama's API",
     "/api/version": "The version of Ollama's API",
     "/tokenizer_info": "The tokenizer's configuration",
+    "/props": "The server, as llama-server",
+    "/slots": "The open requests, as llama-server",
+    "/v1/health": "Does the verifier answer?",
     "/health": "Does the verifier answer?",
     "/ping": "The same",
     "/version": "The version of duoactor",

@@ -11,6 +11,7 @@ from actors.models import RENDERING
 from duoactor.client.request import defaulted
 from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.fields import Ignored
+from duoactor.serve.fill import Gap
 from duoactor.serve.parameters import UNLIMITED, Speculation
 from duoactor.serve.structure import AnswerForm
 from duoactor.serve.thinking import Mind, Wish
@@ -40,6 +41,7 @@ class Question:
     thinking: Wish | None = None  # None: the API has no thoughts
     ignored: Ignored = field(default_factory=Ignored)
     prediction: str = ""  # of the answer
+    gap: Gap | None = None  # that the answers to a prompt fill
     context: int = 0  # tokens of context that the request counts on; 0: any
     scores: bool = False  # the log-probabilities of the prompts' own tokens are wanted
 

@@ -1,10 +1,11 @@
-"""``/tokenize`` and ``/detokenize``, as vLLM has them."""
+"""``/tokenize`` and ``/detokenize``, as vLLM and llama-server have them, and ``/apply-template``."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from duoactor.serve.errors import bad
 from duoactor.serve.gateway import Gateway
@@ -13,14 +14,18 @@ from duoactor.serve.parameters import decode
 from duoactor.serve.thinking import wish
 from duoactor.serve.tool_calls.use import ToolUse
 from protocols.limits import TokenId
-from protocols.messages import ChatTurn
+from protocols.messages import ChatTurn, Tokenized
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A text (``prompt``) or a conversation (``messages``), and not both."""
+    """A text (``prompt``; llama-server's ``content``) or a conversation (``messages``), and not both."""
 
     model: str = ""
     prompt: str | None = None
+    content: str | None = None
+    add_special: bool = False  # with ``content``
+    parse_special: Literal[True] = True
+    with_pieces: bool = False  # with ``content``
     messages: tuple[ChatMessage, ...] | None = None
     tools: tuple[FunctionTool, ...] = ()
     return_token_strs: bool = False
@@ -37,18 +42,47 @@ class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     token_strs: tuple[str, ...] | None = None
 
 
+class TokenPiece(msgspec.Struct, frozen=True):
+    """A token; the bytes of one that is no text by itself."""
+
+    id: int
+    piece: str | list[int]
+
+
+class LlamaTokens(msgspec.Struct, frozen=True):
+    tokens: tuple[int, ...] | list[TokenPiece]
+
+
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     tokens: tuple[TokenId, ...]
 
 
 class DetokenizeAnswer(msgspec.Struct, frozen=True):
+    """The text, by vLLM's name and by llama-server's."""
+
+    prompt: str
+    content: str
+
+
+class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    model: str = ""
+    messages: Annotated[tuple[ChatMessage, ...], Meta(min_length=1)]
+    tools: tuple[FunctionTool, ...] = ()
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class TemplateAnswer(msgspec.Struct, frozen=True):
     prompt: str
 
 
 def parse_tokenize(body: bytes) -> tuple[TokenizeRequest, str | tuple[ChatTurn, ...], ToolUse]:
     """The request, its text or conversation, and the conversation's tools. ApiError (400) for a wrong body."""
     wanted, _ = decode(body, TokenizeRequest)
+    if wanted.content is not None and wanted.prompt is None and wanted.messages is None:
+        return wanted, wanted.content, use(wanted.tools)
     if (wanted.prompt is None) == (wanted.messages is None):
         raise bad("prompt", "or messages must be given, and not both")
     if wanted.messages is not None and wanted.add_special_tokens:
@@ -61,10 +95,13 @@ def parse_detokenize(body: bytes) -> DetokenizeRequest:
     return decode(body, DetokenizeRequest)[0]
 
 
-async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
+async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer | LlamaTokens:
     wanted, asked, tools = parse_tokenize(body)
     model = await gateway.model()
     model.called(wanted.model)
+    if wanted.content is not None:
+        spelt = await gateway.tokenize(wanted.content, special_tokens=wanted.add_special) if wanted.content else None
+        return _llama(spelt, wanted.with_pieces)
     shown = rendering(wanted.messages or (), wanted.add_generation_prompt, wanted.continue_final_message)
     found = await gateway.tokenize(
         asked,
@@ -83,4 +120,25 @@ async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
 async def detokenize(gateway: Gateway, body: bytes) -> DetokenizeAnswer:
     wanted = parse_detokenize(body)
     (await gateway.model()).called(wanted.model)
-    return DetokenizeAnswer((await gateway.detokenize(wanted.tokens)).text)
+    text = (await gateway.detokenize(wanted.tokens)).text
+    return DetokenizeAnswer(text, text)
+
+
+async def apply_template(gateway: Gateway, body: bytes) -> TemplateAnswer:
+    wanted, _ = decode(body, TemplateRequest)
+    model = await gateway.model()
+    model.called(wanted.model)
+    shown = rendering(wanted.messages, wanted.add_generation_prompt, wanted.continue_final_message)
+    thinking = wish(None, None, 0, wanted.chat_template_kwargs)
+    found = await gateway.tokenize(
+        turns(wanted.messages), use(wanted.tools), rendering=gateway.rendering(shown, thinking, model.calling)
+    )
+    return TemplateAnswer(found.text)
+
+
+def _llama(found: Tokenized | None, with_pieces: bool) -> LlamaTokens:
+    if found is None or not with_pieces:
+        return LlamaTokens(() if found is None else found.token_ids)
+    octets = found.octets or [b""] * len(found.pieces)
+    named = zip(found.token_ids, found.pieces, octets, strict=True)
+    return LlamaTokens([TokenPiece(token, list(own) if own else text) for token, text, own in named])

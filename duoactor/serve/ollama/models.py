@@ -87,8 +87,9 @@ def running(model: Model, report: StatusReport) -> dict[str, list[Running]]:
     return {"models": [Running(**known, size_vram=on_gpu, context_length=model.max_context)]}
 
 
-def show(model: Model, report: StatusReport, template: str) -> Shown:
+def show(model: Model, report: StatusReport, template: str, fills: bool) -> Shown:
     named = ((name, getattr(model.sampling, name), getattr(UNCHANGED, name)) for name in DEFAULTED)
+    also = [name for name, has in (("thinking", model.calling.thinking.begin), ("insert", fills)) if has]
     renamed = {"repetition_penalty": "repeat_penalty"}
     return Shown(
         modified_at=stamp(report.uptime_ms),
@@ -101,7 +102,7 @@ def show(model: Model, report: StatusReport, template: str) -> Shown:
             f"{FAMILY}.context_length": model.max_context,
             f"{FAMILY}.vocab_size": model.vocab_size,
         },
-        capabilities=["completion", "tools", *(["thinking"] if model.calling.thinking.begin else [])],
+        capabilities=["completion", "tools", *also],
     )
 
 

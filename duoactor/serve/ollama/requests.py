@@ -81,6 +81,7 @@ class OllamaChat(OllamaParameters, frozen=True, kw_only=True):
 class OllamaGenerate(OllamaParameters, frozen=True, kw_only=True):
     prompt: str = ""
     system: str = ""
+    suffix: str = ""  # the answer fills the gap before it
     raw: bool = False
     images: tuple[Any, ...] = ()
 
@@ -99,12 +100,17 @@ def parse_generate(body: bytes) -> tuple[OllamaGenerate, Question | None]:
         raise bad("images", PICTURES)
     if not wanted.prompt:
         return wanted, None
-    if not wanted.raw:
+    if not (wanted.raw or wanted.suffix):
         system = [{"role": "system", "content": wanted.system}] if wanted.system else []
         return wanted, _conversation(wanted, outer, [*system, {"role": "user", "content": wanted.prompt}])
     if wanted.system:
-        raise bad("system", "cannot be had with raw, which takes the prompt as it is")
-    given = {"prompt": wanted.prompt, **wanted.shared, "logprobs": wanted.top_logprobs if wanted.logprobs else None}
+        raise bad("system", "cannot be had with raw or suffix, which take the prompt as it is")
+    given = {
+        "prompt": wanted.prompt,
+        "suffix": wanted.suffix,
+        **wanted.shared,
+        "logprobs": wanted.top_logprobs if wanted.logprobs else None,
+    }
     given["options"].setdefault("num_predict", -1)
     return wanted, _noted(completions.question(*convert(given, completions.CompletionRequest)), wanted, outer)
 

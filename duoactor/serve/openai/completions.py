@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from duoactor.serve.answers import Pieces
 from duoactor.serve.errors import bad
 from duoactor.serve.fields import Ignored
+from duoactor.serve.fill import Gap
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.parameters import Limit, decode, limit
 from duoactor.serve.question import Prompt, Question
@@ -28,6 +29,7 @@ class CompletionRequest(StructureParameters, frozen=True, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool = False
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # as vLLM has them
+    suffix: str = ""  # what stands behind the answer
 
     @property
     def most(self) -> int:
@@ -65,9 +67,11 @@ def question(wanted: CompletionRequest, ignored: Ignored) -> Question:
             raise bad(param, "cannot be streamed: leave stream out")
         if shape is not None:
             raise bad(param, f"cannot be had with {shape.param}")
+        if wanted.suffix:
+            raise bad(param, "cannot be had with suffix")
     most = 0 if scores and wanted.most == 0 else limit(wanted.most, "max_tokens")
     return Question(
-        prompts=_prompts(wanted.prompt),
+        prompts=prompts(wanted.prompt),
         sampling=wanted.sampling(max_tokens=max(1, most), logprobs=logprobs),
         shape=shape,
         scores=scores,
@@ -76,10 +80,12 @@ def question(wanted: CompletionRequest, ignored: Ignored) -> Question:
         how=wanted,
         trace=wanted.trace,
         ignored=ignored,
+        gap=Gap(wanted.suffix) if wanted.suffix else None,
     )
 
 
-def _prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
+def prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
+    """Prompts of a request: texts, or token ids. ApiError (400) for a mixture."""
     if isinstance(given, str):
         return (given,)
     if not given:
