@@ -95,7 +95,7 @@ class Committer:
         first = not stream.times.first_at
         committed = self._extend(stream, NO_WINDOW, outcome)
         if first:
-            stream.delivery.cached_tokens = outcome.reused
+            stream.delivery.cached_tokens = min(outcome.reused, stream.text.prompt_len)
             stream.tally = RoundSums()
         stream.become(Stage.DECODE)
         stream.times.began(self.context.clock(), self._prompts_us)

@@ -23,12 +23,13 @@ log = logging.getLogger("duoactor.client")
 CONNECT_TIMEOUT_S = 10.0
 RECONNECT_TIMEOUT_S = 30.0
 WATCH_S = 0.25  # between two looks at what has taken too long
+MOST_UNREAD = 64  # chunks of a stream, at which it is paused
 FILE = "file://"  # begins the name of a file that holds a verifier's address at present
 
 
 class Mailbox:
-    """Unread answers to one call: of a stream at most one chunk per token. Putting in is the event
-    loop's, taking out is safe in any thread."""
+    """Unread answers to one call: of a stream few more than ``MOST_UNREAD`` chunks. Putting in is the event loop's,
+    taking out is safe in any thread."""
 
     def __init__(self) -> None:
         self._news: deque[News] = deque()
@@ -38,6 +39,10 @@ class Mailbox:
     def put(self, news: News) -> None:
         self._news.append(news)
         self._arrived.set()
+
+    @property
+    def unread(self) -> int:
+        return len(self._news)
 
     async def wait(self) -> None:
         """Wait until there is something to take, or nothing will come. Cancelling it loses nothing."""
@@ -252,6 +257,9 @@ class Connection:
             if not (self.answered or self._waiting) and self.loop.time() - self._awaited_at > CONNECT_TIMEOUT_S:
                 raise ConnectionLost(f"no call waits for the verifier at {self.address} any more")
             self._tell(self._session.expire())
+            for rid in self._session.paused:
+                if not self._mailboxes[rid].unread:
+                    self._session.go_on(rid)
             self._submit()
             if not self._known() and self._session.calls:
                 self._grow_impatient(self.loop.time() - self._lost_at)
@@ -362,6 +370,14 @@ class Connection:
             mailbox = self._mailboxes.pop(rid, None) if ends else self._mailboxes.get(rid)
             if mailbox is not None:
                 mailbox.put(news)
+                if not ends and mailbox.unread >= MOST_UNREAD:
+                    self._pause(rid)
+
+    def _pause(self, rid: str) -> None:
+        """Nobody reads this answer: have the verifier work for others until what has come is read."""
+        place = self._session.place(rid)
+        if (cancel := self._session.pause(rid)) is not None:
+            self._send(cancel, place)
 
 
 def resolve(address: str) -> str:

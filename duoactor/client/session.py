@@ -59,6 +59,7 @@ SETTLED_TOKENS = 16  # that come from a verifier before it ends: the request is 
 log = logging.getLogger("duoactor.client")
 
 BACKOFF_S = 0.5  # before the first repetition of a request that found no room, where the verifier did not say; doubles
+MOST_DOUBLED = 5  # times: 16 s between two
 
 
 @dataclass(slots=True)
@@ -80,6 +81,8 @@ class Call:
     attempt: int = 0  # see section 6.6 of SPEC.md: a request may be what ends the verifier
     begun: bool = False  # whether the verifier works on it, or may
     had: int = 0  # tokens when it was last asked for
+    paused: bool = False  # its reader does not read, so that no verifier works on it
+    was_paused: bool = False  # so that it may find no room when it goes on
 
     @property
     def is_stream(self) -> bool:
@@ -207,11 +210,27 @@ class Session:
         call = self.calls.pop(rid, None)
         return Cancel(rid) if call is not None and call.is_stream and call.submitted else None
 
+    def pause(self, rid: str) -> Cancel | None:
+        """Have no verifier work on a stream until :meth:`go_on`; the message that tells the one that does."""
+        call = self.calls.get(rid)
+        if call is None or not call.submitted:
+            return None
+        call.given_back()
+        call.paused = call.was_paused = True
+        return Cancel(rid)
+
+    @property
+    def paused(self) -> list[str]:
+        return [rid for rid, call in self.calls.items() if call.paused]
+
+    def go_on(self, rid: str) -> None:
+        self.calls[rid].paused = False
+
     def due(self, address: str = ONLY) -> Iterator[tuple[str, Message]]:
         """Every call that this verifier is to be asked and has not been, with the message that asks it."""
         now = self._clock()
         for rid, call in self.calls.items():
-            if not call.submitted and call.retry_at <= now:
+            if not call.submitted and not call.paused and call.retry_at <= now:
                 if call.at is None:
                     call.at = self._choose(call)
                 if call.at == address:
@@ -232,10 +251,18 @@ class Session:
     def expire(self) -> Result:
         """Streams without a verifier end at their deadline here; the others' verifiers see to it."""
         now = self._clock()
-        late = [rid for rid, call in self.calls.items() if not call.submitted and call.deadline < now]
-        detail = "no verifier had room for the request before its deadline; allow more time"
-        error = RequestError(FailureCode.DEADLINE_EXCEEDED, detail)
-        return Result(tuple(news for rid in late for news in self.reject(rid, error).news))
+        late = [(rid, call) for rid, call in self.calls.items() if not call.submitted and call.deadline < now]
+        full = "no verifier had room for the request before its deadline; allow more time"
+        unread = "the answer was not read before its deadline; read faster, or allow more time"
+        return Result(
+            tuple(
+                news
+                for rid, call in late
+                for news in self.reject(
+                    rid, RequestError(FailureCode.DEADLINE_EXCEEDED, unread if call.paused else full)
+                ).news
+            )
+        )
 
     def receive(self, message: Message | Lost, address: str = ONLY) -> Result:
         """``address``: of the verifier that says it."""
@@ -332,9 +359,11 @@ class Session:
         """Whether a request that found no room is tried again: at once elsewhere, else later if the deadline allows."""
         call.refused_by.add(address)
         if not self.verifiers.usable(but=call.refused_by):
-            wait_s = max(failed.retry_after_ms / 1000, BACKOFF_S * 2**call.retries) * (1 + self._spread() / 4)
+            wait_s = max(failed.retry_after_ms / 1000, BACKOFF_S * 2 ** min(call.retries, MOST_DOUBLED)) * (
+                1 + self._spread() / 4
+            )
             at = self._clock() + wait_s
-            if call.retries >= self._max_retries or at > call.deadline:
+            if (call.retries >= self._max_retries and not call.was_paused) or at > call.deadline:
                 return False
             call.retries, call.retry_at = call.retries + 1, at
             call.refused_by.clear()

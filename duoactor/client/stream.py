@@ -17,7 +17,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     """The chunks of one answer, as they come. The request is sent when the first is asked for.
 
     ``aclose``, leaving ``async with``, and dropping the last reference cancel the request at once. Chunks that were not
-    read wait in memory: at most one per token.
+    read wait in memory. Once they are 64, the verifier stops work on the request; when all are read, it goes on.
     """
 
     def __init__(

@@ -20,6 +20,7 @@ MAX_FIELDS = 100  # as Apache has it
 HEAD_S = 20.0  # seconds from a connection, or from a later request's first byte, to the whole head
 IDLE_S = 60  # seconds from an answer to the next request
 MOST_CONNECTIONS = 4096  # four for each request that a verifier lets wait; with half-sent heads they hold 100 MB
+MOST_UNREAD = 16 * 1024  # bytes of an answer that wait here for the client's system: some sixty tokens' events
 LINGER_S = 2.0  # seconds in which a refused client may read the reason
 
 
@@ -41,6 +42,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=MOST_UNREAD)
         self._await_head()
         beyond = len(self.connections) - self._most
         if beyond > self._most // 8:  # more than can be told why

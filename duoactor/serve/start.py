@@ -17,7 +17,7 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.serve.app import make_app
 from duoactor.serve.auth import HostGuard, read_keys
 from duoactor.serve.gateway import Gateway
-from duoactor.serve.http_limits import IDLE_S, MOST_CONNECTIONS, LimitedProtocol
+from duoactor.serve.http_limits import IDLE_S, MOST_CONNECTIONS, MOST_UNREAD, LimitedProtocol
 from duoactor.serve.otel import from_environment
 from duoactor.serve.settings import GRACE_S, Defaults, GatewaySettings, parse_http
 from duoactor.serve.stream import SEND_TIMEOUT_S
@@ -143,7 +143,9 @@ def listen(address: str) -> socket.socket:
         family, kind, protocol, _, at = known[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit these: a client that vanished without a word is noticed, whether we send or wait.
+        # Connections inherit these: an answer that nobody reads does not fill megabytes of the system's memory before
+        # it is noticed, and a client that vanished without a word is noticed, whether we send or wait.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_UNREAD)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SEND_TIMEOUT_S * 1000))

@@ -6,6 +6,7 @@ import gc
 import pytest
 
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
+from duoactor.client.connection import MOST_UNREAD
 from protocols.messages import Cancel
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
@@ -103,6 +104,59 @@ def test_a_stream_that_is_done_with_is_cancelled_at_once(how):
             await settled(lambda: Cancel(request.rid) in puppet.heard)
             assert asyncio.get_running_loop().time() - begin < 0.1
         puppet.task.cancel()
+
+    run(go())
+
+
+def test_a_stream_that_nobody_reads_gives_way_and_goes_on_with_the_same_text_once_it_is_read():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            stream = client.stream(PROMPT, max_tokens=300)
+            chunks = [await anext(stream)]
+            for _ in range(2):  # it is paused as often as need be
+                await settled(lambda: not cluster.verifier.state.requests)
+                await asyncio.sleep(60)
+                generated = cluster.verifier.state.counters["generation_tokens"]
+                assert len(chunks) < generated < 300 and not cluster.verifier.state.requests
+                before = len(chunks)
+                while len(chunks) < before + MOST_UNREAD:
+                    chunks.append(await anext(stream))
+                await asyncio.sleep(1)
+            chunks += [chunk async for chunk in stream]
+            return [token for chunk in chunks for token in chunk.token_ids], chunks[-1].stats
+
+    ids, stats = run(go())
+    assert ids == TRUTH
+    assert stats.cached_tokens <= stats.prompt_tokens == len(PROMPT)
+
+
+def test_a_stream_that_finds_no_room_after_its_pause_waits_for_it():
+    async def go():
+        async with Cluster(language=LANGUAGE, max_queued_requests=1) as cluster, client_of(cluster) as client:
+            stream = client.stream(PROMPT, max_tokens=300)
+            chunks = [await anext(stream)]
+            await settled(lambda: not cluster.verifier.state.requests)
+            cluster.verifier.admission._preparing += 1  # the queue is full
+            while len(chunks) < 1 + MOST_UNREAD:
+                chunks.append(await anext(stream))
+            await asyncio.sleep(60)
+            assert cluster.verifier.state.counters["bad_requests"] > 1
+            cluster.verifier.admission._preparing -= 1
+            chunks += [chunk async for chunk in stream]
+            return [token for chunk in chunks for token in chunk.token_ids]
+
+    assert run(go()) == TRUTH
+
+
+def test_a_stream_that_is_not_read_before_its_deadline_ends_with_that_sentence():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            stream = client.stream(PROMPT, max_tokens=300, deadline_ms=5000)
+            await anext(stream)
+            await asyncio.sleep(60)
+            with pytest.raises(RequestError, match="the answer was not read before its deadline"):
+                async for _ in stream:
+                    pass
 
     run(go())
 

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import logging
+import socket
 
+import httpx2
 import pytest
 
 from duoactor.client.async_client import AsyncClient
@@ -13,6 +15,7 @@ from duoactor.serve.start import listen, serve
 from duoactor.serve.stream import EventStream
 from tests.serve.gateway import LANGUAGE, TURNS, served
 from tests.world.cluster import Cluster
+from tests.world.models import ToyLanguage
 from tests.world.network import MemoryNetwork
 
 CHAT = "/v1/chat/completions"
@@ -124,3 +127,33 @@ async def test_a_client_that_leaves_before_the_first_byte_is_sent_ends_its_answe
     made = events()
     await EventStream(await anext(made), made)({"type": "http"}, gone, send)
     assert ended == [True]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses"])
+async def test_an_answer_that_nobody_reads_gives_way_and_goes_on_once_it_is_read(path):
+    body = {"model": "toy", "temperature": 0, "max_tokens": 4000, "messages": TURNS}
+    if path == "/v1/responses":
+        body = {"model": "toy", "temperature": 0, "max_output_tokens": 4000, "input": "Hello"}
+    cluster = Cluster(language=ToyLanguage(eos_rate=0.0))
+    little = httpx2.AsyncHTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)])
+    async with served(cluster) as gateway, httpx2.AsyncClient(base_url=gateway.url, transport=little) as http:
+        state = cluster.verifier.state
+        counters = state.counters
+        read = said(await gateway.post(path, **body, stream=True))
+        before = counters["generation_tokens"]
+        async with http.stream("POST", path, json={**body, "stream": True}) as answer:
+            while counters["generation_tokens"] == before or state.requests:
+                await asyncio.sleep(0.01)
+            assert counters["generation_tokens"] - before < before / 2
+            await answer.aread()
+            late = said(answer)
+    assert late == read and len(read) == before
+
+
+def said(answer: httpx2.Response) -> str:
+    """The text of a stream's events."""
+    events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")]
+    pieces = [one["choices"][0]["delta"].get("content") or "" for one in events if one.get("choices")]
+    pieces += [one["delta"].get("text", "") for one in events if one.get("type") == "content_block_delta"]
+    pieces += [one["delta"] for one in events if one.get("type") == "response.output_text.delta"]
+    return "".join(pieces)
