@@ -29,7 +29,7 @@ from duoactor.serve.answers import Answer, new_id, now
 from duoactor.serve.anthropic import messages
 from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
-from duoactor.serve.errors import ApiError, answered
+from duoactor.serve.errors import ApiError, answered, bad
 from duoactor.serve.fields import Ignored
 from duoactor.serve.fill import filled
 from duoactor.serve.gateway import Choices, Gateway, Model, leaving
@@ -41,12 +41,13 @@ from duoactor.serve.metrics import CONTENT_TYPE
 from duoactor.serve.ollama import models
 from duoactor.serve.ollama import requests as ollama
 from duoactor.serve.ollama.answers import ChatAnswer, GenerateAnswer
-from duoactor.serve.openai import chat, completions
+from duoactor.serve.openai import chat, completions, responses
 from duoactor.serve.openai.kept import Keeping, Kept
 from duoactor.serve.openapi import describe
 from duoactor.serve.parameters import decode
 from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
+from duoactor.serve.thinking import Wish
 from duoactor.serve.tool_calls.events import NoTools, Parser
 from protocols.messages import Chunk
 
@@ -104,6 +105,8 @@ def make_app(
         routes=[
             *(route(path, partial(routes.answer, *how)) for path, how in TEXT.items()),
             *(route(path, routes.responses) for path in RESPONSES),
+            *(route(f"{path}/input_tokens", routes.input_tokens) for path in RESPONSES),
+            *(Route(f"{path}/{{ident}}", routes.response, methods=["GET", "DELETE"]) for path in RESPONSES),
             route("/v1/messages/count_tokens", routes.count_tokens),
             route("/tokenize", partial(routes.computed, tokens.tokenize)),
             route("/detokenize", partial(routes.computed, tokens.detokenize)),
@@ -145,8 +148,30 @@ class Routes:
 
     async def responses(self, request: Request) -> Response:
         """Answers are kept for requests that go on with them."""
-        keeping = Keeping(self._kept, request.scope.get("state", {}).get("key_digest", ""))
+        keeping = self._keeping(request)
         return await self.answer(keeping.parse, keeping.answer, "chat", request)
+
+    def _keeping(self, request: Request) -> Keeping:
+        return Keeping(self._kept, request.scope.get("state", {}).get("key_digest", ""))
+
+    async def response(self, request: Request) -> Response:
+        """A kept answer, or the word that it is kept no longer."""
+        keeping, ident = self._keeping(request), request.path_params["ident"]
+        if request.method == "DELETE":
+            self._kept.drop(keeping.holder, ident)
+            return json({"id": ident, "object": "response", "deleted": True})
+        if request.query_params.get("stream", "false") == "true":
+            raise bad("stream", "is for answers that are being made: leave it out, this one is complete")
+        return json(self._kept.found(keeping.holder, ident).body)
+
+    async def input_tokens(self, request: Request) -> Response:
+        wanted, question = self._keeping(request).parse(await read_body(request))
+        model = await self.gateway.model()
+        model.called(wanted.model)
+        shown = self.gateway.rendering(question.rendering, question.thinking or Wish(), model.calling)
+        (prompt,) = question.prompts
+        counted = await self.gateway.tokenize(prompt, question.tools, rendering=shown)  # type: ignore[arg-type]  # turns
+        return json(responses.InputTokens(len(counted.token_ids)))
 
     async def answer(
         self,

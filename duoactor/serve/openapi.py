@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ _BODIES: dict[str, tuple[str, Any, Any]] = {
     "/v1/chat/completions": ("Answer a conversation", chat.ChatRequest, Envelope[chat.ChatChoice]),
     "/v1/completions": ("Continue a prompt", completions.CompletionRequest, Envelope[completions.CompletionChoice]),
     "/v1/responses": ("Answer, as OpenAI's Responses API", responses.ResponsesRequest, responses.Response),
+    "/v1/responses/input_tokens": ("Count tokens", responses.ResponsesRequest, responses.InputTokens),
     "/v1/messages": ("Answer, as Anthropic's API", messages.MessagesRequest, messages.MessageAnswer),
     "/v1/messages/count_tokens": ("Count tokens, as Anthropic's API", messages.CountRequest, dict[str, int]),
     "/api/chat": ("Answer a conversation, as Ollama's API", ollama.OllamaChat, answers.ChatLine),
@@ -51,7 +53,7 @@ _QUESTIONS = {
 
 
 # The same for base URLs without /v1
-_SHORT = ("/v1/chat/completions", "/v1/responses")
+_SHORT = ("/v1/chat/completions", "/v1/responses", "/v1/responses/input_tokens")
 _BODIES |= {path.removeprefix("/v1"): _BODIES[path] for path in _SHORT}
 _QUESTIONS["/models"] = _QUESTIONS["/v1/models"]
 
@@ -73,8 +75,17 @@ def describe(version: str) -> dict[str, Any]:
     for path, summary in _QUESTIONS.items():
         content: dict[str, Any] = {"text/plain" if path == "/metrics" else "application/json": {"schema": {}}}
         paths[path] = {"get": {"summary": summary, "responses": _answers(content)}}
-    named = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    paths["/v1/models/{name}"]["get"]["parameters"] = [named]
+    for path in ("/v1/responses/{ident}", "/responses/{ident}"):
+        content = {"application/json": {"schema": {"$ref": "#/components/schemas/Response"}}}
+        paths[path] = {
+            "get": {"summary": "A response that is kept", "responses": _answers(content)},
+            "delete": {"summary": "Keep it no longer", "responses": _answers({"application/json": {"schema": {}}})},
+        }
+    for path, methods in paths.items():
+        for name in re.findall(r"{(\w+)}", path):
+            named = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for method in methods.values():
+                method["parameters"] = [named]
     return {
         "openapi": "3.1.0",
         "info": {

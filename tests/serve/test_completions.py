@@ -73,7 +73,7 @@ async def test_the_gateway_counts_tokens_as_the_verifier_does():
     ids = CODEC.encode("Once")
     assert text.json() == {"count": 4, "max_model_len": 4096, "tokens": ids, "token_strs": list("Once")}
     assert turns.json()["tokens"] == ids
-    assert back.json() == {"prompt": "Once"}
+    assert back.json() == {"prompt": "Once", "content": "Once"}
     assert [both.status_code, outside.status_code] == [400, 400]
     assert negative.json()["error"]["message"] == "tokens[0]: expected int >= 0"
 

@@ -19,7 +19,6 @@ F = {"type": "function", "function": {"name": "f"}}
 CALL = {"id": "1", "function": {"name": "f", "arguments": "{"}}
 
 REFUSED = [
-    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
     ({"tools": [{"type": "function", "function": {"description": "f"}}]}, "tools[0].function.name"),
     ({"tools": [F, {"type": "function", "function": {"name": "g h"}}]}, "tools[1].function.name"),
     ({"tools": [F, F]}, "tools[1].function.name"),

@@ -8,7 +8,7 @@ import pytest
 
 from duoactor.serve.errors import ApiError
 from duoactor.serve.openai.items import InputItem, turns
-from duoactor.serve.openai.kept import Kept, held
+from duoactor.serve.openai.kept import Conversation, Kept, held
 from protocols.limits import MAX_CALLS
 from protocols.messages import ChatTurn, Sampling, ToolCall
 from tests.serve.gateway import LANGUAGE, served
@@ -112,6 +112,26 @@ async def test_a_response_goes_on_with_an_earlier_one():
     assert fourth.output_text == truth(f"{again}{third.output_text}End", max_tokens=9)
 
 
+async def test_a_response_is_retrieved_deleted_and_its_input_counted():
+    async with served(keys=("one", "two")) as gateway:
+        mine, other = gateway.openai("one"), gateway.openai("two")
+        made = await mine.responses.create(model="toy", input="Hello", max_output_tokens=6, temperature=0)
+        streamed = await mine.responses.create(model="toy", input="Hello", max_output_tokens=6, stream=True)
+        last = [one async for one in streamed][-1].response
+        found = [await mine.responses.retrieve(one.id) for one in (made, last)]
+        counted = await mine.responses.input_tokens.count(model="toy", input="Hello", previous_response_id=made.id)
+        with pytest.raises(openai.NotFoundError):
+            await other.responses.retrieve(made.id)
+        await mine.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await mine.responses.retrieve(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await mine.responses.delete(made.id)
+    assert [one.output_text for one in found] == [made.output_text, last.output_text]
+    assert found[0].usage == made.usage and found[0].status == "incomplete"
+    assert counted.input_tokens == 5 + len(made.output_text) + 5
+
+
 async def test_a_response_is_kept_for_its_own_key_and_only_if_it_may_be():
     ask = {"model": "toy", "input": "Hello", "max_output_tokens": 3}
     async with served(keys=("one", "two")) as gateway:
@@ -133,17 +153,17 @@ def test_a_turn_of_more_calls_than_can_be_is_refused_before_all_of_them_are_gath
 
 def test_the_oldest_conversations_make_room():
     turn = ChatTurn("user", "x" * 30)
-    kept = Kept(most=3, most_bytes=3 * held("", "a", (turn,)))
+    kept = Kept(most=3, most_bytes=3 * held("", "a", Conversation((turn,), b"")))
     for name in "abcd":
-        kept.keep("", name, (turn,))
+        kept.keep("", name, Conversation((turn,), b""))
     with pytest.raises(ApiError):
         kept.found("", "a")
-    kept.keep("", "e", (turn, turn))
-    assert kept.found("", "e") == (turn, turn) and kept.found("", "d") == (turn,)
+    kept.keep("", "e", Conversation((turn, turn), b""))
+    assert kept.found("", "e").turns == (turn, turn) and kept.found("", "d").turns == (turn,)
     for name in ("b", "c"):
         with pytest.raises(ApiError):
             kept.found("", name)
-    kept.keep("", "huge", (ChatTurn("user", "x" * 10_000),))
+    kept.keep("", "huge", Conversation((ChatTurn("user", "x" * 10_000),), b""))
     with pytest.raises(ApiError):
         kept.found("", "huge")
 
@@ -164,7 +184,7 @@ def test_kept_conversations_hold_no_more_memory_than_is_said(turn):
     tracemalloc.start()
     try:
         for number in range(600):
-            kept.keep("", f"resp_{number}", (turn(number),))
+            kept.keep("", f"resp_{number}", Conversation((turn(number),), b"%d" % number))
         now, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -459,3 +459,13 @@ async def test_messages_take_calls_and_their_results():
     )
     assert json.loads(asked[0][1]) == CHAT_TOOLS
     assert asked[1] == asked[0] and counted.input_tokens == 3
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_tools_that_run_at_a_provider_are_left_out_and_named_in_a_header(path: str):
+    others = [{"type": "web_search"}, {"type": "custom", "custom": {"name": "x"}}]
+    asked = {"messages": [{"role": "user", "content": "Hello"}]} if "chat" in path else {"input": "Hello"}
+    async with served() as gateway:
+        made = await gateway.post(path, model="toy", tools=others, **asked)
+    assert made.status_code == 200, made.text
+    assert all(name in made.headers["x-duoactor-warning"] for name in ("tools[0] (web_search)", "tools[1] (custom)"))

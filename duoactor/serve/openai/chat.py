@@ -20,7 +20,7 @@ from duoactor.serve.question import Question
 from duoactor.serve.structure import shape_of
 from duoactor.serve.thinking import ThinkingParameters
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, Event, Parser, Said, Thought
-from duoactor.serve.tool_calls.use import Choice, Pick
+from duoactor.serve.tool_calls.use import Choice, Pick, left_out
 from protocols.messages import Chunk, FinishReason, RequestStats, TokenLogprobs
 
 
@@ -106,7 +106,7 @@ def question(wanted: ChatRequest, ignored: Ignored) -> Question:
         raise bad("top_logprobs", "needs logprobs to be true")
     # a result's function is known by its call, and templates show no names of people
     named = (at for at, one in enumerate(wanted.messages) if one.name and one.role != "tool")
-    ignored.unknown += [f"messages[{at}].name" for at in named]
+    ignored.unknown += [f"messages[{at}].name" for at in named] + left_out(wanted.tools)
     return Question(
         prompts=(turns(wanted.messages),),
         sampling=wanted.sampling(

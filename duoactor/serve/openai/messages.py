@@ -52,14 +52,19 @@ class Function(msgspec.Struct, frozen=True):
 
 
 class FunctionTool(msgspec.Struct, frozen=True):
-    function: Function
-    type: Literal["function"] = "function"
+    """A function. Tools of other types run at a provider, and are left out."""
+
+    function: Function | None = None
+    type: str = "function"
 
 
 def use(tools: Sequence[FunctionTool], choice: Choice | Pick = "auto", parallel: bool = True) -> ToolUse:
     """The tools of a request. ApiError for an impossible choice or name."""
-    functions = (one.function for one in tools)
-    offered = (Tool(one.name, one.description or "", one.parameters) for one in functions)
+    for at, tool in enumerate(tools):
+        if tool.function is None and tool.type == "function":
+            raise bad(f"tools[{at}].function", "is missing")
+    functions = (one.function for one in tools if one.type == "function")
+    offered = (Tool(one.name, one.description or "", one.parameters) for one in functions if one is not None)
     return ToolUse.of(offered, choice, parallel, "tools[{}].function.name")
 
 

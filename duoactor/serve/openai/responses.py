@@ -29,7 +29,7 @@ from duoactor.serve.stream import event
 from duoactor.serve.structure import shape_in
 from duoactor.serve.thinking import Reasoning, wish
 from duoactor.serve.tool_calls.events import Parser
-from duoactor.serve.tool_calls.use import Choice, Pick
+from duoactor.serve.tool_calls.use import Choice, Pick, left_out
 from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, ToolCall
 
 
@@ -88,6 +88,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
     wanted, ignored = decode(body, ResponsesRequest)
+    ignored.unknown += left_out(wanted.tools)
     reasoning, given = wanted.reasoning, wanted.text.format
     thinking = wish(reasoning.enabled, reasoning.effort, reasoning.max_tokens, wanted.chat_template_kwargs)
     question = Question(
@@ -108,12 +109,17 @@ def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
     return wanted, question
 
 
+class InputTokens(msgspec.Struct, frozen=True):
+    input_tokens: int
+    object: str = "response.input_tokens"
+
+
 class ResponsesAnswer(ItemAnswer[OutputItem]):
     def __init__(self, wanted: ResponsesRequest, model: str, parser: Callable[[], Parser]) -> None:
         super().__init__(model, "resp_", parser)
         self._wanted = wanted
         self._sequence = 0
-        self.ended: Callable[[], None] | None = None  # to call once the answer is complete
+        self.ended: Callable[[Response], None] | None = None  # to call once the answer is complete
 
     def opening(self, chunk: Chunk) -> bytes:
         begun = self._response("in_progress")
@@ -213,10 +219,8 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
         return made
 
     def body(self, stats: Sequence[RequestStats]) -> Response:
-        if self.ended is not None:
-            self.ended()
         read, made = stats[0].prompt_tokens, stats[0].completion_tokens
-        return replace(
+        whole = replace(
             self._response(self._status),
             output=self.items,
             usage=ResponseUsage(
@@ -229,6 +233,9 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
             incomplete_details={"reason": "max_output_tokens"} if self.cut else None,
             metrics=figures(stats),
         )
+        if self.ended is not None:
+            self.ended(whole)
+        return whole
 
     def _part(self, kind: str, **data: Any) -> bytes:
         return self._of_item(kind, content_index=0, **data)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -41,6 +41,16 @@ class Tool:
         shown = self.parameters or {"type": "object", "properties": {}}
         function = {"name": self.name, "description": self.description, "parameters": shown}
         return {"type": "function", "function": function}
+
+
+class Typed(Protocol):
+    @property
+    def type(self) -> str: ...
+
+
+def left_out(tools: Sequence[Typed]) -> list[str]:
+    """The tools that are no functions, by place and type: they run at a provider."""
+    return [f"tools[{at}] ({one.type})" for at, one in enumerate(tools) if one.type != "function"]
 
 
 @dataclass(frozen=True, slots=True)
