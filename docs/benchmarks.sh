@@ -97,7 +97,6 @@ for section in "$@"; do
             --max-tokens "${TOKENS:-48}" --repeats "${REPEATS:-2}" --out "$results/map"
         mkdir -p docs/benchmarks/map
         cp "$results/map/map.json" docs/benchmarks/map/
-        cp "$results/map/map.svg" docs/
         put map docs/benchmarks.md < "$results/map/report.md"
         ;;
     modes) # SSD's hit rate beside the paper's modes and PEARL; counts need no quiet machine

@@ -595,6 +595,7 @@ class RoundTrace(Struct, frozen=True):
     origins: Origins
     arrived_us: Arrivals  # when node i came from a drafter, since the verifier's start; 0: its own, or not known
     path: NodePath  # indices of the accepted nodes; the target's own token follows them
+    remembered: NodePath = ()  # indices of nodes that the memory of earlier requests named, and this one's text did not
 
 
 class ActorUp(Message, frozen=True):

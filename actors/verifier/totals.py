@@ -56,6 +56,9 @@ class Totals:
         drafts = self.drafts.setdefault(key, _Drafts())
         self.drafts.move_to_end(key)
         drafts.add(stats, plain_us)
+        if stats.streams == stats.rows == 1 and not stats.wait_us and stats.plan is None:
+            self.counters["plain_tokens"] += stats.committed
+            self.counters["plain_us"] += round(stats.wall_us)
         if len(self.drafts) > MAX_KNOWN:
             self._forget()
 

@@ -8,6 +8,7 @@ from functools import partial
 from actors.tree.tree import FORCED, OWN, ROOT, Node, TokenTree
 from actors.tree.window import best_nodes
 from actors.verifier.rounds import Chosen
+from actors.verifier.sources.source import MEMORY, TEXT
 from protocols.messages import Origin, RoundStats, RoundTrace
 
 # Nodes of one round: more cannot be told apart on a screen. They take 3 kB and 0.4 ms; 30 nodes 0.8 kB and 0.1 ms.
@@ -42,6 +43,7 @@ class Trace:
             origins=tuple(_origin(node) for node in nodes),
             arrived_us=tuple(self._arrived.get(node, 0) for node in nodes),
             path=tuple(path),
+            remembered=tuple(at for at, node in enumerate(nodes) if node.sources & (MEMORY | TEXT) == MEMORY),
         )
 
     def _forget(self, alive: Iterable[Node]) -> None:

@@ -123,8 +123,17 @@ def page_state(report: StatusReport, name: str) -> dict[str, Any]:
         "running": len(report.requests) - waiting,
         "waiting": waiting,
         "drafters": [_drafter(one) for one in report.drafters],
-        "speedup": {one.method: one.speedup for one in report.totals if one.speedup > 0},
+        "inline": report.inline.model_id if report.inline is not None else "",
+        "plain": _plain(report),
     }
+
+
+def _plain(report: StatusReport) -> dict[str, float]:
+    """The rate of one stream without drafts since the verifier's start, and the tokens that it rests on.
+
+    Without any token it is what forwards promise."""
+    tokens, us = (report.counters.get(f"plain_{name}", 0) for name in ("tokens", "us"))
+    return {"tokens": tokens, "per_second": tokens / us * 1e6 if us else report.target.tokens_per_second}
 
 
 def _drafter(one: DrafterStatus) -> dict[str, Any]:

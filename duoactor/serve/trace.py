@@ -11,6 +11,8 @@ import msgspec
 
 from protocols.messages import Chunk, Origin, RoundStats, RoundTrace
 
+REMEMBERED = "remembered"  # origin of a token that the memory of earlier requests named, whoever else did
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -38,7 +40,7 @@ class TracedTree(msgspec.Struct, frozen=True):
     text: list[str]
     parents: Sequence[int]  # -1: the last committed token
     chance: list[float]  # as believed, given the parent
-    origins: Sequence[Origin]
+    origins: Sequence[str]
     arrived_us: Sequence[int]
     path: Sequence[int]
 
@@ -48,7 +50,7 @@ class ChunkTrace(msgspec.Struct, frozen=True):
 
     token_ids: Sequence[int]
     pieces: Sequence[str]  # the text that each token completes
-    origins: list[Origin]  # of each token
+    origins: list[str]  # of each token: an Origin, or REMEMBERED
     chance: list[float | None]  # of each, as its drafter believed; null: not a draft
     round: dict[str, Any] | None = None
     tree: TracedTree | None = None
@@ -57,10 +59,10 @@ class ChunkTrace(msgspec.Struct, frozen=True):
 def traced(chunk: Chunk, pieces: Pieces) -> ChunkTrace:
     count, found = len(chunk.token_ids), chunk.trace
     if found is None:
-        origins = [Origin.DRAFT if drafted else Origin.TARGET for drafted in chunk.accepted]
-        return ChunkTrace(chunk.token_ids, chunk.pieces, origins, [None] * count)
+        known = [Origin.DRAFT if drafted else Origin.TARGET for drafted in chunk.accepted]
+        return ChunkTrace(chunk.token_ids, chunk.pieces, [*known], [None] * count)
     tree = _tree(found, pieces)
-    origins = [*(found.origins[at] for at in found.path), Origin.TARGET][:count]
+    origins = [*(tree.origins[at] for at in found.path), Origin.TARGET][:count]
     chance = [*(tree.chance[at] for at in found.path), None][:count]
     return ChunkTrace(chunk.token_ids, chunk.pieces, origins, chance, _named(found.stats), tree)
 
@@ -85,12 +87,13 @@ def _named(stats: RoundStats) -> dict[str, Any]:
 
 
 def _tree(found: RoundTrace, pieces: Pieces) -> TracedTree:
+    remembered = frozenset(found.remembered)
     return TracedTree(
         found.tokens,
         [pieces[token].text for token in found.tokens],
         found.parents,
         [round(math.exp(logprob), 4) for logprob in found.logprobs],
-        found.origins,
+        [REMEMBERED if at in remembered else origin for at, origin in enumerate(found.origins)],
         found.arrived_us,
         found.path,
     )

@@ -7,6 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
+from actors.verifier.sources.lookup import Library
+from actors.verifier.sources.memory import Memory
 from duoactor.serve import live
 from duoactor.serve.trace import traced
 from protocols.messages import Chunk, Drafting, Kind, Method, Plan, RoundStats, RoundTrace, Status
@@ -134,6 +136,27 @@ async def test_the_state_tells_drafters_and_many_pages_ask_the_verifier_once():
     assert {"state", "host", "step_us", "leases", "drafted", "accepted"} <= set(state["drafters"][0])
     assert state["method"] == "auto" and state["running"] == 0
     assert [type(question) for question in asked] == [Status]
+
+
+async def test_the_state_tells_the_plain_rate_and_the_tokens_that_it_rests_on():
+    async with served(Cluster(language=LANGUAGE, forward_s=0.001)) as gateway:
+        before = (await gateway.request("GET", "/live/state")).json()
+        report = await gateway.gateway.status()
+        await gateway.chat(method="vanilla", **ASK)
+        with patch.object(live, "FRESH_S", 0.0):
+            after = (await gateway.request("GET", "/live/state")).json()
+    assert before["plain"] == {"tokens": 0, "per_second": report.target.tokens_per_second}, "as forwards promise"
+    assert after["plain"]["tokens"] == 59, "the first token is the prompt's forward"
+    assert 0 < after["plain"]["per_second"] < 1000
+
+
+async def test_a_text_that_was_written_before_is_told_as_remembered_and_only_to_its_owner():
+    ask = {"messages": TURNS, **ASK, "trace": True}
+    async with served(Cluster(language=LANGUAGE, sources=Library(memory=Memory(10_000)))) as gateway:
+        first, again = [await gateway.events("/v1/chat/completions", **ask) for _ in range(2)]
+        salted = await gateway.events("/v1/chat/completions", **ask, cache_salt="another")
+    told = [[o for e in events for o in e.get("trace", {}).get("origins", ())] for events in (first, again, salted)]
+    assert [origins.count("remembered") > 20 for origins in told] == [False, True, False]
 
 
 async def test_a_swap_in_mid_stream_leaves_the_text_equal():

@@ -1,31 +1,19 @@
 """The live page in a real browser (Debian's chromium)."""
 
-import json
 import re
-import shutil
 
 import httpx2
 import pytest
-from playwright.sync_api import ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, expect
 
 from tests.system.conftest import KEY
+from tests.world.browser import CHROMIUM, NEEDED, launched
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PROMPT = "Write a Python function that turns a duration such as 90s into a number."
 TOKENS = 120
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium"),
+    pytest.mark.skipif(CHROMIUM is None, reason=NEEDED),
 ]
 
 
@@ -37,10 +25,8 @@ def url(up):
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 def expected(said: ConsoleMessage) -> bool:
@@ -76,9 +62,13 @@ def truth(url: str, **changes) -> str:
     return answer.json()["choices"][0]["message"]["content"]
 
 
-def ask(page: Page, **fields: str) -> None:
-    for name, value in {"Prompt": PROMPT, "Most tokens": str(TOKENS), **fields}.items():
+def ask(page: Page, method: str = "", **fields: str) -> None:
+    """Ask by the method, with other options; the default lens of a wide screen is open."""
+    page.locator("#ask details").evaluate("one => one.open = true")
+    page.get_by_label("Method").select_option(method)
+    for name, value in {"Message": PROMPT, "Most tokens": str(TOKENS), **fields}.items():
         page.get_by_label(name, exact=True).fill(value)
+    page.locator("#ask details").evaluate("one => one.open = false")
     page.get_by_role("button", name="Send").click()
 
 
@@ -93,8 +83,7 @@ def legend(page: Page) -> dict[str, int]:
 
 
 def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(page, url):
-    page.get_by_label("Method").select_option("tree")  # which always drafts
-    ask(page)
+    ask(page, "tree")  # which always drafts
     finished(page)
     assert page.locator("#answer").text_content() == truth(url)
     tokens = page.locator("#answer .t")
@@ -123,9 +112,7 @@ def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(p
 
 def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
     fields = {"Temperature": "0.8", "Most tokens": "1200"}
-    page.get_by_label("Method").select_option("tree")  # which always drafts
-    page.get_by_text("More", exact=True).click()
-    ask(page, **fields, Seed="7")
+    ask(page, "tree", **fields, Seed="7")  # which always drafts
     expect(page.locator("#answer .t").nth(20)).to_be_attached()
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
     before = re.search(r"drafter-\d", page.locator("#facts").inner_text())[0]
@@ -133,128 +120,51 @@ def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
     page.locator(f'[data-drafter="{before}"]').get_by_role("button", name=f"Swap to {other}").click()
     finished(page)
     assert page.locator("#answer").text_content() == truth(url, temperature=0.8, max_tokens=1200, seed=7)
-    page.get_by_role("button", name="First round").click()
+    page.locator("#picture").press("Home")
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
-    page.get_by_role("button", name="Last round").click()
+    page.locator("#picture").press("End")
     expect(page.locator("#facts")).to_contain_text(other)
 
 
-def test_a_race_is_run_by_the_target_alone_and_with_drafts_and_both_write_the_same(page):
-    ask(page, Prompt=" ", **{"Most tokens": "40"})
-    page.get_by_label("Prompt", exact=True).fill(PROMPT)
-    page.get_by_role("button", name="Race").click()
-    expect(page.locator("#lead")).to_contain_text("The same text", timeout=60_000)
+def test_a_race_is_run_by_the_target_alone_and_with_drafts_and_all_write_the_same(page):
+    ask(page, **{"Most tokens": "40"})
     finished(page)
-    expect(page.locator("#lead")).to_have_text(re.compile(r"\d+ tokens (ahead|behind) after [\d.]+ s: [\d.]+× as fast"))
+    page.get_by_role("button", name="Race this answer").click()
+    expect(page.locator("#verdict")).to_contain_text("All wrote the text above.", timeout=60_000)
+    finished(page)
+    said = r"(With drafts|Drafts lost:|No sure winner: with drafts) [\d.]+× as fast \(median of 3; [\d.]+× to [\d.]+×\)"
+    expect(page.locator("#verdict")).to_have_text(re.compile(said))
 
 
-def test_a_chat_remembers_its_turns_until_a_new_one_begins(page):
-    asked = []
-    page.on("request", lambda one: asked.append(json.loads(one.post_data)) if one.method == "POST" else None)
-    page.get_by_label("Chat: remember earlier turns").check()
-    for prompt in ("One", "Two"):
-        ask(page, Prompt=prompt, **{"Most tokens": "8"})
+def test_a_text_of_an_earlier_answer_is_said_to_be_repeated_from_memory(page):
+    for _ in range(2):
+        ask(page, "auto", Message="How many days has a week?")
         finished(page)
-    assert [turn["role"] for turn in asked[-1]["messages"]] == ["user", "assistant", "user"]
-    expect(page.locator("#turns li")).to_have_count(3)
-    page.get_by_role("button", name="New chat").click()
-    ask(page, Prompt="Three", **{"Most tokens": "8"})
+        page.get_by_role("button", name="New chat").click()
+    ask(page, "auto", Message="How many days has a week?")
     finished(page)
-    assert [turn["content"] for turn in asked[-1]["messages"]] == ["Three"]
+    expect(page.locator(".note")).to_contain_text("repeated from memory")
+    assert legend(page)["remembered"] == page.locator("#answer .t.remembered").count() > 0
 
 
-def test_the_keyboard_alone_does_it_and_stop_stops(page):
-    prompt = page.get_by_label("Prompt", exact=True)
-    page.get_by_label("Method").select_option("vanilla")  # the slowest: the answer must last until it is stopped
-    page.get_by_label("Most tokens").fill("1500")
-    prompt.press("Enter")
+def test_escape_stops_in_the_middle_and_the_next_question_knows_what_was_said(page):
+    prompt = page.get_by_label("Message", exact=True)
+    ask(page, "vanilla", **{"Most tokens": "1500"})  # the slowest: the answer must last until it is stopped
     expect(page.locator("#answer .t").nth(60)).to_be_attached()
-    stop = page.get_by_role("button", name="Stop")
-    stop.focus()
-    stop.press("Enter")
+    page.keyboard.press("Escape")
     finished(page)
-    expect(page.get_by_role("status")).to_contain_text("Stopped.")
-    first = page.locator("#answer .t").first
-    first.focus()
-    for _ in range(3):
-        page.keyboard.press("ArrowRight")
-    expect(page.locator("#answer .t").nth(3)).to_be_focused()
-    expect(page.locator("#token")).to_contain_text("round")
-    picture = page.locator("#picture")
-    picture.focus()
-    page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
-    expect(page.locator("#round")).to_contain_text("round 2 of")
-    page.keyboard.press(" ")
-    expect(page.get_by_role("button", name="Pause")).to_be_visible()
-    page.keyboard.press(" ")
+    expect(page.locator(".note")).to_contain_text("stopped")
+    expect(page.locator(".note")).to_contain_text("× plain decoding")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        prompt.fill("Go on")
+        prompt.press("Enter")
+    assert [turn["role"] for turn in asked.value.post_data_json["messages"]] == ["user", "assistant", "user"]
+    page.keyboard.press("Escape")
+    finished(page)
+
+
+def test_a_drafter_is_swapped_by_the_keyboard(page):
     swap = page.locator("[data-drafter]").first.get_by_role("button", name="Swap to")
     swap.focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status")).to_contain_text("moved 0 streams")
-
-
-def stub(page: Page, *pieces: tuple[str, str], tree: str = "a") -> list[dict]:
-    """Answers in the gateway's place, with pieces and their origins; returns the bodies of the requests."""
-    count = len(pieces) - 1  # the last is the target's own
-    stats = {"window": count, "accepted": count, "started_us": 10.0, "forward_us": 5.0, "wait_us": 0.0}
-    stats |= {"draft_forwards": [], "gamma": None, "sequences": 0, "drafter": tree, "resting": False}
-    nodes = {"token_ids": [*range(count)], "text": [tree] * count, "parents": [*range(-1, count - 1)]}
-    nodes |= {"chance": [0.5] * count, "origins": [origin for _, origin in pieces[:-1]], "arrived_us": [0] * count}
-    trace = {"token_ids": [*range(count + 1)], "pieces": [text for text, _ in pieces]}
-    trace |= {"origins": [origin for _, origin in pieces], "chance": [0.5] * count + [None], "round": stats}
-    event = json.dumps(
-        {"choices": [{"finish_reason": "stop"}], "trace": {**trace, "tree": {**nodes, "path": [*range(count)]}}}
-    )
-    asked: list[dict] = []
-
-    def answer(route) -> None:
-        asked.append(route.request.post_data_json)
-        route.fulfill(content_type="text/event-stream", body=f"data: {event}\n\ndata: [DONE]\n\n")
-
-    page.route("**/v1/chat/completions", answer)
-    return asked
-
-
-def test_a_schema_is_asked_for_and_what_it_forces_is_shown_as_such(page):
-    asked = stub(page, ('{"a":', "forced"), ("1", "draft"), ("}", "target"))
-    page.get_by_text("More", exact=True).click()
-    page.get_by_label("JSON schema").fill('{"type": ')
-    page.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("alert")).to_contain_text("not valid JSON")
-    ask(page, **{"JSON schema of the answer": '{"type": "object"}'})
-    finished(page)
-    assert asked[0]["response_format"]["json_schema"]["schema"] == {"type": "object"}
-    assert legend(page) == {"draft": 1, "sibling": 0, "retrieved": 0, "forced": 1, "target": 1}
-    assert page.locator("#tree .node.forced.accepted").count() == 1
-
-
-def test_what_a_model_writes_is_text(page):
-    evil = '<script>document.title="x"</script><img src=x onerror=alert(1)>'
-    stub(page, (evil, "draft"), ("</div>", "target"), tree=evil)
-    ask(page)
-    finished(page)
-    assert page.locator("#answer").text_content() == evil + "</div>"
-    assert page.locator("main script, #answer img, #tree img").count() == 0
-    expect(page).to_have_title("duoactor live")
-
-
-@pytest.mark.parametrize("width", [360, 3840])
-def test_nothing_sticks_out_at_any_width_in_the_dark_and_without_motion(browser, url, width):
-    seen = {"color_scheme": "dark", "reduced_motion": "reduce"}
-    context = browser.new_context(viewport={"width": width, "height": 900}, **seen)
-    page = context.new_page()
-    page.goto(url)
-    page.get_by_label("API key").fill(KEY)
-    page.get_by_role("button", name="Use it").click()
-    expect(page.locator("[data-drafter]")).to_have_count(2)
-    ask(page, **{"Most tokens": "30"})
-    finished(page)
-    wide, dark, moving = page.evaluate(
-        "() => [document.documentElement.scrollWidth, getComputedStyle(document.documentElement).backgroundColor,"
-        " getComputedStyle(document.querySelector('#tree .node')).transitionDuration]"
-    )
-    assert wide == width
-    assert dark == "rgb(16, 18, 22)"
-    assert moving == "0s"
-    context.close()
+    expect(page.get_by_role("status").first).to_contain_text("moved 0 streams")

@@ -4,10 +4,11 @@ from collections import Counter
 from itertools import zip_longest
 
 import pytest
+from msgspec import structs
 
 from actors.verifier.totals import Totals
 from duoactor import AsyncClient
-from protocols.messages import Kind, RoundStats
+from protocols.messages import Kind, Method, Plan, RoundStats
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -85,3 +86,20 @@ def test_speed_up_is_tokens_per_time_over_plain_decodings():
 
 def test_speed_up_follows_what_happens_now():
     assert rounds(*[(4, 1000.0)] * 10_000, *[(1, 1000.0)] * 160_000) == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({}, True),
+        ({"window": 2, "accepted": 1, "committed": 2, "rows": 3}, False),  # drafts were verified
+        ({"streams": 2, "rows": 2}, False),  # another stream shared the forward
+        ({"rows": 65}, False),  # so did a prompt
+        ({"wait_us": 300.0}, False),  # drafts were waited for, in vain
+        ({"plan": Plan(Method.TREE)}, False),  # a drafter had its share of the machine
+    ],
+)
+def test_the_plain_rate_rests_on_rounds_of_one_stream_that_nothing_was_drafted_for(changes, counts):
+    totals, told = Totals(Counter()), RoundStats("r", 1, Kind("auto"), 0, 0, 1, 1, 900.0, 0.0, 1000.0)
+    totals.round(structs.replace(told, **changes), 1000.0)
+    assert dict(totals.counters) == ({"plain_tokens": 1, "plain_us": 1000} if counts else {})

@@ -4,6 +4,7 @@ import pytest
 
 from actors.tree.tree import OWN, TokenTree
 from actors.verifier.rounds import Chosen
+from actors.verifier.sources.source import DRAFTER, MEMORY, TEXT
 from actors.verifier.trace import MAX_TOLD, Trace
 from duoactor import AsyncClient
 from protocols.messages import Kind, Origin, RoundStats
@@ -66,6 +67,19 @@ def test_every_round_is_told_and_adds_up_to_the_requests_own_statistics(method):
     assert (drafted, accepted) == (chunks[-1].stats.draft_tokens, chunks[-1].stats.accepted_tokens)
     kinds = {origin for chunk in chunks[1:] for origin in chunk.trace.origins}
     assert kinds == ORIGINS[method]
+
+
+def test_what_only_an_earlier_requests_text_named_is_told_as_remembered():
+    tree = TokenTree(4, 1)
+    ours = tree.add(tree.root, 10, -0.1, OWN, TEXT | MEMORY)
+    theirs = tree.add(ours, 11, -0.1, OWN, MEMORY)
+    both = tree.add(theirs, 12, -0.1, OWN, MEMORY)
+    tree.add(theirs, 12, -0.2, 0, DRAFTER)
+    drafted = tree.add(both, 13, -0.1, 0, DRAFTER)
+    window = [ours, theirs, both, drafted]
+    told = Trace().seen(tree, Chosen(window, [10, 11, 12, 13], [-1, 0, 1, 2]), [0, 1, 2, 3])(STATS)
+    assert told.remembered == (1, 2)
+    assert told.origins == (Origin.RETRIEVED, Origin.RETRIEVED, Origin.DRAFT, Origin.DRAFT)
 
 
 def test_a_request_that_does_not_ask_for_a_trace_gets_none():

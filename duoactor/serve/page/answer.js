@@ -44,7 +44,10 @@ export class AnswerView {
     this.box.append(news);
     if (follows) this.box.scrollTop = this.box.scrollHeight;
     const counts = answer.counts();
-    for (const [origin, count] of this.legend) count.textContent = counts[origin];
+    for (const [origin, count] of this.legend) {
+      count.textContent = counts[origin];
+      count.parentElement.hidden = !counts[origin];
+    }
   }
 
   /** Mark the tokens of a round. */

@@ -4,11 +4,15 @@ const KEY = "duoactor-key";
 let key = sessionStorage.getItem(KEY) ?? "";
 
 export class Refused extends Error {
-  constructor(status, message) {
+  /** `status` 0: nobody answered. `param`: of the request, that is to blame. */
+  constructor(status, message, param = null) {
     super(message);
     this.status = status;
+    this.param = param;
   }
 }
+
+const gone = () => new Refused(0, "The server is gone. This page asks for it every second; duoactor up starts it again.");
 
 export function useKey(given) {
   key = given.trim();
@@ -18,18 +22,16 @@ export function useKey(given) {
 async function call(path, body, signal) {
   const headers = { ...(body && { "content-type": "application/json" }), ...(key && { authorization: `Bearer ${key}` }) };
   const options = body ? { method: "POST", body: JSON.stringify(body) } : {};
-  let answer;
-  try {
-    answer = await fetch(path, { ...options, headers, signal });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Refused(0, "The gateway does not answer; is it still running?");
-  }
+  const answer = await fetch(path, { ...options, headers, signal }).catch(unlessAborted);
   if (!answer.ok) {
-    const told = await answer.json().catch(() => null);
-    throw new Refused(answer.status, told?.error?.message ?? `The gateway answered ${answer.status}.`);
+    const told = (await answer.json().catch(() => null))?.error;
+    throw new Refused(answer.status, told?.message ?? `The gateway answered ${answer.status}.`, told?.param);
   }
   return answer;
+}
+
+function unlessAborted(error) {
+  throw error.name === "AbortError" ? error : gone();
 }
 
 export async function json(path, body) {
@@ -41,13 +43,18 @@ export async function* events(path, body, signal) {
   const answer = await call(path, body, signal);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  let whole = false;
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch(unlessAborted);
+      if (done && !whole) throw gone();
       if (done) return;
       const lines = (rest + value).split("\n\n");
       rest = lines.pop();
+      whole ||= lines.includes("data: [DONE]");
       const batch = lines.filter((line) => line.startsWith("data: {")).map((line) => JSON.parse(line.slice(6)));
+      const failed = batch.find((event) => event.error)?.error;
+      if (failed) throw new Refused(failed.type === "service_unavailable" ? 503 : 500, failed.message);
       if (batch.length) yield batch;
     }
   } finally {

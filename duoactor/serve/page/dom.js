@@ -33,6 +33,9 @@ export function visible(text, limit = 14) {
 
 export const percent = (share) => (share === null || !isFinite(share) ? "–" : `${Math.round(100 * share)}%`);
 
+/** Tokens per second. */
+export const rate = (perSecond) => perSecond.toFixed(perSecond < 20 ? 1 : 0);
+
 export function milliseconds(us) {
   const ms = us / 1000;
   return ms >= 100 ? `${ms.toFixed(0)} ms` : ms >= 10 ? `${ms.toFixed(1)} ms` : `${ms.toFixed(2)} ms`;

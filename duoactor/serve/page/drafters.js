@@ -9,45 +9,50 @@ const EVERY_MS = 1000;
 const short = (model) => model.split("/").filter(Boolean).at(-1) ?? model;
 
 export class Drafters {
-  /** `onTrouble(error)`: what went wrong with an order or with asking; null: all is well again. */
-  constructor(onTrouble, onDone) {
-    this.onTrouble = onTrouble;
-    this.onDone = onDone;
+  /** `onState(error)`: the state is known anew, or, with an error, not known; `onTrouble(error)`: an order failed. */
+  constructor(onState, onTrouble, onDone) {
+    Object.assign(this, { onState, onTrouble, onDone });
     this.shown = "";
-    this.state = null;
+    this.state = null; // null: not known now
     document.addEventListener("visibilitychange", () => document.hidden || this.ask());
     setInterval(() => document.hidden || this.ask(), EVERY_MS);
     this.ask();
   }
 
   async ask() {
+    let wrong = null;
     try {
       this.state = await json("live/state");
-      this.draw();
-      this.onTrouble(null);
     } catch (error) {
-      $("server").dataset.state = "down";
-      this.onTrouble(error);
+      [this.state, wrong] = [null, error];
     }
+    this.draw(wrong);
+    this.onState(wrong);
   }
 
-  draw() {
-    const { model, device, dtype, running, waiting, method, speedup } = this.state;
-    const drafters = this.state.drafters.toSorted((a, b) => a.actor_id.localeCompare(b.actor_id));
-    $("server").dataset.state = "up";
-    $("server").textContent = `${short(model)} · ${dtype} on ${device} · ${running} running${waiting ? `, ${waiting} waiting` : ""}`;
-    $("default-method").textContent = `${method} (default)`;
-    const now = speedup[$("method").value || method];
-    $("speedup").textContent = now ? `${now.toFixed(2)}×` : "–";
-    const told = JSON.stringify(drafters);
+  /** Why nothing may be drafted here, and what would change that. */
+  get lack() {
+    if (this.state?.drafters.length || this.state?.inline) return "";
+    return "No draft model is loaded, so that only text that repeats is drafted: duoactor up MODEL --draft DRAFT adds one, duoactor distill makes one.";
+  }
+
+  draw(wrong) {
+    const { model, device, dtype, running, waiting, method, inline } = this.state ?? {};
+    const drafters = (this.state?.drafters ?? []).toSorted((a, b) => a.actor_id.localeCompare(b.actor_id));
+    $("server").dataset.state = this.state ? "up" : "down";
+    $("server").textContent = this.state
+      ? `${short(model)} · ${dtype} on ${device} · ${running} running${waiting ? `, ${waiting} waiting` : ""}`
+      : { 0: "server gone", 401: "locked" }[wrong.status] ?? "model not ready";
+    if (this.state) $("default-method").textContent = `${method} (default)`;
+    $("actors").hidden = !this.state;
+    const told = JSON.stringify([drafters, inline]);
     if (told === this.shown || $("drafters").contains(document.activeElement?.closest("select"))) return;
     this.shown = told;
     const focused = document.activeElement?.dataset?.order;
     $("drafters").replaceChildren(...drafters.map((one) => this.row(one, drafters)));
-    $("no-drafters").hidden = drafters.length > 1;
-    $("no-drafters").textContent = drafters.length
-      ? "One drafter is there. Start a second one to swap: duoactor drafter --actor-id other, or duoactor up --drafters 2."
-      : "No drafter is there: drafts are copied from earlier text, or made in the verifier. Start one with duoactor drafter.";
+    const own = inline ? `The verifier drafts itself, with ${short(inline)}. ` : "";
+    const one = "A second one could take over in mid-stream: duoactor up --drafters 2.";
+    $("no-drafters").textContent = own + (drafters.length > 1 ? "" : drafters.length ? one : own ? "" : this.lack);
     if (focused) [...$("drafters").querySelectorAll("button")].find((button) => button.dataset.order === focused)?.focus();
   }
 
@@ -69,19 +74,13 @@ export class Drafters {
       title: `take ${one.actor_id} out of service; its streams go on with others`,
       on: { click: (event) => this.confirm(event.target, () => this.order("live/drain", { actor_id: one.actor_id })) },
     });
-    const cell = (label, text, kind = "") => el("td", { "data-label": label, class: kind, text });
+    const taken = one.drafted ? `, ${percent(one.accepted / one.drafted)} of ${one.drafted} drafts accepted` : "";
     return el(
-      "tr",
+      "li",
       { "data-drafter": one.actor_id },
-      el("th", { scope: "row", text: one.actor_id }),
-      el("td", { "data-label": "state" }, el("span", { class: `state ${one.state}`, text: one.state })),
-      cell("model", short(one.model_id)),
-      cell("host", one.host),
-      cell("streams", String(one.leases), "number"),
-      cell("step", milliseconds(one.step_us), "number"),
-      cell("drafted", String(one.drafted), "number"),
-      cell("accepted", one.drafted ? percent(one.accepted / one.drafted) : "–", "number"),
-      el("td", { class: "orders" }, ...(others.length ? [swap] : []), target, drain),
+      el("p", {}, el("b", { text: one.actor_id }), " ", el("span", { class: `state ${one.state}`, text: one.state })),
+      el("p", { class: "soft", text: `${short(one.model_id)} on ${one.host}: ${one.leases} stream${one.leases === 1 ? "" : "s"}, ${milliseconds(one.step_us)} a step${taken}` }),
+      el("p", { class: "orders" }, ...(others.length ? [swap] : []), target, drain),
     );
   }
 

@@ -2,7 +2,7 @@
 
 import { PHASES } from "./tree.js";
 
-const GROW_MS = 1500; // a round's measured time is stretched to this, at speed 1 ...
+const GROW_MS = 1500; // a round's measured time is stretched to this ...
 const VERDICT_MS = 900; // ... and then the verdict can be read,
 const SHOWN = 30; // rounds for which the latest with drafts stays in view
 const PRUNE_MS = 500; // and what is left of the tree
@@ -19,7 +19,6 @@ export class Player {
     this.mode = "live"; // "live", "paused" or "playing"
     this.index = -1;
     this.elapsed = 0; // ms into the round that is played
-    this.speed = this.speed ?? 1;
   }
 
   /** {round, phase, us}: what is to be seen now; null: nothing yet. */
@@ -39,7 +38,7 @@ export class Player {
   /** How much slower than it was. */
   get slowdown() {
     const moment = this.moment;
-    return moment ? (1000 * GROW_MS) / this.speed / Math.max(1, moment.round.end - moment.round.begin) : 1;
+    return moment ? (1000 * GROW_MS) / Math.max(1, moment.round.end - moment.round.begin) : 1;
   }
 
   live() {
@@ -76,7 +75,7 @@ export class Player {
 
   tick(now) {
     if (this.mode !== "playing") return;
-    this.elapsed += Math.max(0, now - this.last) * this.speed;
+    this.elapsed += Math.max(0, now - this.last);
     this.last = now;
     if (this.elapsed >= GROW_MS + VERDICT_MS + PRUNE_MS) {
       if (this.index + 1 >= this.rounds().length) return this.pause();

@@ -1,64 +1,57 @@
-// The same prompt twice, one after the other: by the target alone, then with drafts beside what the target alone had then.
+// The same question again, six times in turns: by the target alone and with drafts, each without what others left in caches.
 
-import { $ } from "./dom.js";
+import { $, el, rate } from "./dom.js";
 
-const seconds = (ms) => `${(ms / 1000).toFixed(1)} s`;
+export const TURNS = 3;
+const WAYS = { alone: "the target alone", drafted: "with drafts" };
 
-class Lap {
-  constructor() {
-    this.begun = performance.now();
-    this.times = []; // ms from the question to each token
-    this.text = "";
+const median = (values) => values.toSorted((a, b) => a - b)[values.length >> 1];
+const times = (ratio) => `${ratio.toFixed(2)}×`;
+
+export class Race {
+  /** Nothing has been raced of this answer. */
+  clear() {
+    $("laps").replaceChildren();
+    $("verdict").textContent = "";
+    $("racing").dataset.state = "none";
   }
 
-  take(answer) {
-    const now = performance.now() - this.begun;
-    while (this.times.length < answer.tokens.length) this.times.push(now);
-    this.text = answer.tokens.map((token) => token.text).join("");
-  }
-
-  get ms() {
-    return this.times.at(-1) ?? 0;
-  }
-
-  /** Tokens that there were after so many ms. */
-  at(ms) {
-    const later = this.times.findIndex((time) => time > ms);
-    return later < 0 ? this.times.length : later;
+  /** `run(way, onShare)` asks once, tells the share that is there, and gives {text, perSecond, drafts, accepted}; `why` says what drafts lack. */
+  async run(text, run, why) {
+    this.clear();
+    $("racing").dataset.state = "running";
+    const laps = [];
+    try {
+      for (let turn = 1; turn <= TURNS; turn += 1) {
+        const lap = { alone: null, drafted: null };
+        for (const way of ["alone", "drafted"]) {
+          $("lap-name").textContent = `turn ${turn} of ${TURNS}, ${WAYS[way]}`;
+          $("lap").value = 0;
+          lap[way] = await run(way, (share) => ($("lap").value = share));
+        }
+        laps.push(lap);
+        const rates = [lap.alone, lap.drafted].map(({ perSecond }) => el("td", { text: rate(perSecond) }));
+        $("laps").append(el("tr", {}, el("th", { scope: "row", text: String(turn) }), ...rates, el("td", { text: times(ratio(lap)) })));
+      }
+      $("racing").dataset.state = "over";
+      $("verdict").textContent = verdict(text, laps, why);
+    } catch (error) {
+      this.clear();
+      throw error;
+    }
   }
 }
 
-export class Race {
-  /** The next lap begins: the first is the target's alone. */
-  begin(most) {
-    $("racing").hidden = false;
-    if (!this.alone || this.drafted) {
-      [this.alone, this.drafted] = [new Lap(), null];
-      $("lead").textContent = "The target alone writes first …";
-    } else {
-      this.drafted = new Lap();
-      most = this.alone.times.length;
-    }
-    for (const id of ["lap-alone", "lap-drafted"]) [$(id).max, $(id).value] = [most, 0];
-  }
+const ratio = ({ alone, drafted }) => drafted.perSecond / alone.perSecond;
 
-  take(answer) {
-    const lap = this.drafted ?? this.alone;
-    lap.take(answer);
-    if (!this.drafted) return void ($("lap-alone").value = lap.times.length);
-    const other = this.alone.at(lap.ms);
-    $("lap-alone").value = other;
-    $("lap-drafted").value = lap.times.length;
-    const ahead = lap.times.length - other;
-    $("lead").textContent = `${Math.abs(ahead)} tokens ${ahead < 0 ? "behind" : "ahead"} after ${seconds(lap.ms)}`;
-  }
-
-  /** What came of it. */
-  end() {
-    const { alone, drafted } = this;
-    const same = alone.text === drafted.text ? "The same text" : "Another text: please report it";
-    const ratio = (alone.ms / drafted.ms).toFixed(2);
-    $("lead").textContent += `: ${ratio}× as fast, ${seconds(drafted.ms)} against ${seconds(alone.ms)}. ${same}.`;
-    this.alone = null;
-  }
+function verdict(text, laps, why) {
+  const ratios = laps.map(ratio);
+  const [middle, least, most] = [median(ratios), Math.min(...ratios), Math.max(...ratios)];
+  const all = laps.flatMap(({ alone, drafted }) => [alone.text, drafted.text]);
+  const same = all.every((one) => one === all[0] && text.startsWith(one)) ? "All wrote the text above." : "They wrote another text: please report it.";
+  const sum = (of) => laps.reduce((total, { drafted }) => total + of(drafted), 0);
+  const [drafts, accepted] = [sum((lap) => lap.drafts), sum((lap) => lap.accepted)];
+  const range = `${times(middle)} as fast (median of ${laps.length}; ${times(least)} to ${times(most)})`;
+  const begun = least > 1 ? `With drafts ${range}.` : most < 1 ? `Drafts lost: ${range}.` : `No sure winner: with drafts ${range}.`;
+  return [begun, same, middle < 1 ? why(drafts, accepted) : ""].filter(Boolean).join(" ");
 }

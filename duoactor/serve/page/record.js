@@ -1,23 +1,32 @@
 // What came of one answer: its tokens, its rounds, and the figures made of them. All of it is what the verifier measured.
 
-export const ORIGINS = ["draft", "sibling", "retrieved", "forced", "target"];
+import { rate } from "./dom.js";
+
+export const ORIGINS = ["draft", "sibling", "retrieved", "remembered", "forced", "target"];
 export const ORIGIN_NAMES = {
   draft: "drafted",
   sibling: "kept sibling",
-  retrieved: "retrieved",
+  retrieved: "copied",
+  remembered: "repeated from memory",
   forced: "forced by grammar",
   target: "target's own",
 };
 export const ORIGIN_TEXTS = {
   draft: "the draft model's likeliest token, confirmed by the target",
   sibling: "another candidate of the draft model, kept in case the likeliest is rejected, which it was",
-  retrieved: "found in earlier text by the verifier itself, and confirmed by the target",
+  retrieved: "found in this conversation (or a datastore) by the verifier, and confirmed by the target",
+  remembered: "found in an earlier answer that the server remembers, and confirmed by the target",
   forced: "the only token that the grammar allows there",
   target: "computed by the target: the end of every round",
 };
 
 export class Answer {
-  constructor() {
+  /** `asked`: [path, body] of the request. */
+  constructor(asked) {
+    this.asked = asked;
+    this.content = "";
+    this.thoughts = "";
+    this.plain = null; // {tokens, per_second} of plain decoding, as known when the answer ended
     this.tokens = []; // {text, origin, chance, round}; round 0 is the prompt's own forward
     this.rounds = [];
     this.finish = null;
@@ -34,7 +43,10 @@ export class Answer {
         this.tokens.push({ text, origin: trace.origins[i], chance: trace.chance[i], round: round?.number ?? 0 }),
       );
     }
-    this.finish = event.choices?.[0]?.finish_reason ?? this.finish;
+    const choice = event.choices?.[0];
+    this.content += choice?.delta?.content ?? choice?.text ?? "";
+    this.thoughts += choice?.delta?.reasoning_content ?? "";
+    this.finish = choice?.finish_reason ?? this.finish;
     this.metrics = event.metrics ?? this.metrics;
   }
 
@@ -51,16 +63,30 @@ export class Answer {
     return counts;
   }
 
+  /** One line below the answer. */
+  note() {
+    const { tokens, perSecond, overPlain } = this.figures();
+    const { remembered } = this.counts();
+    const parts = [`${tokens} tokens`];
+    if (perSecond) parts.push(`${rate(perSecond)} tokens/s`);
+    if (overPlain) parts.push(`${overPlain.toFixed(2)}× plain decoding (${rate(this.plain.per_second)} tokens/s, ${basis(this.plain)})`);
+    if (remembered) parts.push(`${remembered} of them repeated from memory`);
+    if (this.finish === "length") parts.push("cut off at the most tokens");
+    return parts.join(" · ");
+  }
+
   figures() {
     const { rounds } = this;
     const sum = (of) => rounds.reduce((total, round) => total + of(round), 0);
     const tokens = sum((r) => r.count);
     const wall = sum((r) => r.end - r.begin);
     const window = sum((r) => r.window);
+    const perSecond = wall ? (1e6 * tokens) / wall : null; // after the first token, as plain decoding is counted, too
     return {
       tokens: this.tokens.length,
       rounds: rounds.length,
-      perSecond: this.metrics?.tokens_per_second ?? (wall ? (1e6 * tokens) / wall : null),
+      perSecond,
+      overPlain: perSecond && this.plain ? perSecond / this.plain.per_second : null,
       perRound: rounds.length ? tokens / rounds.length : null,
       acceptance: window ? sum((r) => r.accepted) / window : null,
       firstMs: this.metrics?.time_to_first_token_ms ?? null,
@@ -68,6 +94,9 @@ export class Answer {
     };
   }
 }
+
+/** What the plain rate rests on. */
+export const basis = ({ tokens }) => (tokens ? `by ${tokens} tokens` : "by the time of its forwards");
 
 function makeRound({ round: stats, tree, token_ids, pieces }, before, first) {
   const accepted = new Set(tree.path);

@@ -4,6 +4,7 @@ import { milliseconds, svg } from "./dom.js";
 
 const LANES = { verify: 22, draft: 66 }; // y of each lane's bars
 const BAR = 34;
+const COUNT = 12; // rounds shown
 const HEIGHT = 132;
 const LEFT = 92; // room for the lanes' names
 
@@ -17,13 +18,12 @@ export class Timeline {
     });
   }
 
-  /** Rounds around `index`, `count` of them (all if null), and a cursor at `us`; null: none. */
-  show(rounds, index, count, us) {
+  /** Rounds around `index`, and a cursor at `us`; null: none. */
+  show(rounds, index, us) {
     const width = this.element.getBoundingClientRect().width;
     this.element.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    if (!rounds.length) return void this.element.replaceChildren(...this.names());
-    const last = count === null ? rounds.length - 1 : Math.min(rounds.length - 1, Math.max(index + (us === null ? 0 : Math.floor(count / 2)), count - 1));
-    const first = count === null ? 0 : Math.max(0, last - count + 1);
+    const last = Math.min(rounds.length - 1, Math.max(index + (us === null ? 0 : COUNT / 2), COUNT - 1));
+    const first = Math.max(0, last - COUNT + 1);
     const seen = rounds.slice(first, last + 1);
     const from = seen[0].begin;
     const to = seen.at(-1).end;
@@ -52,7 +52,7 @@ export class Timeline {
       if (round.wait) bar("wait", "verify", round.wait[0], round.wait[0] + round.wait[1]);
       const wide = x(round.end) - x(round.start);
       if (wide > 26) labels.push(svg("text", { class: "bar", x: x(round.start) + wide / 2, y: LANES.verify + 22, text: `+${round.count}` }));
-      const copied = round.nodes.filter((node) => node.verified && node.origin === "retrieved").length;
+      const copied = round.nodes.filter((node) => node.verified && ["retrieved", "remembered"].includes(node.origin)).length;
       if (copied) {
         // found within microseconds: a bar of no length, where the target begins
         bar("copied", "draft", round.start, round.start + (4 * (to - from)) / (width - LEFT - 8));
