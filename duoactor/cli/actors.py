@@ -12,6 +12,7 @@ import msgspec
 from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings, retrieves
 from duoactor import config
 from duoactor.cli.environment import Environment
+from duoactor.cli.lines import Lines
 from duoactor.cli.options import Command, Logs, Place, config_option, log_options, settings_from, struct_options
 from duoactor.launch.child import die_with_parent
 from protocols.address import default_address
@@ -27,7 +28,9 @@ def prepare(supervised: bool, logs: Logs, loads: str = "") -> None:
         logging.getLogger("duoactor.peer").setLevel(logging.WARNING)  # the supervisor says who is not there yet
     level = logging.DEBUG if logs.verbose else logging.WARNING if logs.quiet else logging.INFO
     logging.basicConfig(
-        stream=sys.stderr, level=level, format="%(levelname)s %(name)s %(message)s" if logs.verbose else "%(message)s"
+        handlers=[logging.StreamHandler(sys.stderr) if logs.verbose else Lines(sys.stderr)],
+        level=level,
+        format="%(levelname)s %(name)s %(message)s" if logs.verbose else "%(message)s",
     )
     # libraries have nothing to tell a user below a warning
     for name in ("asyncio", "urllib3", "filelock", "httpx", "httpx2", "huggingface_hub", "transformers"):
