@@ -29,29 +29,58 @@ _DEEPSEEK = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
+_HAN = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_YOUTU = (
+    f"[\uac00-\ud7a3\u3131-\u318e]+|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+    f"|[\u3105-\u312f]+|{_HAN}",
+    _CASED.replace("@", _ENDINGS + "?") + r"\p{N}" + _REST,
+)
+_JAIS = "".join(rf"\s{{{count}}}(?!\S)|" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")) + r"\s"
 GPT2, DIGITS = "gpt-2", "digits"  # the pattern of byte-level BPE itself; the same with each digit alone
 # Patterns, one behind the other, by name
 PATTERNS: dict[str, Sequence[str] | str] = {
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4", "a.x-4.0", "granite-docling", "modern-bert"), GPT2),
+    **dict.fromkeys(("jais", "trillion", "mellum", "gigachat"), GPT2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), DIGITS),
+    "mellum2": DIGITS,
     **dict.fromkeys(
         ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "dbrx", "smaug-bpe"),
         (_WORDS,),
     ),
+    "minicpm5": (r"\p{N}{1,3}", _WORDS.replace("{1,3}", "+")),
+    "jais-2": (_WORDS.replace(r"|\s+(?!\S)|\s+", "|" + _JAIS),),
     **dict.fromkeys(("glm4", "glm5", "chatglm-bpe"), (_WORDS,)),
     **dict.fromkeys(
         ("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "stablelm2", "hunyuan"), (_WORDS.replace("{1,3}", ""),)
+    ),
+    **dict.fromkeys(("grok-2", "solar-open"), (_WORDS.replace("{1,3}", ""),)),
+    "ufakzeka": (_WORDS.replace("{1,3}", "").removeprefix(f"{_ENDINGS}|"),),
+    "laguna": (r"[^\n]+|\n+", _WORDS.replace("{1,3}", "")),
+    "seed-coder": (_WORDS.replace("{1,3}", "").replace(r"\p{N}]+[\r\n]*", r"\p{N}\r\n]+"),),
+    **dict.fromkeys(
+        ("bailingmoe", "bailingmoe2", "llada-moe"),
+        (_WORDS.replace("{1,3}", "").replace(r"\s*[\r\n]+", r"\s*[\r\n]"),),
+    ),
+    "exaone-moe": (
+        rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
     ),
     "qwen35": (f"{_ENDINGS}|{_MARKED}",),
     "tekken": (_CASED.replace("@", "") + r"\p{N}" + _REST,),
     **dict.fromkeys(
         ("gpt-4o", "llama4", "kanana2", "minimax-m2"), (_CASED.replace("@", _ENDINGS + "?") + r"\p{N}{1,3}" + _REST,)
     ),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK),
+    "youtu": _YOUTU,
+    **dict.fromkeys(
+        ("tiny_aya", "cohere2moe"),
+        (r"\d{1,3}(?=(?:\d{3})*\b)", _CASED.replace("@", _ENDINGS + "?") + r"\p{N}{1,3}" + _REST),
+    ),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _DEEPSEEK),
 }
 NORMALISED = frozenset({"qwen2", "qwen35", "stablelm2", "megrez"})  # to composed characters (NFC), as Qwen's do
 WHOLE_FIRST = frozenset(
     {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken", "glm4", "glm5"}
+    | {"minicpm5", "youtu"}
 )  # a word that is a token is not merged
 ADDS_BOS = frozenset(
     {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"}
