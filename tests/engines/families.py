@@ -42,6 +42,10 @@ DELTA = HYBRID | {
 TWO_GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 2}
 MANY_GROUPS = {"multi_query": False}
 SCAN = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 16}
+BOTH = ("full_attention", "sliding_attention")
+WINDOWS = {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+BASE = {"rope_type": "default", "rope_theta": 1e4}
+BASES = WINDOWS | {"layer_rope_theta": [1e4, 0, 1e3]}
 FAMILIES = {  # what their configurations need beside what all share
     "Llama": {},
     "Qwen2": {},
@@ -92,6 +96,26 @@ FAMILIES = {  # what their configurations need beside what all share
     "SeedOss": HEAD,
     "HunYuanDenseV1": HEAD,
     "Arcee": {},
+    "Cwm": HEAD | {"sliding_window": 9},
+    "Jais2": {},
+    "VaultGemma": HEAD | {"sliding_window": 9},
+    "GraniteSWA": BASES,
+    "GraniteMoeSWA": BASES | {"num_local_experts": 4, "shared_intermediate_size": 48},
+    "HyperCLOVAX": {"residual_multiplier": 0.5, "logits_scaling": 0.7},
+    "FlexOlmo": EXPERTS,
+    "SolarOpen": EXPERTS | RANKED | HEAD,
+    "ExaoneMoe": EXPERTS | RANKED | HEAD | WINDOWS,
+    "Kolibri1": EXPERTS | HEAD | WINDOWS | {"shared_expert_intermediate_size": 48},
+    "HYV3": EXPERTS | HEAD,
+    "Mellum": EXPERTS | HEAD | WINDOWS,
+    "Flint": EXPERTS | HEAD | WINDOWS | {"shared_expert_intermediate_size": 48, "mlp_only_layers": [0]},
+    "Afmoe": EXPERTS | HEAD | {"sliding_window": 9, "num_dense_layers": 1},
+    "AriaText": {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
+    "Cohere2Moe": EXPERTS | HEAD | {"sliding_window": 9, "intermediate_size": 48},
+    "CohereCompass": WINDOWS | {"rope_parameters": dict.fromkeys(BOTH, BASE)},
+    "Youtu": LATENT | {"q_lora_rank": 16},
+    "MiniCPM3": LATENT | {"q_lora_rank": 16, "dim_model_base": 32},
+    "AXK1": EXPERTS | RANKED | LATENT | {"q_lora_rank": 16},
     "Apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     "Helium": HEAD,
     "Qwen3Next": HEAD | SHARED | DELTA,
@@ -136,7 +160,15 @@ VARIANTS = {
     "Phi with norms of heads, which have biases": ("Phi", ONE_KIND | {"qk_layernorm": True}),
     "GPT-2 whose layers scale their scores by number": ("GPT2", ONE_KIND | {"scale_attn_by_inverse_layer_idx": True}),
 }
-TEXT = ("Gemma3", "Gemma4", "Gemma4Unified", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # that are parts of models with eyes
+TEXT = (
+    "CohereCompass",
+    "Gemma3",
+    "Gemma4",
+    "Gemma4Unified",
+    "Llama4",
+    "Qwen3_5",
+    "Qwen3_5Moe",
+)  # that are parts of models with eyes
 
 
 def config_of(name: str, **more):

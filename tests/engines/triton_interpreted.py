@@ -153,7 +153,7 @@ def test_splits_are_added_up_in_order_before_the_norm():
 
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-def test_what_is_added_is_scaled_and_normed_first_where_a_norm_stands_behind(centred, biased):
+def test_what_is_added_is_normed_and_scaled_first_where_a_norm_stands_behind(centred, biased):
     chance = torch.Generator().manual_seed(3)
     x, parts, weight, bias = (torch.randn(*size, generator=chance) for size in ((5, 72), (3, 5, 72), (72,), (72,)))
     norm, affine = Norm(1e-5, centred), layout.Affine(weight, bias if biased and centred else None)

@@ -72,8 +72,8 @@ class TorchOps:
         return functional.rms_norm(wide, weight.shape, weight, eps).to(x.dtype)
 
     def join(self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None) -> Tensor:
-        added = self.whole(parts)
-        x.add_(self.norm(added if scale == 1.0 else added * scale, behind))
+        added = self.norm(self.whole(parts), behind)
+        x.add_(added if scale == 1.0 else added * scale)
         return self.norm(x, then)
 
     def turns(self, rotation: Rotation, positions: Tensor) -> RowTurns:
@@ -209,7 +209,8 @@ def choose_experts(spec: Experts, logits: Tensor, weights: ExpertWeights) -> tup
     """The experts of each row and their shares, ``(rows, used)`` each."""
     routing, correction = spec.routing, weights.correction
     scores = logits.sigmoid() if routing.sigmoid else logits.softmax(-1)
-    found = scores if correction is None else scores + correction.to(scores.device)
+    found = logits if routing.raw else scores
+    found = found if correction is None else found + correction.to(scores.device)
     if routing.groups > 1:
         parts = found.view(len(found), routing.groups, -1)
         left = parts.topk(routing.best, -1).values.sum(-1).topk(routing.used_groups, -1).indices

@@ -305,12 +305,13 @@ class Shapes:
         if mixer.latent is not None:
             self._latent(mixer, mixer.latent)
             return
-        gates, own = 1 + mixer.gated, 0 if mixer.shares is not None else mixer.kv_heads
+        apart = mixer.gated and len(mixer.qkv) == 4
+        gates, own = 1 + (mixer.gated and not apart), 0 if mixer.shares is not None else mixer.kv_heads
         queries, keys = mixer.heads * mixer.width * gates, own * mixer.width
-        of = "gated heads * head width" if mixer.gated else "heads * head width"
-        parts = [queries, keys, keys][: 1 if own == 0 else 3]
+        of = "gated heads * head width" if gates > 1 else "heads * head width"
+        parts = [queries, keys, keys, *([queries] if apart else [])][: 1 if own == 0 else 4]
         if len(mixer.qkv) == len(parts):
-            for name, rows, what in zip(mixer.qkv, parts, (of, *["key heads * head width"] * 2), strict=False):
+            for name, rows, what in zip(mixer.qkv, parts, (of, *["key heads * head width"] * 2, of), strict=False):
                 self._set(name, _matrix(rows, what, self._hidden, _HIDDEN))
         else:
             whole = "heads of queries, keys and values * head width"

@@ -418,13 +418,16 @@ def _order(attention: Attention) -> Tensor:
 def _qkv_order(attention: Attention) -> Tensor | None:
     """Of the rows of queries, keys and values; None: as they are."""
     width, order = attention.width, _order(attention)
-    if order.tolist() == [*range(width)] and not attention.gated:
+    beside = attention.gated and len(attention.qkv) < 4  # each head's gates lie behind its queries
+    if order.tolist() == [*range(width)] and not beside:
         return None
     kv_heads = attention.kv_heads if attention.shares is None else 0
-    apart, queries = (2 if attention.gated else 1) * width, torch.arange(attention.heads)[:, None]
+    apart, queries = (2 if beside else 1) * width, torch.arange(attention.heads)[:, None]
     keys = torch.arange(kv_heads)[:, None] * width + attention.heads * apart
     values = torch.arange(kv_heads * width) + attention.heads * apart + kv_heads * width
-    gates = queries * apart + width + torch.arange(width) if attention.gated else values[:0]
+    gates = queries * apart + width + torch.arange(width) if beside else values[:0]
+    if attention.gated and not beside:
+        gates = torch.arange(attention.heads * width) + (attention.heads + 2 * kv_heads) * width
     heads = [(queries * apart + order).reshape(-1), (keys + order).reshape(-1)]
     return torch.cat([*heads, values, gates.reshape(-1)])
 

@@ -92,7 +92,7 @@ class Attention:
     sinks: str | None = None  # (heads,): a score that takes a share and has no value
     latent: Latent | None = None
     shares: int | None = None  # the layer whose keys and values it reads; it has none then, and ``qkv`` is queries
-    gated: bool = False  # a gate behind each head's queries; its sigmoid multiplies the output
+    gated: bool = False  # a gate behind each head's queries, or a fourth matrix; its sigmoid multiplies the output
 
 
 DELTA, SCAN, CONVOLUTION = "delta", "scan", "convolution"
@@ -164,6 +164,7 @@ class Routing:
     """How a router's scores choose experts, and what share each has."""
 
     sigmoid: bool = False  # of scores, instead of a softmax over all experts
+    raw: bool = False  # the choice is by what the router gives, before its sigmoid
     correction: str | None = None  # (count,): added to scores for the choice alone
     groups: int = 1  # of experts, of which the best ``used_groups`` are left to choose from
     used_groups: int = 1

@@ -236,9 +236,8 @@ def join_hidden(x, more, apart, layer_norm, body, rows):
     if layer_norm.weight == 0:
         add_scaled(x, more, apart, body.residual_scale, body.hidden, rows)
         return
-    scale_rows(more, apart, body.hidden, rows, body.residual_scale)
     norm_hidden(more, apart, layer_norm, body, rows, more)
-    add_scaled(x, more, apart, np.float32(1), body.hidden, rows)
+    add_scaled(x, more, apart, body.residual_scale, body.hidden, rows)
 
 
 @linked

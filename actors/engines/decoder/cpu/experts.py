@@ -76,7 +76,7 @@ def _route(logits, apart, rows, experts, chosen, shares):
     scores, candidates, free = np.empty(count, np.float32), np.empty(count, np.float32), np.empty(count, np.bool_)
     for row in range(rows):
         _score(logits, row * apart, experts, scores)
-        copy(scores, 0, candidates, 0, count)
+        copy(logits if experts.raw else scores, row * apart if experts.raw else 0, candidates, 0, count)
         if experts.correction != 0:
             correction = array_at(experts.correction, count, np.float32)
             for i in range(count):

@@ -199,7 +199,7 @@ class LaidOut:
         experts = np.zeros(1, EXPERTS)
         for name in ("count", "used", "inner", "inside"):
             experts[name] = getattr(spec, name)
-        for name in ("sigmoid", "groups", "used_groups", "best", "divided", "scale"):
+        for name in ("sigmoid", "raw", "groups", "used_groups", "best", "divided", "scale"):
             experts[name] = getattr(spec.routing, name)
         experts["router"], experts["jobs"] = self.keep(router), self.keep(jobs)
         experts["correction"], experts["scales"] = self._numbers(weights.correction), self._numbers(weights.scales)

@@ -86,12 +86,13 @@ JOB = np.dtype(
 
 # Experts of a layer: the addresses of the router's job, which has one more output behind those of the experts if
 # ``gated``, of two jobs for each expert, and of what is added to scores for the choice alone, of what shares are
-# multiplied by, and of four norms, see ``ExpertNorms``, or 0. ``sigmoid``: scores are that instead of a softmax;
+# multiplied by, and of four norms, see ``ExpertNorms``, or 0. ``sigmoid``: scores are that instead of a softmax, and
+# with ``raw`` the choice is by what it is taken of;
 # ``best``: scores that make a group's; ``divided``: shares add up to one; ``inside``: they multiply inputs
 EXPERTS = np.dtype(
     [(name, np.int64) for name in ("count", "used", "router", "jobs", "correction", "scales", "norms")]
     + [(name, np.int64) for name in ("activation", "inner")]
-    + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "inside", "gated")]
+    + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "inside", "gated", "raw")]
     + [("scale", np.float32)]
 )
 

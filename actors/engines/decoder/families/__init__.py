@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -36,34 +37,54 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
     "mixtral": mixtures.mixtral,
     "gpt_oss": mixtures.gpt_oss,
     "seed_oss": dense.llama,
+    "cwm": dense.llama,
+    "jais2": dense.jais,
     "arcee": dense.arcee,
     "ernie4_5": dense.neighbours,
     "helium": dense.neighbours,
     "gemma": gemma.describe,
     "gemma2": gemma.describe,
+    "vaultgemma": gemma.describe,
     "gemma3_text": gemma.describe,
     "gemma4_text": gemma.describe_4,
     "phi": dense.phi,
     "phi3": dense.phi3,
     "smollm3": dense.smollm,
     "granite": granite.describe,
+    "granite_swa": granite.describe,
+    "granitemoe_swa": granite.describe,
+    "hyperclovax": granite.describe,
     "granitemoe": granite.describe,
     "granitemoeshared": granite.describe,
     "granitemoehybrid": granite.describe,
     "olmo2": dense.olmo,
     "olmo3": dense.olmo,
     "olmoe": mixtures.olmoe,
+    "flex_olmo": mixtures.olmoe,
     "glm": dense.glm,
     "glm4": dense.glm,
     "glm4_moe": mixtures.dots,
+    "solar_open": mixtures.dots,
+    "exaone_moe": mixtures.exaone,
+    "kolibri1": mixtures.kolibri,
+    "hy_v3": mixtures.hunyuan_3,
+    "mellum": mixtures.qwen,
+    "flint": mixtures.flint,
+    "afmoe": mixtures.afmoe,
+    "aria_text": mixtures.aria,
+    "cohere2_moe": mixtures.cohere,
     "glm4_moe_lite": deepseek.describe,
     "deepseek_v2": deepseek.describe,
     "deepseek_v3": deepseek.describe,
+    "youtu": deepseek.describe,
+    "minicpm3": deepseek.minicpm,
+    "axk1": deepseek.describe,
     "dots1": mixtures.dots,
     "ernie4_5_moe": mixtures.ernie,
     "minimax_m2": mixtures.minimax,
     "cohere": dense.cohere,
     "cohere2": dense.cohere,
+    "cohere_compass_text": dense.cohere,
     "exaone4": dense.exaone,
     "stablelm": dense.stablelm,
     "starcoder2": dense.starcoder,
@@ -75,14 +96,14 @@ def describe(config: Any) -> DecoderSpec:
     """What a ``transformers`` configuration says, or that of the text part of a model with eyes. Raises Undescribed,
     with the reason, where it says more than a :class:`DecoderSpec` can, and ModelError where it cannot be meant."""
     text = config.get_text_config()
-    family = FAMILIES.get(getattr(text, "model_type", ""))
-    if family is None:
+    name = _described(getattr(text, "model_type", ""))
+    if name is None:
         raise Undescribed("no file describes the family")
     if getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None):
         raise Undescribed("its weights are quantised")
     where = getattr(config, "_name_or_path", "") or f"the {text.model_type} model"
     try:
-        spec = family(text)
+        spec = FAMILIES[name](_as_of(text, name))
     except ModelError:
         raise
     except Exception as error:  # a value of another type, a list that is too short, a division by zero
@@ -92,3 +113,22 @@ def describe(config: Any) -> DecoderSpec:
         ) from None
     check_description(where, spec)
     return spec
+
+
+def _described(model_type: str) -> str | None:
+    """The described type whose class of ``transformers`` computes that one: its own, or of which it is a name."""
+    if model_type in FAMILIES or not model_type:
+        return model_type or None
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+
+    computes = CLASSES.get(model_type)
+    return next((name for name in FAMILIES if computes is not None and CLASSES.get(name) == computes), None)
+
+
+def _as_of(config: Any, model_type: str) -> Any:
+    """The configuration as one of that type."""
+    if config.model_type == model_type:
+        return config
+    renamed = copy.copy(config)
+    renamed.model_type = model_type
+    return renamed

@@ -1,8 +1,9 @@
-"""Latent attention: DeepSeek V2 and V3, and GLM 4.7 Flash. Experts behind a few dense layers."""
+"""Latent attention: DeepSeek V2 and V3, and GLM 4.7 Flash, with experts behind a few dense layers; Youtu, MiniCPM 3."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from actors.engines.decoder.families.parts import (
@@ -17,16 +18,47 @@ from actors.engines.decoder.families.parts import (
     shared_mlp,
     weight,
 )
-from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Latent, Layer, Mlp, Rotation, Routing
+from actors.engines.decoder.spec import (
+    Attention,
+    DecoderSpec,
+    Experts,
+    Latent,
+    Layer,
+    Mlp,
+    Norms,
+    Rotation,
+    Routing,
+)
+
+
+DENSE = {"youtu", "minicpm3"}
 
 
 def describe(config: Any) -> DecoderSpec:
+    return _latent(config, rotation(config, neighbours=getattr(config, "rope_interleave", None) is not False))
+
+
+def minicpm(config: Any) -> DecoderSpec:
+    """MiniCPM 3: dense, with multipliers, and pairs half a head apart."""
+    return replace(
+        _latent(config, rotation(config)),
+        embedding_scale=config.scale_emb,
+        residual_scale=config.scale_depth / math.sqrt(config.num_hidden_layers),
+        logit_scale=config.dim_model_base / config.hidden_size,
+    )
+
+
+def _latent(config: Any, turning: Rotation) -> DecoderSpec:
     if config.attention_bias:
         raise Undescribed("its attention has biases")
-    turning = rotation(config, neighbours=getattr(config, "rope_interleave", None) is not False)
+
+    def norms(index: int) -> Norms:
+        if config.model_type != "axk1" or config.mlp_layer_types[index] == "dense":
+            return before(index)
+        return replace(before(index), behind_mlp=weight(index, "mlp.post_mlp_layernorm"))
 
     def layer(index: int) -> Layer:
-        return Layer(_attention(config, index, turning), _mlp(config, index), before(index))
+        return Layer(_attention(config, index, turning), _mlp(config, index), norms(index))
 
     return decoder(config, layer)
 
@@ -61,6 +93,8 @@ def _stretch(parameters: dict[str, Any]) -> float:
 
 def _mlp(config: Any, layer: int) -> Mlp | Experts:
     kinds = getattr(config, "mlp_layer_types", None)
+    if config.model_type in DENSE:
+        return mlp(config, layer)
     if kinds[layer] == "dense" if kinds else layer < config.first_k_dense_replace:
         return mlp(config, layer)
     if config.model_type != "deepseek_v2":

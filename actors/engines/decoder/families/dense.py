@@ -25,7 +25,9 @@ from actors.engines.decoder.spec import DecoderSpec, Layer, Norm, Norms, QuerySc
 NORMED = {"qwen3", "qwen3_vl_text"}
 
 
-def llama(config: Any, turning: Rotation | None = None, up: tuple[str, ...] = GATE_UP) -> DecoderSpec:
+def llama(
+    config: Any, turning: Rotation | None = None, up: tuple[str, ...] = GATE_UP, norm: Norm | None = None
+) -> DecoderSpec:
     """Mistral, Qwen 2 and Seed too, and Qwen 3 with norms of heads. Qwen-VL turns three parts of a head by three
     positions, which are one and the same in a text."""
     turning, normed = turning or rotation(config), config.model_type in NORMED
@@ -34,7 +36,7 @@ def llama(config: Any, turning: Rotation | None = None, up: tuple[str, ...] = GA
         own = attention(config, index, turning, norms=head_norms(index) if normed else None)
         return Layer(own, mlp(config, index, up), before(index))
 
-    return decoder(config, layer)
+    return decoder(config, layer, norm)
 
 
 def neighbours(config: Any) -> DecoderSpec:
@@ -45,6 +47,11 @@ def neighbours(config: Any) -> DecoderSpec:
 def arcee(config: Any) -> DecoderSpec:
     """No gate."""
     return llama(config, up=("mlp.up_proj",))
+
+
+def jais(config: Any) -> DecoderSpec:
+    """Jais 2: layer norms, squared ReLU, no gate."""
+    return llama(config, up=("mlp.up_proj",), norm=Norm(config.layer_norm_eps, centred=True))
 
 
 def ministral(config: Any) -> DecoderSpec:
@@ -99,16 +106,22 @@ def nemotron(config: Any) -> DecoderSpec:
 
 
 def cohere(config: Any) -> DecoderSpec:
-    """Command R: halves of one layer norm, side by side. The second version knows positions in windows only."""
-    turning, second = rotation(config, neighbours=True), config.model_type == "cohere2"
+    """Command R: halves of one layer norm, side by side. The second version knows positions in windows only, Compass
+    in the layers that have a base."""
+    compass, second = config.model_type == "cohere_compass_text", config.model_type == "cohere2"
+
+    def turning(index: int) -> Rotation | None:
+        kind = kind_of(config, index)
+        if config.rope_parameters[kind] is None if compass else second and kind != "sliding_attention":
+            return None
+        return rotation(config, kind, neighbours=not compass)
 
     def layer(index: int) -> Layer:
         norms = head_norms(index) if getattr(config, "use_qk_norm", False) else None
-        turns = not second or kind_of(config, index) == "sliding_attention"
-        own = attention(config, index, turning if turns else None, norms=norms)
-        return Layer(own, mlp(config, index), shared(index), parallel=True)
+        return Layer(attention(config, index, turning(index), norms=norms), mlp(config, index), shared(index), True)
 
-    return decoder(config, layer, Norm(config.layer_norm_eps, centred=True), logit_scale=config.logit_scale)
+    norm, scale = Norm(config.layer_norm_eps, centred=True), config.logit_scale
+    return decoder(config, layer, norm, logit_scale=1.0 if scale is None else scale)
 
 
 def exaone(config: Any) -> DecoderSpec:

@@ -46,10 +46,14 @@ from actors.engines.decoder.spec import (
 def describe(config: Any) -> DecoderSpec:
     if getattr(config, "use_bidirectional_attention", False):
         raise Undescribed("its attention is not causal")
-    first = config.model_type == "gemma"
+    first, private = config.model_type == "gemma", config.model_type == "vaultgemma"
     scale = getattr(config, "query_pre_attn_scalar", None) or config.head_dim
     turnings = {kind: rotation(config, kind) for kind in {kind_of(config, i) for i in range(config.num_hidden_layers)}}
     act = config.hidden_act if first else config.hidden_activation
+
+    def norms_of(index: int) -> Norms:
+        four = _four_norms(index)
+        return before(index) if first else Norms(four.attention, four.mlp) if private else four
 
     def layer(index: int) -> Layer:
         norms = head_norms(index) if config.model_type == "gemma3_text" else None
@@ -63,7 +67,7 @@ def describe(config: Any) -> DecoderSpec:
                 norms=norms,
             ),
             mlp(config, index, name=act),
-            before(index) if first else _four_norms(index),
+            norms_of(index),
         )
 
     return decoder(

@@ -1,5 +1,5 @@
 """Granite: Llama with multipliers; some with experts, and a shared one beside them. Granite 4 has Mamba 2 as well, and
-most of it no positions."""
+most of it no positions; some have windows and sinks. HyperCLOVA X has norms behind both halves, too."""
 
 from __future__ import annotations
 
@@ -17,25 +17,43 @@ from actors.engines.decoder.families.parts import (
     weight,
     weights,
 )
-from actors.engines.decoder.spec import DecoderSpec, Experts, Layer, Mlp
+from actors.engines.decoder.spec import DecoderSpec, Experts, Layer, Mlp, Norms, Rotation
 
 
 def describe(config: Any) -> DecoderSpec:
-    turning = rotation(config) if getattr(config, "position_embedding_type", "rope") == "rope" else None
+    windowed, peri = config.model_type.endswith("_swa"), getattr(config, "use_post_norm", False)
 
     def layer(index: int) -> Layer:
+        norms = before(index)
+        if peri:
+            norms = Norms(norms.attention, norms.mlp, *weights(index, "post_norm1", "post_norm2"))
         if _is_scan(config, index):
-            return Layer(scan(config, index), _mlp(config, index), before(index))
-        own = attention(config, index, turning, scale=config.attention_multiplier)
-        return Layer(own, _mlp(config, index), before(index))
+            return Layer(scan(config, index), _mlp(config, index), norms)
+        own = attention(
+            config,
+            index,
+            _rotation(config, index),
+            scale=config.attention_multiplier,
+            sinks=f"model.layers.{index}.self_attn.sinks" if windowed else None,
+        )
+        return Layer(own, _mlp(config, index), norms)
 
+    scaling = config.logits_scaling
     return decoder(
         config,
         layer,
         embedding_scale=config.embedding_multiplier,
         residual_scale=config.residual_multiplier,
-        logit_scale=1.0 / config.logits_scaling,
+        logit_scale=scaling if config.model_type == "hyperclovax" else 1.0 / scaling,
     )
+
+
+def _rotation(config: Any, layer: int) -> Rotation | None:
+    """Layers may have bases of their own, of which 0 is none."""
+    bases = getattr(config, "layer_rope_theta", None)
+    if getattr(config, "position_embedding_type", "rope") != "rope" or (bases and not bases[layer]):
+        return None
+    return rotation(config, base=bases[layer] if bases else None)
 
 
 def _is_scan(config: Any, layer: int) -> bool:
@@ -43,7 +61,7 @@ def _is_scan(config: Any, layer: int) -> bool:
 
 
 def _mlp(config: Any, layer: int) -> Mlp | Experts:
-    if config.model_type == "granite":
+    if getattr(config, "num_local_experts", None) is None:
         return mlp(config, layer)
     shared = None
     if inner := getattr(config, "shared_intermediate_size", 0):

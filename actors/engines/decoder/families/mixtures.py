@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from actors.engines.decoder.families.parts import (
+    QKV,
     Undescribed,
     attention,
     before,
+    behind,
     decoder,
     experts,
     head_norms,
+    kind_of,
     mlp,
     ranked,
     rotation,
+    shared,
     shared_mlp,
     weight,
+    weights,
 )
-from actors.engines.decoder.spec import CLAMPED_SWIGLU, DecoderSpec, Experts, Layer, Mlp, Routing
+from actors.engines.decoder.spec import CLAMPED_SWIGLU, SILU, DecoderSpec, Experts, Layer, Mlp, Norm, Norms, Routing
 
 
 def mixtral(config: Any) -> DecoderSpec:
@@ -44,8 +50,8 @@ def minimax(config: Any) -> DecoderSpec:
 
 
 def olmoe(config: Any) -> DecoderSpec:
-    """Norms of all heads together."""
-    if config.clip_qkv is not None:
+    """Norms of all heads together; FlexOlmo has those of layers behind both halves."""
+    if getattr(config, "clip_qkv", None) is not None:
         raise Undescribed("it clips queries, keys and values")
     turning = rotation(config)
     counts = (config.num_experts, config.num_experts_per_tok, config.intermediate_size)
@@ -53,19 +59,21 @@ def olmoe(config: Any) -> DecoderSpec:
     def layer(index: int) -> Layer:
         own = attention(config, index, turning, norms=head_norms(index, whole=True))
         routing = Routing(divided=config.norm_topk_prob)
-        return Layer(own, experts(config, index, counts, routing=routing), before(index))
+        norms = behind(index) if config.model_type == "flex_olmo" else before(index)
+        return Layer(own, experts(config, index, counts, routing=routing), norms)
 
     return decoder(config, layer)
 
 
 def dots(config: Any) -> DecoderSpec:
-    """dots.llm1, and GLM 4.5 to 4.7: norms of heads, and DeepSeek V3's choice behind a few dense layers."""
-    turning = rotation(config, partial=config.model_type == "glm4_moe")
-    normed = getattr(config, "use_qk_norm", True)
+    """dots.llm1, and GLM 4.5 to 4.7: norms of heads, and DeepSeek V3's choice behind a few dense layers. Solar Open has
+    neither such norms nor dense layers."""
+    turning, solar = rotation(config, partial=config.model_type != "dots1"), config.model_type == "solar_open"
+    normed = not solar and getattr(config, "use_qk_norm", True)
 
     def layer(index: int) -> Layer:
         own = attention(config, index, turning, norms=head_norms(index) if normed else None)
-        if index < config.first_k_dense_replace:
+        if not solar and index < config.first_k_dense_replace:
             return Layer(own, mlp(config, index), before(index))
         return Layer(own, ranked(config, index, config.n_routed_experts), before(index))
 
@@ -107,11 +115,148 @@ def gpt_oss(config: Any) -> DecoderSpec:
     return decoder(config, layer)
 
 
-def qwen(config: Any) -> DecoderSpec:
-    """Qwen 3 with norms of heads, Qwen 2 with a shared expert behind a gate."""
-    turning, second = rotation(config), config.model_type == "qwen2_moe"
+def exaone(config: Any) -> DecoderSpec:
+    """K-EXAONE: as EXAONE 4 attends, and DeepSeek V3's choice behind a few dense layers."""
+    turning, shared_count = rotation(config), config.num_shared_experts
 
     def layer(index: int) -> Layer:
+        turns = config.sliding_window is None or kind_of(config, index) == "sliding_attention"
+        own = attention(config, index, turning if turns else None, norms=head_norms(index))
+        dense = config.mlp_layer_types[index] == "dense"
+        feed = mlp(config, index) if dense else ranked(config, index, config.num_experts, shared_count)
+        return Layer(own, feed, before(index))
+
+    return decoder(config, layer)
+
+
+def kolibri(config: Any) -> DecoderSpec:
+    """As EXAONE 4 attends, norms around both halves, and a choice by scores before their sigmoid."""
+    turning = rotation(config)
+    counts = (config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size)
+
+    def layer(index: int) -> Layer:
+        turns = config.sliding_window is None or kind_of(config, index) == "sliding_attention"
+        correction = f"model.layers.{index}.mlp.gate.e_score_correction_bias"
+        routing = Routing(sigmoid=True, raw=True, correction=correction, divided=config.norm_topk_prob)
+        beside = shared_mlp(config, index, "mlp.shared_experts", config.shared_expert_intermediate_size)
+        norms = before(index)
+        return Layer(
+            attention(config, index, turning if turns else None, norms=head_norms(index)),
+            experts(config, index, counts, routing=routing, shared=beside),
+            Norms(norms.attention, norms.mlp, *weights(index, "post_self_attn_layernorm", "post_mlp_layernorm")),
+        )
+
+    return decoder(config, layer)
+
+
+def hunyuan_3(config: Any) -> DecoderSpec:
+    """Hy3: norms of heads, and a choice by a sigmoid with a correction behind a dense layer."""
+    turning, inner = rotation(config), config.moe_intermediate_size
+
+    def layer(index: int) -> Layer:
+        own = attention(config, index, turning, norms=head_norms(index))
+        if config.mlp_layer_types[index] == "dense":
+            return Layer(own, mlp(config, index), before(index))
+        correction = f"model.layers.{index}.mlp.e_score_correction_bias"
+        chosen = experts(
+            config,
+            index,
+            (config.num_experts, config.num_experts_per_tok, inner),
+            routing=Routing(sigmoid=True, correction=correction, scale=config.router_scaling_factor),
+            shared=shared_mlp(config, index, "mlp.shared_experts", inner * config.num_shared_experts),
+        )
+        return Layer(own, chosen, before(index))
+
+    return decoder(config, layer)
+
+
+def flint(config: Any) -> DecoderSpec:
+    """Sinks, positions in windows alone, and shares that are sigmoids."""
+    turning = rotation(config)
+    counts = (config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size)
+
+    def layer(index: int) -> Layer:
+        turns, sinks = kind_of(config, index) == "sliding_attention", f"model.layers.{index}.self_attn.sinks"
+        own = attention(config, index, turning if turns else None, norms=head_norms(index), sinks=sinks)
+        if index in config.mlp_only_layers or (index + 1) % config.decoder_sparse_step:
+            return Layer(own, mlp(config, index), before(index))
+        routing = Routing(sigmoid=True, divided=config.norm_topk_prob)
+        beside = shared_mlp(config, index, "mlp.shared_expert", config.shared_expert_intermediate_size)
+        return Layer(own, experts(config, index, counts, routing=routing, shared=beside), before(index))
+
+    return decoder(config, layer)
+
+
+def afmoe(config: Any) -> DecoderSpec:
+    """Trinity: gates in a matrix of their own, positions in windows alone, norms around both halves."""
+    turning, inner = rotation(config), config.moe_intermediate_size
+    counts = (config.num_experts, config.num_experts_per_tok, inner)
+
+    def feed(index: int) -> Mlp | Experts:
+        if index < config.num_dense_layers:
+            return mlp(config, index)
+        routing = Routing(sigmoid=True, correction=f"model.layers.{index}.mlp.expert_bias", scale=config.route_scale)
+        beside = shared_mlp(config, index, "mlp.shared_experts", inner * config.num_shared_experts)
+        router = weight(index, "mlp.router.gate")
+        return experts(config, index, counts, router=router, routing=routing, shared=beside)
+
+    def layer(index: int) -> Layer:
+        names = weights(index, *QKV, "self_attn.gate_proj")
+        turns = kind_of(config, index) == "sliding_attention"
+        own = attention(config, index, turning if turns else None, norms=head_norms(index), qkv=names, gated=True)
+        norms = ("input_layernorm", "pre_mlp_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
+        return Layer(own, feed(index), Norms(*weights(index, *norms)))
+
+    return decoder(config, layer, embedding_scale=config.hidden_size**0.5 if config.mup_enabled else 1.0)
+
+
+def aria(config: Any) -> DecoderSpec:
+    """Experts of transposed matrices, whose activation is SiLU."""
+    turning, inner = rotation(config), config.intermediate_size
+    counts = (config.moe_num_experts, config.moe_topk, inner)
+
+    def layer(index: int) -> Layer:
+        beside = shared_mlp(config, index, "mlp.shared_experts", inner * config.moe_num_shared_experts)
+        names: dict[str, Any] = {"activation": SILU, "router": weight(index, "mlp.router"), "shared": beside}
+        chosen = experts(config, index, counts, transposed=True, **names)
+        return Layer(attention(config, index, turning), chosen, before(index))
+
+    return decoder(config, layer)
+
+
+def cohere(config: Any) -> DecoderSpec:
+    """Command A with experts: halves side by side, and positions in windows or in dense layers before them."""
+    if config.num_shared_experts and config.shared_expert_combination_strategy != "sum":
+        raise Undescribed("experts and the shared one are averaged")
+    sigmoid, inner = config.expert_selection_fn == "sigmoid", config.intermediate_size
+    counts = (config.num_experts, config.num_experts_per_tok, inner)
+    turning, divided = rotation(config, neighbours=True), not sigmoid or config.norm_topk_prob
+
+    def layer(index: int) -> Layer:
+        dense = config.mlp_layer_types[index] == "dense"
+        turns = kind_of(config, index) == "sliding_attention"
+        turns = turns or (dense and config.prefix_dense_sliding_window_pattern == 1)
+        own = attention(config, index, turning if turns else None)
+        if dense:
+            feed: Mlp | Experts = replace(mlp(config, index), inner=config.prefix_dense_intermediate_size)
+        else:
+            count = config.num_shared_experts
+            beside = shared_mlp(config, index, "mlp.shared_experts", inner * count) if count else None
+            routing = Routing(sigmoid=sigmoid, divided=divided)
+            feed = experts(config, index, counts, routing=routing, shared=beside)
+        return Layer(own, feed, shared(index), parallel=True)
+
+    centred = config.rms_norm_eps is None
+    norm = Norm(config.layer_norm_eps if centred else config.rms_norm_eps, centred)
+    return decoder(config, layer, norm, logit_scale=config.logit_scale)
+
+
+def qwen(config: Any) -> DecoderSpec:
+    """Qwen 3 with norms of heads, Qwen 2 with a shared expert behind a gate; Mellum with windows."""
+    second, mellum = config.model_type == "qwen2_moe", config.model_type == "mellum"
+
+    def layer(index: int) -> Layer:
+        turning = rotation(config, kind_of(config, index), partial=mellum)
         own = attention(config, index, turning, norms=None if second else head_norms(index))
         return Layer(own, qwen_mlp(config, index, second), before(index))
 
@@ -121,7 +266,8 @@ def qwen(config: Any) -> DecoderSpec:
 def qwen_mlp(config: Any, layer: int, shared: bool) -> Mlp | Experts:
     """Of a layer, which may be dense. ``shared``: there is an expert for every row behind a gate."""
     sparse, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
-    if not getattr(config, "num_experts", 0) or layer in dense or (layer + 1) % sparse:
+    kinds = getattr(config, "mlp_layer_types", None) or ()
+    if not getattr(config, "num_experts", 0) or layer in dense or (layer + 1) % sparse or "dense" in kinds[layer:][:1]:
         return mlp(config, layer)
     beside: dict[str, Any] = {}
     if shared:

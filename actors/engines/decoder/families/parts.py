@@ -57,12 +57,20 @@ def activation(name: str) -> str:
     return _ACTIVATIONS[name]
 
 
-def rotation(config: Any, kind: str | None = None, partial: bool = False, neighbours: bool = False) -> Rotation:
+def rotation(
+    config: Any,
+    kind: str | None = None,
+    partial: bool = False,
+    neighbours: bool = False,
+    base: float | None = None,
+) -> Rotation:
     """As ``rope_parameters`` say, for layers of a ``kind`` where they differ by it. ``partial``: the family knows
-    ``partial_rotary_factor``. Computed here, because transformers takes two seconds to import."""
+    ``partial_rotary_factor``; ``base``: in place of theirs. Computed here, because transformers takes two seconds to
+    import."""
     parameters = config.rope_parameters
     by_kind = kind in parameters
     own = parameters[kind] if by_kind else parameters
+    own = own if base is None else own | {"rope_theta": base}
     name, share = own.get("rope_type", "default"), own.get("partial_rotary_factor", 1.0)
     if name not in ROPES:
         raise Undescribed(f"{name} rotations depend on the length of the text")
@@ -154,8 +162,8 @@ def shared_mlp(config: Any, layer: int, name: str, inner: int) -> Mlp:
     return Mlp(inner, activation(config.hidden_act), up, weight(layer, f"{name}.down_proj"))
 
 
-def ranked(config: Any, layer: int, count: int) -> Experts:
-    """As DeepSeek V3 chooses: by a sigmoid with a correction, from the best groups; a shared expert beside it."""
+def ranked(config: Any, layer: int, count: int, shared: int | None = None) -> Experts:
+    """As DeepSeek V3 chooses: by a sigmoid with a correction, from the best groups; ``shared`` experts beside it."""
     inner = config.moe_intermediate_size
     return experts(
         config,
@@ -170,7 +178,9 @@ def ranked(config: Any, layer: int, count: int) -> Experts:
             divided=config.norm_topk_prob,
             scale=config.routed_scaling_factor,
         ),
-        shared=shared_mlp(config, layer, "mlp.shared_experts", inner * config.n_shared_experts),
+        shared=shared_mlp(
+            config, layer, "mlp.shared_experts", inner * (config.n_shared_experts if shared is None else shared)
+        ),
     )
 
 

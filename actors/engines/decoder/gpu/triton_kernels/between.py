@@ -32,7 +32,7 @@ def _join(
     SPLITS: tl.constexpr, BEHIND: tl.constexpr, BEHIND_BIASED: tl.constexpr, THEN: tl.constexpr,
     THEN_BIASED: tl.constexpr, CENTRED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row: the splits' sums, scaled and normed by ``behind``, are added to x, and the result's norm is taken."""
+    """One row: the splits' sums, normed by ``behind`` and scaled, are added to x, and the result's norm is taken."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -41,10 +41,9 @@ def _join(
         added = tl.zeros([BLOCK], tl.float32)
         for split in tl.static_range(SPLITS):
             added += tl.load(parts + (split * rows + row) * size + at, mask=inside, other=0.0).to(tl.float32)
-        added *= scale
         if BEHIND:
             added = _normed(added, behind, behind_bias, at, inside, size, eps, CENTRED, BEHIND_BIASED)
-        rounded = (value + added).to(x.dtype.element_ty)
+        rounded = (value + added * scale).to(x.dtype.element_ty)
         tl.store(x + row * size + at, rounded, mask=inside)
         value = rounded.to(tl.float32)
     if THEN:
@@ -60,8 +59,8 @@ def join(
     then: Affine | None,
     norm: Norm,
 ) -> Tensor:
-    """Add ``parts`` ``(splits, rows, size)``, if any, to x ``(rows, size)`` in place, times ``scale`` and normed by
-    ``behind``; return x normed by ``then``."""
+    """Add ``parts`` ``(splits, rows, size)``, if any, to x ``(rows, size)`` in place, normed by ``behind`` and
+    times ``scale``; return x normed by ``then``."""
     rows, size = x.shape
     assert x.is_contiguous() and (parts is None or parts.is_contiguous())
     out = x if then is None else torch.empty_like(x)
