@@ -42,8 +42,10 @@ DELTA = HYBRID | {
 TWO_GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 2}
 MANY_GROUPS = {"multi_query": False}
 SCAN = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 16}
+NEO = {"num_layers": 3, "num_heads": 4}
 BOTH = ("full_attention", "sliding_attention")
 WINDOWS = {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+STRETCHED = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
 BASE = {"rope_type": "default", "rope_theta": 1e4}
 BASES = WINDOWS | {"layer_rope_theta": [1e4, 0, 1e3]}
 FAMILIES = {  # what their configurations need beside what all share
@@ -74,6 +76,7 @@ FAMILIES = {  # what their configurations need beside what all share
     "Gemma4": HEAD | WIDE,
     "Phi": ONE_KIND,
     "Phi3": {},
+    "Phi4Multimodal": {},
     "SmolLM3": {},
     "Olmo2": {},
     "Olmo3": {"sliding_window": 9},
@@ -96,6 +99,14 @@ FAMILIES = {  # what their configurations need beside what all share
     "SeedOss": HEAD,
     "HunYuanDenseV1": HEAD,
     "Arcee": {},
+    "GPTBigCode": {},
+    "GPTNeo": {"attention_types": [[["global", "local"], 1], [["local"], 1]], "window_size": 9} | NEO,
+    "BioGpt": ONE_KIND,
+    "GPTJ": ONE_KIND | {"rotary_dim": 8},
+    "Persimmon": ONE_KIND,
+    "HunYuanMoEV1": HEAD | {"num_experts": 4, "moe_topk": 2},
+    "NanoChat": {},
+    "Olmo": {},
     "Cwm": HEAD | {"sliding_window": 9},
     "Jais2": {},
     "VaultGemma": HEAD | {"sliding_window": 9},
@@ -111,7 +122,7 @@ FAMILIES = {  # what their configurations need beside what all share
     "Flint": EXPERTS | HEAD | WINDOWS | {"shared_expert_intermediate_size": 48, "mlp_only_layers": [0]},
     "Afmoe": EXPERTS | HEAD | {"sliding_window": 9, "num_dense_layers": 1},
     "AriaText": {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
-    "Cohere2Moe": EXPERTS | HEAD | {"sliding_window": 9, "intermediate_size": 48},
+    "Cohere2Moe": EXPERTS | HEAD | {"sliding_window": 9, "intermediate_size": 48, "num_shared_experts": 1},
     "CohereCompass": WINDOWS | {"rope_parameters": dict.fromkeys(BOTH, BASE)},
     "Youtu": LATENT | {"q_lora_rank": 16},
     "MiniCPM3": LATENT | {"q_lora_rank": 16, "dim_model_base": 32},
@@ -137,7 +148,6 @@ FAMILIES = {  # what their configurations need beside what all share
 }
 DECODER = ONE_KIND | {"d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 96}
 REFUSED = {
-    "GPTJ": {"rotary_dim": 8},
     "Bloom": {},
     "KimiLinear": HYBRID | LATENT,
     "MiniMax": HEAD | HYBRID | {"num_local_experts": 2},
@@ -157,7 +167,15 @@ VARIANTS = {
     ),
     "Falcon of two groups": ("Falcon", TWO_GROUPS),
     "Falcon of as many groups as heads": ("Falcon", MANY_GROUPS),
+    "Command A whose experts are added to the shared one": (
+        "Cohere2Moe",
+        EXPERTS | HEAD | {"intermediate_size": 48, "shared_expert_combination_strategy": "sum"},
+    ),
     "Phi with norms of heads, which have biases": ("Phi", ONE_KIND | {"qk_layernorm": True}),
+    "Hunyuan whose rotations are stretched": ("HunYuanDenseV1", HEAD | {"rope_parameters": STRETCHED}),
+    "BigCode of as many heads of keys as of queries": ("GPTBigCode", ONE_KIND | {"multi_query": False}),
+    "Falcon of one norm and halves one behind the other": ("Falcon", {"parallel_attn": False, "bias": True}),
+    "GPT-NeoX of halves one behind the other": ("GPTNeoX", ONE_KIND | {"use_parallel_residual": False}),
     "GPT-2 whose layers scale their scores by number": ("GPT2", ONE_KIND | {"scale_attn_by_inverse_layer_idx": True}),
 }
 TEXT = (

@@ -30,7 +30,7 @@ from tests.engines.weights.test_gguf_serving import mixed
 
 DTYPES = [torch.float32, torch.bfloat16]
 FUSED = ["llama", "qwen2", "qwen3", "gemma2", "gemma3"]
-GENERIC = ["gpt2"]
+GENERIC = ["llama-tanh"]
 PROMPT = list(range(5, 155)) * 2
 SAMPLING = {
     "greedy": {},

@@ -74,7 +74,7 @@ def test_the_families_are_those_that_are_computed_here():
     assert not supports(LlamaConfig(hidden_act="tanh"))
     assert not supports(LlamaConfig(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}))
     assert supports(LlamaConfig(rope_parameters=LLAMA3))
-    model = make("gpt2")
+    model = make("llama-tanh")
     with pytest.raises(ModelError, match="TransformersEngine"):
         CompiledEngine(model, info(model), SLOTS)
 

@@ -87,7 +87,7 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
     pointers = (
         of(sums, "parts", "turns", "stretch") | of(own, "norm", "queries", "keys", "values") | of("*i64", "slots")
     )
-    sizes = {"HEADS": 32, "KV_HEADS": 8, "WIDTH": 128, "HALF": 64, "SPLITS": 4, "NORMED": 40}
+    sizes = {"HEADS": 32, "KV_HEADS": 8, "WIDTH": 128, "HALF": 64, "SPLITS": 4, "NORMED": 40, "LATE": False}
     sizes |= {"PAIRS": 32, "STRETCHED": True}
     text_of(between._turn, pointers, of("i32", "rows", "columns", "slot_stride") | {"eps": "fp32"}, sizes)
 

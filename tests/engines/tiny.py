@@ -54,6 +54,7 @@ FAMILIES = {
     "mistral-sliding": lambda: MistralForCausalLM(MistralConfig(**COMMON, sliding_window=9)),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**COMMON, head_dim=16, sliding_window=9)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**COMMON | {"num_key_value_heads": 4})),
+    "llama-tanh": lambda: LlamaForCausalLM(LlamaConfig(**COMMON, hidden_act="tanh")),  # on the generic engine
     "gpt-oss": lambda: GptOssForCausalLM(GptOssConfig(**COMMON, **GPT_OSS)),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**COMMON, head_dim=16, sliding_window=9)),
 }

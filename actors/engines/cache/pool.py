@@ -55,18 +55,12 @@ class KVShape:
             sizes = ("num_key_value_heads", "head_dim")
             kv_heads, widths = ([of_layer(text, layer, name) for layer in attention_layers(text)] for name in sizes)
             return cls(tuple(zip(kv_heads, widths, strict=True)))
-        return cls.alike(layers, _kv_heads(text, heads), getattr(text, "head_dim", None) or text.hidden_size // heads)
+        kv_heads = getattr(text, "num_key_value_heads", None) or heads
+        return cls.alike(layers, kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads)
 
     def slot_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of a slot: keys and values of all layers."""
         return 2 * sum(kv_heads * width for kv_heads, width in self.heads) * dtype.itemsize
-
-
-def _kv_heads(text: Any, heads: int) -> int:
-    if text.model_type == "falcon":  # it has its own names, and ``num_kv_heads`` holds for its new architecture only
-        groups: int = text.num_kv_heads if text.new_decoder_architecture else 1 if text.multi_query else heads
-        return groups
-    return getattr(text, "num_key_value_heads", None) or heads
 
 
 def attention_layers(config: Any) -> list[int]:

@@ -15,7 +15,17 @@ from torch import Tensor
 from actors.engines.cache.pool import KVPool
 from actors.engines.compute.ops import BatchRows, Ops, Parts, RowTurns
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LatentWeights, LayerWeights
-from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Latent, Mlp, Rotation
+from actors.engines.decoder.spec import (
+    XIELU,
+    XIELU_EDGE,
+    XIELU_SLOPE,
+    Attention,
+    DecoderSpec,
+    Experts,
+    Latent,
+    Mlp,
+    Rotation,
+)
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.weights.layers import Matrix
 
@@ -31,7 +41,7 @@ class Program:
 
     def run_layers(self, rows: BatchRows) -> Tensor:
         """States ``(rows, hidden)`` after the last norm."""
-        x, layers = self.embed(rows.ids), self.weights.layers
+        x, layers = self._place(self.embed(rows.ids), rows.positions), self.weights.layers
         inputs, turns = self._make_inputs(rows, x), _Turned(self.ops, rows.positions)
         norms = [*(layer.norms.attention for layer in layers), self.weights.norm]
         normed = self.ops.norm(x, norms[0])
@@ -45,6 +55,14 @@ class Program:
     def embed(self, ids: Tensor) -> Tensor:
         """What the first layer reads: ``(*ids, hidden)``."""
         return self.ops.embed(self.weights.embedding, ids, self.spec.embedding_scale)
+
+    def _place(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Embeddings with what their positions add, normed where the model does."""
+        table, spec, ops = self.weights.positions, self.spec.positions, self.ops
+        if table is not None and spec is not None:  # rows that fill a round may lie behind the last position
+            rows = (positions + spec.first).clamp(max=len(table.weight) - 1)
+            x = x + ops.embed(table, rows, 1.0)
+        return ops.norm(x, self.weights.embedded_norm)
 
     def logits(self, normed: Tensor) -> Tensor:
         """float32 ``(rows, vocabulary)`` of states after the last norm."""
@@ -144,7 +162,10 @@ class Program:
 
     def _mlp(self, mlp: Mlp, layer: LayerWeights, read: Tensor, rows: BatchRows) -> Parts:
         assert layer.up is not None and layer.down is not None
-        inner = self.ops.feed(read, layer.up, mlp.activation, mlp.gated, rows.prompt)
+        if mlp.activation == XIELU:
+            inner = xielu(self.ops.whole(self.ops.linear(read, layer.up, rows.prompt)), *layer.shape)
+        else:
+            inner = self.ops.feed(read, layer.up, mlp.activation, mlp.gated, rows.prompt)
         return self.ops.linear(inner, layer.down, rows.prompt)
 
     def _mixture(
@@ -159,6 +180,8 @@ class Program:
         if mlp.shared is None:
             return out[None]
         shared = ops.norm(ops.whole(self._mlp(mlp.shared, layer, read, rows)), norms[3])
+        if mlp.shared_scale != 1.0:
+            shared = shared * mlp.shared_scale
         if mlp.shared_gate is not None:
             shared = shared * logits[:, mlp.count :].sigmoid().to(shared.dtype)
         return (out + shared)[None]
@@ -185,6 +208,13 @@ class _Turned:
         if rotation not in self._made:
             self._made[rotation] = self._ops.turns(rotation, self._positions)
         return self._made[rotation]
+
+
+def xielu(x: Tensor, positive: float, negative: float) -> Tensor:
+    """See ``XIELU``."""
+    wide = x.float()
+    below = (torch.expm1(wide.clamp(max=XIELU_EDGE)) - wide) * negative
+    return (torch.where(wide > 0, positive * wide * wide, below) + XIELU_SLOPE * wide).to(x.dtype)
 
 
 def pool_places(spec: DecoderSpec) -> Sequence[int]:

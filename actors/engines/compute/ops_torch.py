@@ -111,29 +111,35 @@ class TorchOps:
         count = (mixer.heads + 2 * own) if mixer.latent is None else mixer.heads + 1
         gates = heads[:, count * mixer.width :] if mixer.gated else None
         heads = heads[:, : count * mixer.width].view(len(heads), count, mixer.width)
-        if layer.head_norms is not None:
-            heads = self._normed_heads(heads, mixer, layer.head_norms)
+        norms, late = layer.head_norms, mixer.norms is not None and mixer.norms.turned
+        if norms is not None and not late:
+            heads = self._normed_heads(heads, mixer, norms)
         queries, keys, values = torch.split(heads, [mixer.heads, *_own(mixer, own)], 1)
         if turns is not None:
             queries = turned(queries, turns.pairs)
             keys = turned(keys, turns.pairs) if own else keys
-            if turns.stretch is not None:
-                queries = (queries * turns.stretch[:, None, None]).to(self._dtype)
+        if norms is not None and late:
+            heads = self._normed_heads(torch.cat([queries, keys, values], 1), mixer, norms)
+            queries, keys, values = torch.split(heads, [mixer.heads, *_own(mixer, own)], 1)
+        if turns is not None and turns.stretch is not None:
+            queries = (queries * turns.stretch[:, None, None]).to(self._dtype)
         if own:
             values = keys if mixer.latent is not None else values
             for part, found in zip(pool, (keys, values), strict=True):
                 part.index_copy_(1, slots, found.transpose(0, 1).to(part.dtype))
         return queries, gates
 
-    def _normed_heads(self, heads: Tensor, mixer: Attention, weights: Tensor) -> Tensor:
+    def _normed_heads(self, heads: Tensor, mixer: Attention, norms: Affine) -> Tensor:
         """The first heads of every row, as many as there are weights: each, or all of a kind together."""
-        count, wide = len(weights), weights.float()
+        count, wide = len(norms.weight), norms.weight.float()
         first = heads[:, :count].float()
         if mixer.norms is not None and mixer.norms.whole:
             kinds = torch.split(first, [mixer.heads, count - mixer.heads], 1)
             first = torch.cat([self._plainly_normed(kind.flatten(1)).view_as(kind) for kind in kinds], 1) * wide
         else:
             first = self._plainly_normed(first) * wide
+        if norms.bias is not None:
+            first = first + norms.bias
         return torch.cat([first.to(heads.dtype), heads[:, count:]], 1)
 
     def _plainly_normed(self, x: Tensor) -> Tensor:

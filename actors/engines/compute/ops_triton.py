@@ -99,8 +99,10 @@ class TritonOps(TorchOps):
         if mixer.latent is not None or (mixer.norms is not None and mixer.norms.whole) or self._norm.centred:
             return super().heads(made, layer, turns, pool, slots)
         own = mixer.kv_heads if mixer.shares is None else 0
-        heads, norms, turn = (mixer.heads, own), layer.head_norms, self._kernels.between.turn
-        queries = turn(made, heads, turns, norms, pool, slots, self._norm.eps)
+        heads, turn = (mixer.heads, own), self._kernels.between.turn
+        norms = None if layer.head_norms is None else layer.head_norms.weight
+        late = mixer.norms is not None and mixer.norms.turned
+        queries = turn(made, heads, turns, norms, late, pool, slots, self._norm.eps)
         if not mixer.gated:
             return queries, None
         first = (mixer.heads + 2 * own) * mixer.width

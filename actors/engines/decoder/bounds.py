@@ -16,6 +16,7 @@ from actors.engines.decoder.spec import (
     CONVOLUTION,
     DELTA,
     SCAN,
+    UNWEIGHTED,
     Attention,
     DecoderSpec,
     Experts,
@@ -229,10 +230,15 @@ class Shapes:
         """``head``: rows of the head; None: any."""
         self._hidden, self.wanted = spec.hidden, dict[str, Wanted]()
         self._transposed: set[str] = set()
+        self.turned: set[str] = set()  # matrices that are transposed in the checkpoint
+        self._turns = False
         self._set(spec.embedding, _matrix(spec.vocabulary, "vocabulary", spec.hidden, _HIDDEN))
         if spec.head != spec.embedding:
             self._set(spec.head, _matrix(head, "vocabulary", spec.hidden, _HIDDEN))
         self._norm(spec.final_norm)
+        self._norm(spec.embedded_norm)
+        if spec.positions is not None:
+            self._set(spec.positions.table, _matrix(None, "positions", spec.hidden, _HIDDEN))
         if spec.inputs is not None:
             self._inputs(spec.inputs, len(spec.layers), spec.vocabulary)
 
@@ -240,6 +246,7 @@ class Shapes:
     def whole(cls, spec: DecoderSpec, head: int | None = None) -> Shapes:
         """Of all layers too."""
         made = cls(spec, head)
+        made._turns = spec.transposed
         for layer in spec.layers:
             made.add(layer)
         return made
@@ -287,11 +294,14 @@ class Shapes:
 
     def _set(self, name: str, wanted: Wanted, bias: bool = True) -> None:
         self.wanted[name] = wanted
+        if self._turns and len(wanted.dimensions) == 2:
+            self.turned.add(name)
+            self.wanted[name] = Wanted(wanted.dimensions[::-1])
         if bias and name.endswith("weight"):
             self.wanted[name.removesuffix("weight") + "bias"] = Wanted(wanted.dimensions[:1])
 
     def _norm(self, name: str | None) -> None:
-        if name is not None:
+        if name is not None and name != UNWEIGHTED:
             self._set(name, _vector(self._hidden, _HIDDEN))
 
     def _inputs(self, inputs: LayerInputs, layers: int, vocabulary: int) -> None:
@@ -330,7 +340,8 @@ class Shapes:
         if mixer.norms.whole:
             self._set(name, _vector(heads * mixer.width, "heads * head width"))
         else:
-            self._set(name, _EachHead(((heads, "heads"), (mixer.width, "head width"))), bias=False)
+            self._set(name, each := _EachHead(((heads, "heads"), (mixer.width, "head width"))), bias=False)
+            self.wanted[name.removesuffix("weight") + "bias"] = each
 
     def _latent(self, mixer: Attention, latent: Latent) -> None:
         width, low = latent.plain + latent.turned, latent.query_down is not None
@@ -372,6 +383,8 @@ class Shapes:
         for name in mlp.up:
             self._set(name, _matrix(each, "width of the MLP", self._hidden, _HIDDEN))
         self._set(mlp.down, _matrix(self._hidden, _HIDDEN, mlp.inner, "width of the MLP"))
+        for name in mlp.shape:
+            self._set(name, Wanted(((1, "one number"),), flat=True))
 
     def _experts(self, mlp: Experts) -> None:
         count, hidden = (mlp.count, "experts"), (self._hidden, _HIDDEN)

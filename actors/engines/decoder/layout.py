@@ -13,10 +13,20 @@ from itertools import cycle
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from actors.engines.decoder import spec as described
 from actors.engines.decoder.bounds import Shapes, check_shapes
-from actors.engines.decoder.spec import DELTA, SCAN, Attention, DecoderSpec, Recurrent, Rotation
+from actors.engines.decoder.spec import (
+    DELTA,
+    SCAN,
+    UNWEIGHTED,
+    XIELU_SLOPE,
+    Attention,
+    DecoderSpec,
+    Recurrent,
+    Rotation,
+)
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.layers import Matrix
@@ -113,7 +123,7 @@ class LayerWeights:
     spec: described.Layer
     norms: LayerNorms
     qkv: Matrix
-    head_norms: Tensor | None  # (heads that are normed, width): of queries, keys and values
+    head_norms: Affine | None  # (heads that are normed, width): of queries, keys and values
     out: Matrix
     up: Matrix | None  # gate and up side by side
     down: Matrix | None
@@ -123,6 +133,7 @@ class LayerWeights:
     sinks: Tensor | None = None
     beside: BesideWeights | None = None
     scale: float = 1.0
+    shape: tuple[float, float] = (0.0, 0.0)  # of XIELU: factors of its positive and its negative part
 
 
 @dataclass(slots=True)
@@ -135,6 +146,8 @@ class DecoderWeights:
     head: Matrix
     covered: DraftVocabulary | None = None  # what the head's rows stand for; None: the whole vocabulary
     inputs: InputWeights | None = None
+    positions: Matrix | None = None
+    embedded_norm: Affine | None = None
 
     def read(self) -> list[Matrix]:
         """The matrices that one token's forward reads."""
@@ -192,9 +205,11 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
         head.weight.shape[0],
         spec.norm.eps,
     )
-    norm = take.norm(spec.final_norm)
+    norm, embedded_norm = take.norm(spec.final_norm), take.norm(spec.embedded_norm)
+    positions = None if spec.positions is None else take.matrix((spec.positions.table,))
     assert norm is not None
-    return DecoderWeights(spec, shape, embedding, layers, norm, head, covered, take.inputs(spec.inputs))
+    inputs = take.inputs(spec.inputs)
+    return DecoderWeights(spec, shape, embedding, layers, norm, head, covered, inputs, positions, embedded_norm)
 
 
 def lay_out_ends(spec: DecoderSpec, source: WeightSource) -> DecoderWeights:
@@ -220,9 +235,11 @@ class _Checked(WeightSource):
     def take(self, name: str) -> Tensor:
         tensor = self._source.take(name)
         self._shapes.check(name, tensor.shape, self._source.place(name))
-        return tensor
+        return tensor.t() if name in self._shapes.turned else tensor
 
     def blocks(self, name: str) -> Blocks | None:
+        if name in self._shapes.turned:
+            return None
         found = self._source.blocks(name)
         if found is not None:
             self._shapes.check(name, found.shape, self._source.place(name))
@@ -270,7 +287,12 @@ class Taken:
             sinks,
             self._beside(layer.beside),
             1.0 if layer.scale is None else float(self._source.take(layer.scale)),
+            (0.0, 0.0) if dense is None or not dense.shape else self._shape(*dense.shape),
         )
+
+    def _shape(self, positive: str, negative: str) -> tuple[float, float]:
+        first, second = (float(softplus(self._source.take(name).float())) for name in (positive, negative))
+        return first, second + XIELU_SLOPE
 
     def _beside(self, beside: described.Beside | None) -> BesideWeights | None:
         norm = None if beside is None else self.norm(beside.norm)
@@ -352,6 +374,8 @@ class Taken:
     def norm(self, name: str | None) -> Affine | None:
         if name is None:
             return None
+        if name == UNWEIGHTED:
+            return Affine(torch.ones(self._spec.hidden, dtype=self._source.dtype, device=self._source.device))
         weight, offset = self._source.take(name), self._spec.norm.offset
         return Affine(weight.float() + offset if offset else weight, self._bias(name))
 
@@ -387,22 +411,26 @@ class Taken:
         name = name.removesuffix("weight") + "bias"
         return self._source.take(name) if name in self._source else None
 
-    def _head_norms(self, attention: Attention) -> Tensor | None:
+    def _head_norms(self, attention: Attention) -> Affine | None:
         """One row a head, in the order of its turned dimensions."""
-        norms, parts = attention.norms, list[Tensor]()
+        norms, parts, biases = attention.norms, list[Tensor](), list[Tensor]()
         if norms is None:
             return None
         width, order = attention.width, _order(attention)
         kv_heads = attention.kv_heads if attention.shares is None else 0
+
+        def each(found: Tensor, heads: int) -> Tensor:
+            return found.float().reshape(-1, width).expand(heads, -1)[:, order.to(found.device)]
+
         for name, heads in ((norms.query, attention.heads), (norms.key, kv_heads)):
             if name is None:
                 parts.append(torch.ones(heads, width, device=self._source.device))
             elif heads:
-                weight = self._source.take(name).float() + self._spec.norm.offset
-                parts.append(weight.reshape(-1, width).expand(heads, -1)[:, order.to(weight.device)])
+                parts.append(each(self._source.take(name), heads) + self._spec.norm.offset)
+                biases += [] if (bias := self._bias(name)) is None else [each(bias, heads)]
         if norms.value and kv_heads:
             parts.append(torch.ones(kv_heads, width, device=self._source.device))
-        return torch.cat(parts)
+        return Affine(torch.cat(parts), torch.cat(biases) if biases else None)
 
 
 def _order(attention: Attention) -> Tensor:
@@ -418,6 +446,8 @@ def _order(attention: Attention) -> Tensor:
 def _qkv_order(attention: Attention) -> Tensor | None:
     """Of the rows of queries, keys and values; None: as they are."""
     width, order = attention.width, _order(attention)
+    if attention.woven:
+        return _unwoven(attention)
     beside = attention.gated and len(attention.qkv) < 4  # each head's gates lie behind its queries
     if order.tolist() == [*range(width)] and not beside:
         return None
@@ -430,6 +460,15 @@ def _qkv_order(attention: Attention) -> Tensor | None:
         gates = torch.arange(attention.heads * width) + (attention.heads + 2 * kv_heads) * width
     heads = [(queries * apart + order).reshape(-1), (keys + order).reshape(-1)]
     return torch.cat([*heads, values, gates.reshape(-1)])
+
+
+def _unwoven(attention: Attention) -> Tensor:
+    """Of the rows of a matrix with queries, key and value head of keys by head of keys."""
+    order, each = _order(attention), attention.heads // attention.kv_heads
+    rows = torch.arange((attention.heads + 2 * attention.kv_heads) * attention.width)
+    rows = rows.view(attention.kv_heads, -1, attention.width)
+    queries, keys, values = torch.split(rows, [each, 1, 1], 1)
+    return torch.cat([queries[..., order].reshape(-1), keys[..., order].reshape(-1), values.reshape(-1)])
 
 
 def _recurrent_order(mixer: Recurrent) -> Tensor | None:

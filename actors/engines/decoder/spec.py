@@ -13,7 +13,10 @@ from typing import Any
 
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = "silu", "gelu_tanh", "gelu", "relu", "relu_squared"
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gate and up: gpt-oss's
-ACTIVATIONS = (SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU)
+XIELU = "xielu"  # arXiv 2411.13010, with two numbers of each layer's own
+XIELU_SLOPE, XIELU_EDGE = 0.5, -1e-6  # at zero, and the largest number that an exponential is taken of
+ACTIVATIONS = (SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU, XIELU)
+UNWEIGHTED = "unweighted"  # in place of the name of a norm that multiplies by nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +69,20 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
-    """Of every head of queries and keys, in the order of the checkpoint's dimensions; None: without weights."""
+    """Of every head of queries and keys, in the order of the checkpoint's dimensions; None: without weights. The bias
+    of a norm that takes the mean away has the same name with ``bias``."""
 
     query: str | None = None
     key: str | None = None
     whole: bool = False  # of all heads together
     value: bool = False  # of every head of values too, without weights
+    turned: bool = False  # behind the rotation, not before it
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """``qkv``: one matrix, or those of queries, keys and values; with ``latent`` none."""
+    """``qkv``: one matrix, or those of queries, keys and values; with ``latent`` none. ``woven``: the one matrix has
+    of each head of keys its queries, and the key and the value behind them."""
 
     heads: int
     kv_heads: int
@@ -93,6 +99,7 @@ class Attention:
     latent: Latent | None = None
     shares: int | None = None  # the layer whose keys and values it reads; it has none then, and ``qkv`` is queries
     gated: bool = False  # a gate behind each head's queries, or a fourth matrix; its sigmoid multiplies the output
+    woven: bool = False
 
 
 DELTA, SCAN, CONVOLUTION = "delta", "scan", "convolution"
@@ -147,6 +154,7 @@ class Mlp:
     up: tuple[str, ...]  # gate and up, in one matrix or two; or up alone
     down: str
     gated: bool = True
+    shape: tuple[str, ...] = ()  # (1,) each: what makes the two numbers of XIELU
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +199,7 @@ class Experts:
     routing: Routing = Routing()
     shared: Mlp | None = None
     shared_gate: str | None = None  # (1, hidden): through a sigmoid the share of ``shared``
+    shared_scale: float = 1.0  # of what ``shared`` gives
     norms: ExpertNorms | None = None
     scales: str | None = None  # (count,): of the share of each
 
@@ -229,6 +238,14 @@ class LayerInputs:
 
 
 @dataclass(frozen=True, slots=True)
+class Positions:
+    """A table with a row for each position, which is added to embeddings."""
+
+    table: str  # (positions, hidden)
+    first: int = 0  # row of the first position
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """A mixer and an MLP, one behind the other, or with ``parallel`` both of the same input. With ``parallel`` and no
     norm before the MLP it shares the mixer's."""
@@ -261,6 +278,9 @@ class DecoderSpec:
     logit_scale: float = 1.0
     logit_cap: float = 0.0  # logits become ``cap * tanh(logit / cap)``; 0: they stay
     inputs: LayerInputs | None = None
+    positions: Positions | None = None
+    embedded_norm: str | None = None  # of what the first layer reads
+    transposed: bool = False  # matrices of layers, in the checkpoint
 
     @property
     def attention(self) -> Attention:

@@ -23,7 +23,6 @@ from actors.engines.cache.pool import KVPool, KVShape, attention_layers
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.flat_batch import SPAN, FlatBatch
 from actors.engines.generic.attention import SlotAttention, SlotCache, without_owning
-from actors.engines.generic.falcon import adopt_falcon
 from actors.engines.generic.probe import Probe
 from actors.engines.generic.reading import read_bytes
 from actors.engines.generic.recurrence import RECURRENT_LAYERS, GenericRecurrence, recurrent_layers
@@ -172,12 +171,11 @@ class TransformersEngine:
 
     def _replace_attention(self) -> None:
         attend = without_owning(self._attention, SlotAttention.__call__)
-        if not adopt_falcon(self.model, attend):
-            name = f"duoactor_slots_{next(_names)}"
-            AttentionInterface.register(name, attend)
-            self.model.set_attn_implementation(name)
-            if self.config._attn_implementation != name:
-                raise self._refusal()
+        name = f"duoactor_slots_{next(_names)}"
+        AttentionInterface.register(name, attend)
+        self.model.set_attn_implementation(name)
+        if self.config._attn_implementation != name:
+            raise self._refusal()
 
     def _refusal(self) -> ModelError:
         return ModelError(

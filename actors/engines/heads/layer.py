@@ -112,7 +112,7 @@ class _Parts:
             if beside is None:
                 return out
             share = logits[:, spec.count :].sigmoid().to(x.dtype) if spec.shared_gate is not None else 1.0
-            return out + beside(x) * share
+            return out + beside(x) * share * spec.shared_scale
 
         return multiply
 
@@ -126,7 +126,9 @@ class HeadLayer:
         mixer = self.mixer = layer.mixer
         dense = mlp.shared if isinstance(mlp, Experts) else mlp
         known = {one.activation for one in (dense, mlp) if one is not None} <= ACTIVATIONS.keys()
-        normed = mixer.norms is None or (mixer.norms.query is not None and not mixer.norms.whole)
+        normed = mixer.norms is None or (
+            mixer.norms.query is not None and not (mixer.norms.whole or mixer.norms.turned)
+        )
         later = mixer.cap or mixer.sinks or not normed or layer.parallel or layer.beside
         if later or not known or (isinstance(mlp, Experts) and (mlp.inside or mlp.norms)) or spec.norm.centred:
             raise ModelError("its layers are not computed: no head has been published of their kind")
@@ -134,7 +136,7 @@ class HeadLayer:
         behind = (weights.norms.behind_attention, weights.norms.behind_mlp)
         self._behind, self._last = map(parts.norm, behind)
         self._scale, self._eps = weights.scale, spec.norm.eps
-        self._norms = None if weights.head_norms is None else parts.sent(weights.head_norms)
+        self._norms = None if weights.head_norms is None else parts.sent(weights.head_norms.weight)
         self._divide(weights, parts)
         if isinstance(mlp, Experts):
             self._feed = parts.mixture(mlp, weights)

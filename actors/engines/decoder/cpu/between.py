@@ -26,7 +26,8 @@ from actors.engines.decoder.cpu.simd import (
 )
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU = 0, 1, 2, 3, 4, 5
+SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU, XIELU = 0, 1, 2, 3, 4, 5, 6
+_SLOPE, _EDGE = np.float32(0.5), np.float32(-1e-6)  # of XIELU
 _ALPHA, _LIMIT = np.float32(1.702), np.float32(7)  # gpt-oss's
 _LEAST = np.float32(-87)  # the exponential of its negative still fits float32
 
@@ -41,11 +42,14 @@ class NormTerms(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """Of ``inner`` numbers of a row; ``gated``: the result is multiplied with as many more that stand beside them."""
+    """Of ``inner`` numbers of a row; ``gated``: the result is multiplied with as many more that stand beside them.
+    ``positive`` and ``negative``: factors of XIELU."""
 
     kind: Any
     gated: Any
     inner: Any
+    positive: Any
+    negative: Any
 
 
 @linked
@@ -185,6 +189,18 @@ def _gelu(x, start, count):
 
 
 @linked
+def _xielu(x, start, activation):
+    """Where it lies."""
+    for i in range(start, start + activation.inner):
+        one = x[i]
+        if one > _ZERO:
+            made = activation.positive * one * one
+        else:
+            made = activation.negative * (np.float32(math.expm1(min(one, _EDGE))) - one)
+        x[i] = made + _SLOPE * one
+
+
+@linked
 def _clamped(gate, up):
     zero, one, limit = splat(_ZERO), splat(_ONE), splat(_LIMIT)
     gate, up = smaller(gate, limit), larger(smaller(up, limit), splat(-_LIMIT))
@@ -200,12 +216,14 @@ def activate(both, apart, out, rows, activation):
         begin = row * apart
         if kind == GELU:
             _gelu(both, begin, inner)
+        if kind == XIELU:
+            _xielu(both, begin, activation)
         for i in range(0, inner, LANES):
             gate = load(both, begin + i)
             if kind == CLAMPED_SWIGLU:
                 gate = _clamped(gate, load(both, begin + inner + i))
             else:
-                if kind != GELU:
+                if kind != GELU and kind != XIELU:
                     gate = activated(gate, kind)
                 if activation.gated:
                     gate = fma(gate, load(both, begin + inner + i), zero)
@@ -244,14 +262,16 @@ def join_hidden(x, more, apart, layer_norm, body, rows):
 def norm_heads(qkv, apart, rows, layer, body):
     """Heads of every row that are normed, its first ones, where they lie: each, or all of a kind together."""
     width, queries, keys = layer.width, layer.queries * layer.width, layer.own * layer.width
-    terms = NormTerms(body.norm, array_at(layer.heads, layer.normed * width, np.float32), 0, body.eps)
+    weights, biases = array_at(layer.heads, layer.normed * width, np.float32), layer.head_biases
     for start in range(0, rows * apart, apart):
         if layer.whole:
+            terms = NormTerms(body.norm, weights, np.int64(0), body.eps)
             norm_part(qkv, start, queries, terms, 0, qkv)
             norm_part(qkv, start + queries, keys, terms, queries, qkv)
         else:
             for place in range(0, layer.normed * width, width):
-                norm_part(qkv, start + place, width, terms, place, qkv)
+                bias = biases + 4 * place if biases != 0 else np.int64(0)
+                norm_part(qkv, start + place, width, NormTerms(body.norm, weights, bias, body.eps), place, qkv)
 
 
 @linked

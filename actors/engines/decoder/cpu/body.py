@@ -117,6 +117,13 @@ class CompiledBody:
         self._tell(eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
         self._tell(layers=laid.layers.ctypes.data, jobs=laid.jobs.ctypes.data, half=half, embedding=table)
         self._tell(embedding_scale=spec.embedding_scale, residual_scale=spec.residual_scale, logit_cap=spec.logit_cap)
+        if weights.positions is not None and spec.positions is not None:
+            place_half, places = laid.table(weights.positions, False)
+            last = len(weights.positions.weight) - 1
+            self._tell(positions=places, positions_half=place_half, positions_last=last)
+            self._tell(positions_first=spec.positions.first)
+        if weights.embedded_norm is not None:
+            laid.norm(self._model[0]["embedded"], weights.embedded_norm)
         self._tell(norm=CENTRED if spec.norm.centred else RMS, sizes=laid.sizes.ctypes.data)
         widest = max(spec.attentions, key=lambda attention: attention.window)
         self._tell(window=widest.window, chunked=widest.chunked)

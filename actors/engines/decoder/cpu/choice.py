@@ -253,7 +253,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     _best(scores, ids, probabilities)
 
 
-SOURCES = "0509c6ea006f643e"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "736a4062bd1d0f48"  # see :mod:`actors.engines.decoder.cpu`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

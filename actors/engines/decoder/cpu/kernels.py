@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "0509c6ea006f643e"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "736a4062bd1d0f48"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -225,13 +225,15 @@ def _attend(body, layer, look, rooms, slots):
     """``rooms.seen``, once the rows' keys and values are in their ``slots``."""
     apart, rows, heads, own, width = look.columns, rooms.rows, layer.queries, layer.own, layer.width
     look.apart, look.heads, look.width = heads * width, layer.kv_heads, width
-    if layer.heads != 0:
+    if layer.heads != 0 and not layer.late:
         norm_heads(rooms.qkv, apart, rows, layer, body)
     if layer.turns != 0:
         turns = array_at(layer.query_turns, body.reach * width, np.float32)
         turn(rooms.qkv, apart, turns, width, rooms.positions, range(heads))
         turns = array_at(layer.turns, body.reach * width, np.float32)
         turn(rooms.qkv, apart, turns, width, rooms.positions, range(heads, heads + own))
+    if layer.heads != 0 and layer.late:
+        norm_heads(rooms.qkv, apart, rows, layer, body)
     key = heads * width
     value = key if layer.latent != 0 else key + own * width
     if own:
@@ -247,7 +249,7 @@ def _attend(body, layer, look, rooms, slots):
 @linked
 def _mlp(layer, up, down, rooms, out):
     perform(up, rooms.normed, rooms.rows, rooms.both, rooms.helpers)
-    activation = Activation(layer.activation, layer.gated, layer.inner_size)
+    activation = Activation(layer.activation, layer.gated, layer.inner_size, layer.positive, layer.negative)
     activate(rooms.both, up.apart, rooms.activated, rooms.rows, activation)
     perform(down, rooms.activated, rooms.rows, out, rooms.helpers)
 
@@ -275,6 +277,7 @@ def _mixture(body, layer, up, down, rooms):
     routed = array_at(experts.router, 1, JOB)[0].apart
     for row in range(rooms.rows):
         share = sigmoid(rooms.routed[row * routed + experts.count]) if experts.gated else np.float32(1)
+        share *= experts.shared_scale
         for i in range(body.hidden):
             rooms.narrow[row * apart + i] += share * rooms.given[row * down.apart + i]
     return apart
@@ -287,6 +290,20 @@ def _embed(tokens, table, half, size, scale, out):
     else:
         embed(tokens, table, half, size, out)
     scale_rows(out, size, size, len(tokens), scale)
+
+
+@linked
+def _place(body, rooms):
+    """What positions add to embeddings, and the norm of both; a row behind the last position has that of the last."""
+    rows, hidden = rooms.rows, body.hidden
+    if body.positions != 0:
+        places = np.empty(rows, np.int64)
+        for row in range(rows):
+            places[row] = min(rooms.positions[row] + body.positions_first, body.positions_last)
+        _embed(places, body.positions, body.positions_half, hidden, np.float32(1), rooms.normed)
+        add_scaled(rooms.x, rooms.normed, hidden, np.float32(1), hidden, rows)
+    if body.embedded.weight != 0:
+        norm_hidden(rooms.x, hidden, body.embedded, body, rows, rooms.x)
 
 
 @linked
@@ -311,7 +328,7 @@ def _add_beside(body, index, layer, rooms):
     jobs, width, rows = array_at(layer.beside, 2, JOB), array_at(body.inputs, 1, INPUTS)[0].width, rooms.rows
     gate, out = jobs[0], jobs[1]
     perform(gate, rooms.x, rows, rooms.both, rooms.helpers)
-    activation = Activation(layer.beside_activation, 0, width)
+    activation = Activation(layer.beside_activation, 0, width, np.float32(0), np.float32(0))
     activate(rooms.both, gate.apart, rooms.activated, rows, activation)
     for row in range(rows):
         start = (row * body.depth + index) * width
@@ -396,6 +413,7 @@ def run_layers(model, numbers, visible, choices, made):
     keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 4)
     rooms, look = _cut(body, positions), array_at(body.attention, 1, JOB)[0]
     _embed(tokens, body.embedding, body.half, hidden, body.embedding_scale, rooms.x)
+    _place(body, rooms)
     if body.inputs != 0:
         _make_inputs(body, tokens, rooms)
     norm_hidden(rooms.x, body.hidden, array_at(body.layers, 1, LAYER)[0].inputs, body, rows, rooms.normed)

@@ -61,7 +61,7 @@ class LaidOut:
             self._lay_out(layer, self.layers[index], self.jobs[4 * index : 4 * index + 4])
         self.inputs = self._inputs(weights)
         self._product(self.jobs[-1:], weights.head)
-        self._norm(self.layers[-1]["inputs"], weights.norm, weights.spec.logit_scale)
+        self.norm(self.layers[-1]["inputs"], weights.norm, weights.spec.logit_scale)
         for index in range(len(self.jobs)):  # behind the head the next forward
             self.jobs[index]["then"] = self.jobs.ctypes.data + (index + 1) % len(self.jobs) * self.jobs.itemsize
         self.sizes = self._sizes(weights)
@@ -96,7 +96,7 @@ class LaidOut:
         """The address of float32; 0: there are none."""
         return 0 if tensor is None else self.keep(tensor.float().contiguous().numpy())
 
-    def _norm(self, norm: Any, affine: Affine, scale: float = 1.0) -> None:
+    def norm(self, norm: Any, affine: Affine, scale: float = 1.0) -> None:
         norm["weight"] = self._numbers(affine.weight.float() * scale)
         norm["bias"] = self._numbers(None if affine.bias is None else affine.bias.float() * scale)
         norm["kind"] = self._kind
@@ -112,9 +112,9 @@ class LaidOut:
         shares = parallel and found.mlp is None
         for name, affine in norms.items():
             if affine is not None:
-                self._norm(layer[name], affine)
+                self.norm(layer[name], affine)
             elif name in ("inputs", "inner") and not shares:  # copied as it is
-                self._norm(layer[name], Affine(torch.ones(weights.qkv.weight.shape[1])))
+                self.norm(layer[name], Affine(torch.ones(weights.qkv.weight.shape[1])))
                 layer[name]["kind"] = PLAIN
         layer["parallel"], layer["shares"] = parallel, shares
         layer["factor"] = weights.scale
@@ -124,7 +124,7 @@ class LaidOut:
             self._product(jobs[1:], weights.beside.out)
             layer["beside"] = self.keep(jobs)
             layer["beside_activation"] = ACTIVATIONS.index(weights.spec.beside.activation)
-            self._norm(layer["beside_norm"], weights.beside.norm)
+            self.norm(layer["beside_norm"], weights.beside.norm)
         if isinstance(mixer, Recurrent):
             assert weights.recurrent is not None
             layer["mixer"] = self._recurrent(mixer, weights.recurrent)
@@ -139,14 +139,17 @@ class LaidOut:
         if dense is not None:
             layer["activation"], layer["gated"] = ACTIVATIONS.index(dense.activation), dense.gated
             layer["inner_size"] = dense.inner
+            layer["positive"], layer["negative"] = weights.shape
 
     def _attention(self, spec: Attention, weights: LayerWeights, layer: Any) -> None:
         layer["whole"], layer["gates"] = spec.norms is not None and spec.norms.whole, spec.gated
         layer["window"], layer["cap"], layer["scale"] = spec.window, spec.cap, spec.scale
         layer["queries"], layer["kv_heads"], layer["width"] = spec.heads, spec.kv_heads, spec.width
         layer["own"] = spec.kv_heads if spec.shares is None else 0
-        layer["normed"] = 0 if weights.head_norms is None else len(weights.head_norms)
-        layer["heads"], layer["sinks"] = self._numbers(weights.head_norms), self._numbers(weights.sinks)
+        layer["sinks"], layer["late"] = self._numbers(weights.sinks), spec.norms is not None and spec.norms.turned
+        if (norms := weights.head_norms) is not None:
+            layer["normed"], layer["heads"] = len(norms.weight), self._numbers(norms.weight)
+            layer["head_biases"] = self._numbers(norms.bias)
         if weights.latent is not None and spec.latent is not None:
             layer["latent"] = self._latent(spec.latent, weights.latent)
 
@@ -197,7 +200,7 @@ class LaidOut:
         self.read_bytes = before + (self.read_bytes - before) * spec.used // spec.count
         self._experts.append((int(router[0]["apart"]), int(jobs[0]["apart"]), int(jobs[1]["apart"])))
         experts = np.zeros(1, EXPERTS)
-        for name in ("count", "used", "inner", "inside"):
+        for name in ("count", "used", "inner", "inside", "shared_scale"):
             experts[name] = getattr(spec, name)
         for name in ("sigmoid", "raw", "groups", "used_groups", "best", "divided", "scale"):
             experts[name] = getattr(spec.routing, name)
@@ -206,7 +209,7 @@ class LaidOut:
         if weights.norms:
             norms = np.zeros(len(weights.norms), NORM)
             for place, affine in enumerate(weights.norms):
-                self._norm(norms[place], affine)
+                self.norm(norms[place], affine)
             experts["norms"] = self.keep(norms)
         experts["activation"], experts["gated"] = ACTIVATIONS.index(spec.activation), spec.shared_gate is not None
         return self.keep(experts)

@@ -14,7 +14,7 @@ from actors.engines.decoder.cpu.linking import linked
 _BYTES, _OCTETS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
 _CODES, _WORDS = types.Array(types.uint32, 2, "C", readonly=True), types.Array(types.uint32, 1, "C")
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-SOURCES = "0509c6ea006f643e"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "736a4062bd1d0f48"  # see :mod:`actors.engines.decoder.cpu`
 _compiled = {"error_model": "numpy", "nogil": True, "cache": True}
 
 

@@ -30,7 +30,7 @@ from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
 
-SOURCES = "0509c6ea006f643e"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "736a4062bd1d0f48"  # see :mod:`actors.engines.decoder.cpu`
 
 
 @linked

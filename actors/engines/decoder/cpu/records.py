@@ -17,7 +17,8 @@ PLAIN, RMS, CENTRED = 0, 1, 2
 # A norm: the address of its weights, that of what is added, or 0, and how it computes
 NORM = np.dtype([(name, np.int64) for name in ("weight", "bias", "kind")])
 # Of a layer what is not a product. Norms: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
-# behind them, where there are any. By address ``heads``, the norms of queries and keys, ``turns`` and ``query_turns``,
+# behind them, where there are any. By address ``heads``, the norms of queries and keys
+# (and ``head_biases``; ``late``: behind their rotation), ``turns`` and ``query_turns``,
 # cosine and sine of every pair of keys and of queries at each position, ``sinks``, ``experts``, ``latent`` and, in
 # place of attention, ``mixer`` (of types of their names): 0 where there are none. ``inner_size``: of the MLP, or of the
 # shared expert, or 0. Of attention the heads of ``queries``, the ``kv_heads`` that they see, of which the layer has
@@ -25,11 +26,12 @@ NORM = np.dtype([(name, np.int64) for name in ("weight", "bias", "kind")])
 # of that name
 LAYER = np.dtype(
     [(name, NORM) for name in ("inputs", "inner", "behind", "last")]
-    + [(name, np.int64) for name in ("heads", "whole", "keys", "values", "turns", "query_turns", "window", "sinks")]
+    + [(name, np.int64) for name in ("heads", "head_biases", "late", "whole")]
+    + [(name, np.int64) for name in ("keys", "values", "turns", "query_turns", "window", "sinks")]
     + [(name, np.int64) for name in ("gates", "mixer", "queries", "kv_heads", "width", "own", "normed")]
     + [("beside_norm", NORM), ("beside", np.int64), ("beside_activation", np.int64), ("factor", np.float32)]
     + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated", "inner_size", "experts", "latent")]
-    + [(name, np.float32) for name in ("scale", "cap")]
+    + [(name, np.float32) for name in ("scale", "cap", "positive", "negative")]
 )
 # A model and where it computes. Sizes, but for the address of ``INPUTS`` or 0, of which ``pool`` is slots and
 # ``vocabulary`` the head's rows to choose among;
@@ -42,13 +44,16 @@ LAYER = np.dtype(
 # ``_look``), of all layers and of those with windows, and ``scores`` of attention, ``own_scores`` for every thread;
 # ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number; ``taps``, int64 of every layer and
 # of what lies behind the last: where among the ``kept`` states of a row in ``tapped`` what enters it is kept, or -1; 0:
-# nothing is; ``walk``: of recurrent layers
+# nothing is; ``walk``: of recurrent layers; ``positions``: a table of what they add to embeddings, from its row
+# ``first`` to ``last``, or 0; ``embedded``: the norm of that, if its weights are not 0
 BODY = np.dtype(
     [(name, np.int64) for name in ("depth", "hidden", "inputs", "pool", "vocabulary")]
     + [(name, np.int64) for name in ("window", "chunked", "windowed", "ring", "norm", "half")]
     + [(name, np.int64) for name in ("layers", "jobs", "embedding", "reach", "attention")]
     + [(name, np.int64) for name in ("current", "state", "room", "sizes", "looks", "scores", "own_scores", "tokens")]
     + [(name, np.int64) for name in ("taps", "tapped", "kept", "walk")]
+    + [(name, np.int64) for name in ("positions", "positions_half", "positions_first", "positions_last")]
+    + [("embedded", NORM)]
     + [(name, np.float32) for name in ("eps", "embedding_scale", "residual_scale", "logit_cap")]
 )
 
@@ -87,13 +92,13 @@ JOB = np.dtype(
 # Experts of a layer: the addresses of the router's job, which has one more output behind those of the experts if
 # ``gated``, of two jobs for each expert, and of what is added to scores for the choice alone, of what shares are
 # multiplied by, and of four norms, see ``ExpertNorms``, or 0. ``sigmoid``: scores are that instead of a softmax, and
-# with ``raw`` the choice is by what it is taken of;
+# with ``raw`` the choice is by what it is taken of; ``shared_scale``: of what the shared one gives;
 # ``best``: scores that make a group's; ``divided``: shares add up to one; ``inside``: they multiply inputs
 EXPERTS = np.dtype(
     [(name, np.int64) for name in ("count", "used", "router", "jobs", "correction", "scales", "norms")]
     + [(name, np.int64) for name in ("activation", "inner")]
     + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "inside", "gated", "raw")]
-    + [("scale", np.float32)]
+    + [(name, np.float32) for name in ("scale", "shared_scale")]
 )
 
 DELTA, SCAN, CONVOLUTION = 0, 1, 2

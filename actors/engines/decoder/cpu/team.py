@@ -50,7 +50,7 @@ PATIENCE = 10_000  # looks for the last piece, some 10 us
 
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "0509c6ea006f643e"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "736a4062bd1d0f48"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 from actors.engines.decoder.bounds import check_description
-from actors.engines.decoder.families import deepseek, dense, gemma, granite, lfm, llama4, mamba, mixtures, qwen_next
+from actors.engines.decoder.families import (
+    deepseek,
+    dense,
+    gemma,
+    gpt,
+    granite,
+    lfm,
+    llama4,
+    mamba,
+    mixtures,
+    qwen_next,
+)
 from actors.engines.decoder.families.parts import Undescribed
 from actors.engines.decoder.spec import DecoderSpec
 from protocols.errors import ModelError
@@ -47,8 +57,23 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
     "vaultgemma": gemma.describe,
     "gemma3_text": gemma.describe,
     "gemma4_text": gemma.describe_4,
+    "gpt2": gpt.gpt2,
+    "gpt_bigcode": gpt.gpt2,
+    "gpt_neo": gpt.gpt_neo,
+    "gptj": gpt.gptj,
+    "gpt_neox": gpt.gpt_neox,
+    "falcon": gpt.falcon,
+    "opt": gpt.opt,
+    "biogpt": gpt.opt,
+    "persimmon": gpt.persimmon,
+    "hunyuan_v1_dense": dense.hunyuan,
+    "hunyuan_v1_moe": mixtures.hunyuan,
+    "nanochat": dense.nanochat,
+    "apertus": dense.apertus,
+    "apertus1p5_text": dense.apertus,
     "phi": dense.phi,
     "phi3": dense.phi3,
+    "phi4_multimodal": dense.phi3,
     "smollm3": dense.smollm,
     "granite": granite.describe,
     "granite_swa": granite.describe,
@@ -57,6 +82,7 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
     "granitemoe": granite.describe,
     "granitemoeshared": granite.describe,
     "granitemoehybrid": granite.describe,
+    "olmo": dense.olmo_1,
     "olmo2": dense.olmo,
     "olmo3": dense.olmo,
     "olmoe": mixtures.olmoe,
@@ -103,7 +129,7 @@ def describe(config: Any) -> DecoderSpec:
         raise Undescribed("its weights are quantised")
     where = getattr(config, "_name_or_path", "") or f"the {text.model_type} model"
     try:
-        spec = FAMILIES[name](_as_of(text, name))
+        spec = FAMILIES[name](text if name == text.model_type else _As(text, name))
     except ModelError:
         raise
     except Exception as error:  # a value of another type, a list that is too short, a division by zero
@@ -125,10 +151,11 @@ def _described(model_type: str) -> str | None:
     return next((name for name in FAMILIES if computes is not None and CLASSES.get(name) == computes), None)
 
 
-def _as_of(config: Any, model_type: str) -> Any:
-    """The configuration as one of that type."""
-    if config.model_type == model_type:
-        return config
-    renamed = copy.copy(config)
-    renamed.model_type = model_type
-    return renamed
+class _As:
+    """A configuration as one of another type."""
+
+    def __init__(self, config: Any, model_type: str) -> None:
+        self._config, self.model_type = config, model_type
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)

@@ -30,7 +30,6 @@ from actors.engines.decoder.spec import (
     Routing,
 )
 
-
 DENSE = {"youtu", "minicpm3"}
 
 

@@ -13,14 +13,27 @@ from actors.engines.decoder.families.parts import (
     behind,
     decoder,
     head_norms,
+    hunyuan_rotation,
     kind_of,
+    late_norms,
     mlp,
     rotation,
     shared,
     weight,
     weights,
 )
-from actors.engines.decoder.spec import DecoderSpec, Layer, Norm, Norms, QueryScale, Rotation
+from actors.engines.decoder.spec import (
+    UNWEIGHTED,
+    XIELU,
+    DecoderSpec,
+    HeadNorms,
+    Layer,
+    Mlp,
+    Norm,
+    Norms,
+    QueryScale,
+    Rotation,
+)
 
 NORMED = {"qwen3", "qwen3_vl_text"}
 
@@ -150,6 +163,57 @@ def olmo(config: Any) -> DecoderSpec:
     return decoder(config, layer)
 
 
+def olmo_1(config: Any) -> DecoderSpec:
+    """OLMo 1: layer norms without weights."""
+    if config.clip_qkv is not None:
+        raise Undescribed("it clips queries, keys and values")
+    turning = rotation(config)
+
+    def layer(index: int) -> Layer:
+        return Layer(attention(config, index, turning), mlp(config, index), Norms(UNWEIGHTED, UNWEIGHTED))
+
+    return decoder(config, layer, Norm(1e-5, centred=True), final_norm=UNWEIGHTED)
+
+
+def hunyuan(config: Any) -> DecoderSpec:
+    """Heads are normed behind their rotation."""
+    turning = hunyuan_rotation(config)
+
+    def layer(index: int) -> Layer:
+        return Layer(attention(config, index, turning, norms=late_norms(index)), mlp(config, index), before(index))
+
+    return decoder(config, layer)
+
+
+def nanochat(config: Any) -> DecoderSpec:
+    """Norms without weights, of embeddings and of turned heads too; heads are turned the other way round."""
+    forward = rotation(config)
+    turning = replace(forward, frequencies=tuple(-frequency for frequency in forward.frequencies))
+
+    def layer(index: int) -> Layer:
+        own = attention(config, index, turning, norms=HeadNorms(turned=True))
+        return Layer(own, mlp(config, index, ("mlp.fc1",), "mlp.fc2"), Norms(UNWEIGHTED, UNWEIGHTED))
+
+    cap = config.final_logit_softcapping or 0.0
+    return decoder(config, layer, final_norm=UNWEIGHTED, embedded_norm=UNWEIGHTED, logit_cap=cap)
+
+
+def apertus(config: Any) -> DecoderSpec:
+    """An activation with two numbers of each layer's own."""
+    if config.hidden_act != XIELU or getattr(config, "output_vocab_size", None) is not None:
+        raise Undescribed("its activation is not its family's, or its head has a part of the vocabulary")
+    turning = rotation(config)
+
+    def layer(index: int) -> Layer:
+        both = tuple(f"model.layers.{index}.mlp.act_fn.alpha_{sign}" for sign in "pn")
+        up, down = weights(index, "mlp.up_proj", "mlp.down_proj")
+        feed = Mlp(config.intermediate_size, XIELU, (up,), down, gated=False, shape=both)
+        norms = Norms(*weights(index, "attention_layernorm", "feedforward_layernorm"))
+        return Layer(attention(config, index, turning, norms=head_norms(index)), feed, norms)
+
+    return decoder(config, layer)
+
+
 def phi3(config: Any) -> DecoderSpec:
     """Phi 3 and 4: queries, keys and values in one matrix, gate and up in another."""
     turning = rotation(config, partial=True)
@@ -163,12 +227,11 @@ def phi3(config: Any) -> DecoderSpec:
 
 def phi(config: Any) -> DecoderSpec:
     """Phi 1 and 2: parallel halves."""
-    if config.qk_layernorm:
-        raise Undescribed("norms of heads have biases")
     turning = rotation(config, partial=True)
 
     def layer(index: int) -> Layer:
-        own = attention(config, index, turning, out=weight(index, "self_attn.dense"))
+        norms = head_norms(index, "self_attn.q_layernorm", "self_attn.k_layernorm") if config.qk_layernorm else None
+        own = attention(config, index, turning, out=weight(index, "self_attn.dense"), norms=norms)
         return Layer(own, mlp(config, index, ("mlp.fc1",), "mlp.fc2"), shared(index), parallel=True)
 
     norm = Norm(config.layer_norm_eps, centred=True)

@@ -53,7 +53,7 @@ def _rotation(config: Any, layer: int) -> Rotation | None:
     bases = getattr(config, "layer_rope_theta", None)
     if getattr(config, "position_embedding_type", "rope") != "rope" or (bases and not bases[layer]):
         return None
-    return rotation(config, base=bases[layer] if bases else None)
+    return rotation(config, parameters=config.rope_parameters | {"rope_theta": bases[layer]} if bases else None)
 
 
 def _is_scan(config: Any, layer: int) -> bool:

@@ -14,7 +14,9 @@ from actors.engines.decoder.families.parts import (
     decoder,
     experts,
     head_norms,
+    hunyuan_rotation,
     kind_of,
+    late_norms,
     mlp,
     ranked,
     rotation,
@@ -170,6 +172,22 @@ def hunyuan_3(config: Any) -> DecoderSpec:
     return decoder(config, layer)
 
 
+def hunyuan(config: Any) -> DecoderSpec:
+    """Hunyuan's first mixture: heads are normed behind their rotation, and an MLP stands beside experts."""
+    turning = hunyuan_rotation(config)
+
+    def of_layer(said: Any, index: int) -> int:
+        return int(said if isinstance(said, int) else said[index])
+
+    def layer(index: int) -> Layer:
+        counts = (of_layer(config.num_experts, index), of_layer(config.moe_topk, index), config.intermediate_size)
+        beside = shared_mlp(config, index, "mlp.shared_mlp", config.intermediate_size)
+        chosen = experts(config, index, counts, router=weight(index, "mlp.gate.wg"), shared=beside)
+        return Layer(attention(config, index, turning, norms=late_norms(index)), chosen, before(index))
+
+    return decoder(config, layer)
+
+
 def flint(config: Any) -> DecoderSpec:
     """Sinks, positions in windows alone, and shares that are sigmoids."""
     turning = rotation(config)
@@ -226,8 +244,8 @@ def aria(config: Any) -> DecoderSpec:
 
 def cohere(config: Any) -> DecoderSpec:
     """Command A with experts: halves side by side, and positions in windows or in dense layers before them."""
-    if config.num_shared_experts and config.shared_expert_combination_strategy != "sum":
-        raise Undescribed("experts and the shared one are averaged")
+    averaged = config.num_shared_experts and config.shared_expert_combination_strategy == "average"
+    scale = 0.5 if averaged else 1.0
     sigmoid, inner = config.expert_selection_fn == "sigmoid", config.intermediate_size
     counts = (config.num_experts, config.num_experts_per_tok, inner)
     turning, divided = rotation(config, neighbours=True), not sigmoid or config.norm_topk_prob
@@ -242,8 +260,8 @@ def cohere(config: Any) -> DecoderSpec:
         else:
             count = config.num_shared_experts
             beside = shared_mlp(config, index, "mlp.shared_experts", inner * count) if count else None
-            routing = Routing(sigmoid=sigmoid, divided=divided)
-            feed = experts(config, index, counts, routing=routing, shared=beside)
+            routing = Routing(sigmoid=sigmoid, divided=divided, scale=scale)
+            feed = experts(config, index, counts, routing=routing, shared=beside, shared_scale=scale)
         return Layer(own, feed, shared(index), parallel=True)
 
     centred = config.rms_norm_eps is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,15 +62,13 @@ def rotation(
     kind: str | None = None,
     partial: bool = False,
     neighbours: bool = False,
-    base: float | None = None,
+    parameters: Mapping[str, Any] | None = None,
 ) -> Rotation:
     """As ``rope_parameters`` say, for layers of a ``kind`` where they differ by it. ``partial``: the family knows
-    ``partial_rotary_factor``; ``base``: in place of theirs. Computed here, because transformers takes two seconds to
-    import."""
-    parameters = config.rope_parameters
-    by_kind = kind in parameters
-    own = parameters[kind] if by_kind else parameters
-    own = own if base is None else own | {"rope_theta": base}
+    ``partial_rotary_factor``; ``parameters``: others in place of those. Computed here, because transformers takes two
+    seconds to import."""
+    parameters = config.rope_parameters if parameters is None else parameters
+    own = parameters.get(kind or "", parameters)
     name, share = own.get("rope_type", "default"), own.get("partial_rotary_factor", 1.0)
     if name not in ROPES:
         raise Undescribed(f"{name} rotations depend on the length of the text")
@@ -85,6 +83,14 @@ def rotation(
     elif name == "yarn":
         frequencies, factor = yarn(own, turned, config.max_position_embeddings)
     return Rotation(tuple(frequencies.tolist()), float(factor), neighbours)
+
+
+def hunyuan_rotation(config: Any) -> Rotation:
+    """Where it is stretched, it is so for all texts."""
+    own, width = config.rope_parameters, width_of(config)
+    if own.get("rope_type") == "dynamic" and own.get("alpha"):
+        own = {"rope_theta": own["rope_theta"] * own["alpha"] ** (width / (width - 2))}
+    return rotation(config, parameters=own)
 
 
 def kind_of(config: Any, layer: int) -> str:
@@ -133,6 +139,12 @@ def head_norms(
     layer: int, query: str = "self_attn.q_norm", key: str = "self_attn.k_norm", whole: bool = False
 ) -> HeadNorms:
     return HeadNorms(weight(layer, query), weight(layer, key), whole)
+
+
+def late_norms(layer: int) -> HeadNorms:
+    """As Hunyuan has them."""
+    query, key = weights(layer, "self_attn.query_layernorm", "self_attn.key_layernorm")
+    return HeadNorms(query, key, turned=True)
 
 
 def mlp(

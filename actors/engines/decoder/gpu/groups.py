@@ -163,6 +163,8 @@ def send(weights: DecoderWeights, device: torch.device) -> None:
     if weights.inputs is not None:
         weights.inputs.table = _sent(weights.inputs.table, device)
         weights.inputs.matrix = _sent(weights.inputs.matrix, device)
+    if weights.positions is not None:
+        weights.positions = _sent(weights.positions, device)
     weights.embedding = _sent(weights.embedding, device)
     weights.head = weights.embedding if tied else _sent(weights.head, device)
 

@@ -80,11 +80,19 @@ def join(
     return out
 
 
+@triton.jit
+def _normed_pairs(even, odd, by, inside, WIDTH: tl.constexpr, eps):
+    scale = 1.0 / tl.sqrt((tl.sum(even * even, 0) + tl.sum(odd * odd, 0)) / WIDTH + eps)
+    even = even * scale * tl.load(by, mask=inside, other=0.0).to(tl.float32)
+    odd = odd * scale * tl.load(by + 1, mask=inside, other=0.0).to(tl.float32)
+    return even, odd
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _turn(
     parts, turns, stretch, norm, queries, keys, values, slots, rows, columns, slot_stride, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
-    SPLITS: tl.constexpr, NORMED: tl.constexpr, STRETCHED: tl.constexpr,
+    SPLITS: tl.constexpr, NORMED: tl.constexpr, LATE: tl.constexpr, STRETCHED: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: its pairs, which are side by side, are normed if the family does, and the first turned."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -97,17 +105,16 @@ def _turn(
         even += tl.load(at, mask=inside, other=0.0).to(tl.float32)
         odd += tl.load(at + 1, mask=inside, other=0.0).to(tl.float32)
     slot = tl.load(slots + row).to(tl.int64)
-    if head < NORMED:
-        scale = 1.0 / tl.sqrt((tl.sum(even * even, 0) + tl.sum(odd * odd, 0)) / WIDTH + eps)
-        by = norm + head * WIDTH + 2 * pair
-        even = even * scale * tl.load(by, mask=inside, other=0.0).to(tl.float32)
-        odd = odd * scale * tl.load(by + 1, mask=inside, other=0.0).to(tl.float32)
+    if head < NORMED and not LATE:
+        even, odd = _normed_pairs(even, odd, norm + head * WIDTH + 2 * pair, inside, WIDTH, eps)
     if PAIRS > 0:
         turned = pair < tl.where(head < HEADS + KV_HEADS, PAIRS, 0)
         turn = turns + row * (2 * PAIRS) + 2 * pair
         real = tl.load(turn, mask=turned, other=1.0)
         imaginary = tl.load(turn + 1, mask=turned, other=0.0)
         even, odd = even * real - odd * imaginary, even * imaginary + odd * real
+    if head < NORMED and LATE:
+        even, odd = _normed_pairs(even, odd, norm + head * WIDTH + 2 * pair, inside, WIDTH, eps)
     if STRETCHED:
         factor = tl.load(stretch + row, mask=head < HEADS, other=1.0)
         even, odd = even * factor, odd * factor
@@ -129,6 +136,7 @@ def turn(
     heads: tuple[int, int],
     turns: RowTurns | None,
     norm: Tensor | None,
+    late: bool,
     pool: tuple[Tensor, Tensor],
     slots: Tensor,
     eps: float,
@@ -137,7 +145,8 @@ def turn(
     ``slots`` (int64, ``(rows,)``) of its ``pool``, keys and values ``(kv_heads, slots, width)``.
 
     ``parts``: ``(splits, rows, columns)``, which begin with the heads of queries, keys and values. ``heads``: of
-    queries, and of keys (0: the layer reads another's). ``norm``: weights ``(n, width)`` of the first n heads.
+    queries, and of keys (0: the layer reads another's). ``norm``: weights ``(n, width)`` of the first n heads,
+    which are normed behind their rotation if that is ``late``.
     """
     (splits, rows, columns), (count, own), (keys, values) = parts.shape, heads, pool
     width = keys.shape[2]
@@ -151,6 +160,7 @@ def turn(
             queries, keys, values, slots, rows, columns, keys.stride(0), eps,
             HEADS=count, KV_HEADS=own, WIDTH=width, HALF=triton.next_power_of_2(width // 2),
             PAIRS=0 if turns is None else turns.pairs.shape[1], SPLITS=splits,
-            NORMED=0 if norm is None else len(norm), STRETCHED=stretch is not None, num_warps=1,
+            NORMED=0 if norm is None else len(norm), LATE=late,
+            STRETCHED=stretch is not None, num_warps=1,
         )  # fmt: skip
     return queries
