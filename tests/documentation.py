@@ -36,8 +36,8 @@ SHARED_START = "duoactor up --http 127.0.0.1:8000 --drafters 2"
 # Hosts and models that are elsewhere are here; what takes minutes is made short.
 STAND_INS: Mapping[str, str] = {
     r" (?:--target )?Qwen/Qwen3-8B --draft Qwen/Qwen3-0\.6B": "",
-    r"(?m)(^duoactor (?:run|chat)) HuggingFaceTB/SmolLM2-135M-Instruct": r"\1 bundled",
-    r" (?:--target )?HuggingFaceTB/SmolLM2-135M-Instruct": "",
+    r"(?m)(^duoactor (?:run|chat)) smollm2": r"\1 bundled",
+    r" (?:smollm2|--target HuggingFaceTB/SmolLM2-135M-Instruct)\b": "",
     r"gpu-box|0\.0\.0\.0": "127.0.0.1",
     r"duoactor demo\b": "duoactor demo --target bundled --max-tokens 8 --repeats 1",
     r"(measure_gateway\.py) 1 16 64": r"\1 2",

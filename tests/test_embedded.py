@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from duoactor import embedded
+from duoactor.config import choose_draft, resolve_model
 
 
 @pytest.fixture
@@ -41,5 +42,13 @@ def test_the_model_of_a_package_is_found_without_importing_it(tmp_path: Path, mo
     package.mkdir()
     (package / "__init__.py").write_text("raise ImportError('llm')")
     (package / "SmolLM2-135M-Instruct.Q4_1.gguf").touch()
+    monkeypatch.setattr("duoactor.config.check_checkpoint", lambda name: None)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert embedded.packaged() == package / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert resolve_model("smollm2", "target") == str(package / "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def test_without_the_package_smollm2_is_a_hub_id(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(embedded, "packaged", lambda: None)
+    assert resolve_model("smollm2", "target") == embedded.ON_THE_HUB
+    assert choose_draft("smollm2") == choose_draft(embedded.ON_THE_HUB)

