@@ -404,6 +404,7 @@ def test_a_server_that_is_gone_is_one_message_and_nothing_stale_until_it_is_back
     expect(page.locator("[data-drafter]:visible")).to_have_count(0)
     ask(page, "Still there?")
     expect(page.get_by_label("Message", exact=True)).to_have_value("Still there?")
+    expect(page.locator("#answer")).to_have_text("Half a")
     expect(page.get_by_role("alert")).to_have_count(1)
     gateway.state = STATE
     expect(page.locator("#server")).to_have_text("model · bfloat16 on cpu · 0 running")
@@ -487,6 +488,17 @@ def test_nothing_sticks_out_in_the_dark_and_without_motion_and_a_narrow_screens_
     assert out == []
     if lens:
         assert page.locator("#tree .node").first.evaluate("e => getComputedStyle(e).transitionDuration") == "0s"
+
+
+def test_on_a_narrow_screen_the_lens_of_an_answer_takes_the_focus_and_gives_the_chat_back(opened, gateway):
+    gateway.answers = [events(("a", "draft"), ("c", "target"))]
+    page = opened(NARROW)
+    ask(page)
+    page.locator(".assistant").get_by_role("button", name="Lens").press("Enter")
+    expect(page.locator("#chat")).to_be_hidden()
+    expect(page.locator("#lens-toggle")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#chat")).to_be_visible()
 
 
 def test_the_keyboard_alone_reaches_the_answers_rounds(opened, gateway):

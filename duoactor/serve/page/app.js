@@ -66,6 +66,7 @@ const send = () => job(async () => {
   const asked = request();
   const question = $("prompt").value;
   chat.add({ role: "user", content: question });
+  const before = shown;
   const turn = chat.add({ role: "assistant", raw: asked[0].endsWith("/completions") && !asked[1].messages });
   turn.answer = new Answer(asked);
   $("prompt").value = "";
@@ -79,7 +80,7 @@ const send = () => job(async () => {
     if (error.name !== "AbortError") trouble(error);
   }
   if (!turn.content && !turn.thoughts) {
-    if (end) return void takeBack(question);
+    if (end) return void takeBack(question, before);
     turn.note = "The model ended its answer at once.";
   } else {
     if (end !== "stopped") await drafters.ask(); // the plain rate as it is now, or that the server is gone
@@ -92,11 +93,11 @@ const send = () => job(async () => {
   say(chat.keep() ? `${end || "done"}: ${turn.answer.tokens.length} tokens` : "too long for this tab's store: a reload will lose it");
 });
 
-/** Nothing came of the question: it goes back into the box. */
-function takeBack(question) {
+/** Nothing came of the question: it goes back into the box, and the lens to the turn that it showed. */
+function takeBack(question, before) {
   chat.drop(2);
   $("prompt").value = question;
-  look(null);
+  look(before);
   say("");
 }
 
@@ -181,7 +182,7 @@ function trouble(error, what = [0, 401, 503].includes(error?.status) ? "state" :
   }
   box.hidden = false;
   box.dataset.what = what;
-  box.textContent = error.message;
+  if (box.textContent !== error.message) box.textContent = error.message; // it is read out once
   if (error.status === 401) $("key-form").hidden = false;
 }
 
@@ -191,6 +192,7 @@ function openLens(open) {
   $("lens").hidden = !open;
   $("lens-toggle").setAttribute("aria-expanded", String(open));
   document.body.dataset.lens = open ? "open" : "closed";
+  if (open && !WIDE.matches) $("lens-toggle").focus(); // what was pressed is hidden now
   draw();
 }
 
