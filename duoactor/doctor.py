@@ -151,8 +151,10 @@ def judge_head(report: DoctorReport, head: InlineStatus) -> None:
 
 def verdict(report: DoctorReport) -> str:
     """The answer in one sentence: whether speculation pays here, and by how much."""
+    if report.problems and not report.methods:
+        return f"Nothing was measured: {report.problems[0]}."
     if report.problems:
-        return f"Speculation with this pair is not possible: {report.problems[0]}."
+        return f"Do not use this pair: {report.problems[0]}."
     if not report.methods:
         return "Nothing was measured: no prompt fits the target's context."
     rates = {one.method: one.tokens_per_second for one in report.methods}

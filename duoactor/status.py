@@ -22,6 +22,7 @@ from protocols.messages import (
 )
 
 GGUF_BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # of a weight
+WHOLE = ("float32", "bfloat16", "float16")  # formats whose name says how large a weight is
 SMALLER = 0.8  # times as large, for another format to be worth its name
 SOURCE = "accepted_from_"  # in names of counters
 SPARE = ("pid", "host", "weights", "model", "drafted", "leases")  # columns of drafters, the least important first
@@ -109,7 +110,7 @@ def cores_and_rates(target: TargetStatus) -> list[tuple[str, str]]:
         lent = spare if target.spare_cpus else ""
         found.append(("cores", f"{_count(target.threads, 'thread')} for the target{pinned}{lent}"))
     if target.tokens_per_second:
-        found.append(("one stream", f"{target.tokens_per_second:.0f} tokens/s without drafts, by measured forwards"))
+        found.append(("one stream", f"{target.tokens_per_second:.0f} tokens/s without drafts, by the latest forwards"))
     if reads := reading(target):
         found.append(("weights", reads))
     if takes := taking(target):
@@ -129,7 +130,7 @@ def reading(target: TargetStatus) -> str:
     reads = target.reading
     if not reads.read_bytes:
         return ""
-    bits = f" ({reads.bits:.1f} bits a weight)" if reads.bits else ""
+    bits = f" ({reads.bits:.1f} bits a weight)" if reads.bits and target.dtype not in WHOLE else ""
     said = f"{target.dtype}, a token reads {reads.read_bytes / 1e6:,.0f} MB{bits}"
     if reads.gigabytes and target.tokens_per_second:
         share = reads.read_bytes * target.tokens_per_second / 1e9 / reads.gigabytes
@@ -174,6 +175,8 @@ def print_drafters(drafters: Sequence[DrafterStatus], method: str) -> None:
         print(f"no drafters: {left}; start one with `duoactor drafter`", flush=True)
         return
     print_table(drafter_table(drafters), SPARE)
+    if any(one.speedup for one in drafters):
+        print("gains are of about the last ten seconds of drafting, the counts since a drafter came")
     for one in drafters:
         if one.trouble:
             print(clean(f"{one.actor_id}: {one.trouble}"))

@@ -34,7 +34,7 @@ def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json:
     """Measure for 20 seconds whether speculation pays here.
 
     Starts the pair as `duoactor up` does. The target alone, retrieval alone and auto answer the same prompts in turns.
-    The exit code is 1 if the models cannot work together.
+    The exit code is 1 if nothing could be measured, or a text differs.
 
     \b
     Example:  duoactor doctor
@@ -47,14 +47,16 @@ def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json:
     except DuoactorError as error:
         report.add("problem", str(error).rstrip("."))
     report.verdict = diagnosis.verdict(report)
-    if file is not None:
+    writes = file is not None and not report.problems
+    if file is not None and writes:
         config.write_new(file, diagnosis.toml(report, pair.verifier, pair.drafters))
     if as_json:
         render.print_json(report)
     else:
         click.echo("\n".join(diagnosis.lines(report)))
         if file is not None:
-            click.echo(f"\nwrote {file}; use it with `duoactor up --config {file}`")
+            done = f"wrote {file}; use it with `duoactor up --config {file}`"
+            click.echo(f"\n{done if writes else f'{file} is not written: there is nothing to recommend'}")
     return 1 if report.problems else 0
 
 

@@ -83,9 +83,12 @@ class Environment:
         from duoactor.launch.supervisor import Supervisor
 
         probe = self.probe(deployment)
-        async with Supervisor(deployment.plans, probe, report=report, address=deployment.address) as supervisor:
-            report.done()
-            yield supervisor
+        try:
+            async with Supervisor(deployment.plans, probe, report=report, address=deployment.address) as supervisor:
+                report.done()
+                yield supervisor
+        finally:
+            report.clear()  # what is said next, such as an error, begins a line of its own
 
     @asynccontextmanager
     async def running(

@@ -25,6 +25,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 CONNECTION = "Connection"
 SAMPLING = "Sampling"
 SPECULATION = "Speculation"
+FITTING = "one that fits the target, if any is found"  # what `up` and its like take for a draft
+ALL = "duoactor.all"  # in a context's meta: the help of every option is asked for
 LONGEST_METAVAR = 40  # characters: longer lists of choices are told in the text
 CONNECTING = ("connect", "bind", "key", "server_key", "allow")  # options that say how actors reach each other
 
@@ -35,6 +37,21 @@ SAMPLING_HELP: Mapping[str, str] = {
     "seed": "the same seed gives the same text, with any drafter and method",
     "logprobs": "with --json: log-probabilities of each token and of the n most likely; -1: none",
     "logit_bias": "ID:X adds X (-100 to 100) to the logit of token ID; may be repeated",
+}
+
+
+# Flags of other servers, and what is meant by them here
+ELSEWHERE: Mapping[str, str] = {
+    "--host": "give the address to listen on as --http HOST:PORT",
+    "--ctx-size": "the context is the model's; --kv-tokens is the room of all requests together",
+    "--max-model-len": "the context is the model's; --kv-tokens is the room of all requests together",
+    "--max-num-seqs": "requests share the room that --kv-tokens says",
+    "--n-gpu-layers": "--device cuda puts the whole target on the GPU",
+    "--alias": "--served-model-name gives the model another name",
+    "--model-draft": "--draft names the draft model",
+    "--speculative-config": "--draft, --method and --num-speculative-tokens say how drafts are made",
+    "--tensor-parallel-size": "a target runs on one device",
+    "--quantization": "the file says how its weights are quantised; --dtype int8 quantises them on a CPU",
 }
 
 
@@ -56,7 +73,48 @@ class Command(click.Command):
     """A command with a part of ``--help`` for each section of its options, in the order of their first options. How
     to connect comes last."""
 
+    def __init__(self, *arguments: Any, brief: Mapping[str, str] = MappingProxyType({}), **attributes: Any) -> None:
+        """``brief``: what ``--help`` says of the options that it shows, where ``--help-all`` shows all."""
+        super().__init__(*arguments, **attributes)
+        self._brief = brief
+        if brief:
+            self.params.append(
+                click.Option(
+                    ["--help-all"],
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    callback=self._tell_all,
+                    help="show every option and exit",
+                )
+            )
+
+    def _tell_all(self, ctx: click.Context, option: click.Parameter, asked: bool) -> None:
+        if asked and not ctx.resilient_parsing:
+            ctx.meta[ALL] = True
+            click.echo(ctx.get_help())
+            ctx.exit()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in ELSEWHERE:
+                meant = ELSEWHERE[error.option_name]
+                raise click.UsageError(f"There is no {error.option_name}; {meant}", ctx) from None
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self._brief and ALL not in ctx.meta:
+            records = {one.name: one.get_help_record(ctx) for one in self.get_params(ctx)}
+            last = list(records)[-1]  # --help
+            shown = [(found, text) for name, text in self._brief.items() if (found := records[name])]
+            with formatter.section("Options"):
+                formatter.write_dl(
+                    [(flags, text) for (flags, _), text in shown]
+                    + [found for name in ("help_all", last) if (found := records[name])]
+                )
+            return
         sections: dict[str, list[tuple[str, str]]] = {"": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -127,9 +185,11 @@ def struct_options(
     only: Container[str] | None = None,
     leave_out: Container[str] = (),
     also: Mapping[str, str] = MappingProxyType({}),
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[F], F]:
     """One flag per field of ``struct``, listed under ``section``; but those in ``common`` under "Options", and those
-    that say how actors reach each other under "Connection". ``also``: a second name of some flags."""
+    that say how actors reach each other under "Connection". ``also``: a second name of some flags; ``defaults``: in
+    words, where the command has others than the struct."""
 
     def section_of(name: str) -> str:
         return CONNECTION if name in CONNECTING else "" if name in common else section
@@ -144,6 +204,8 @@ def struct_options(
             if struct is Sampling:
                 default = f"the model's, or {option.default:g}" if option.name in DEFAULTED else option.default
                 option = replace(option, description=SAMPLING_HELP[option.name], default=default)
+            if option.name in defaults:
+                option = replace(option, default=defaults[option.name])
             variable = PEER_VARIABLES.get(option.name) if "connect" in struct.__struct_fields__ else None
             name = config.prefixed(option, prefix)
             names = (also[option.name],) if option.name in also else ()
@@ -209,7 +271,7 @@ pair_options = _as_one(
     make_pair,
     ("target", "draft", "draft_device", "tokenizer", "device", "dtype"),
     struct_options(VerifierSettings, only=("target",)),
-    struct_options(DrafterSettings, only=("draft",)),
+    struct_options(DrafterSettings, only=("draft",), defaults={"draft": FITTING}),
     struct_options(VerifierSettings, only=("tokenizer", "device", "dtype")),
     struct_options(DrafterSettings, prefix="draft_", only=("device",)),
 )

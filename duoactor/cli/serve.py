@@ -13,6 +13,7 @@ from duoactor.cli.options import Command, Logs, config_option, log_options, sett
 from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 from protocols.errors import ConfigError
+from protocols.extras import install
 
 
 @click.command(cls=Command)
@@ -36,5 +37,5 @@ def serve(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     try:
         from duoactor.serve.start import run_gateway
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the gateway needs {error.name}: pip install 'duoactor[serve]'") from None
+        raise ConfigError(f"the gateway needs {error.name}: {install('serve')}") from None
     return run_gateway(settings)

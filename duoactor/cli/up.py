@@ -19,6 +19,7 @@ from actors.settings import DrafterSettings, Settings, VerifierSettings
 from duoactor import config, render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import (
+    FITTING,
     Command,
     Logs,
     config_option,
@@ -29,7 +30,7 @@ from duoactor.cli.options import (
     struct_options,
 )
 from duoactor.cli.up_models import up_models
-from duoactor.launch.default_http import default_http
+from duoactor.launch.default_http import Usual, default_http
 from duoactor.launch.deployment import Deployment, check_address, reachable_http
 from duoactor.launch.preflight import check_tokenizers
 from duoactor.launch.progress import LaunchReport
@@ -43,6 +44,23 @@ from protocols.errors import ConfigError
 
 if TYPE_CHECKING:
     from duoactor.ray import Cluster
+
+
+# What most people use, in fewer words than --help-all
+BRIEF = {
+    "draft": f"draft model or head: a directory, hub id or GGUF file; pld and sam copy from the text  [{FITTING}]",
+    "device": "of the target: cpu, cuda, cuda:1  [auto]",
+    "dtype": "float32, bfloat16, float16, or int8 on a CPU  [auto]",
+    "http": f"where the HTTP APIs and the page are; {NO_HTTP}: nowhere  [{DEFAULT_HTTP}, or the next free port]",
+    "api_key": "a key that HTTP requests must carry; may be repeated",
+    "kv_tokens": "room for the tokens of all requests  [by the free memory]",
+    "method": "how to draft: auto, tree, sps, pld, sam, vanilla (no drafts) …  [auto]",
+    "num_speculative_tokens": "draft length  [measured, then adapted]",
+    "learn": "train the draft model on what is served",
+    "file": "read options from this duo.toml; flags win over it",
+    "as_json": "print one JSON document once all is ready",
+    "verbose": "log everything",
+}
 
 
 class Launcher(StrEnum):
@@ -69,11 +87,18 @@ class UpOptions(Settings, frozen=True, kw_only=True):
     verifiers: Annotated[int, Meta(description="number of verifiers, with --launcher ray", ge=1, le=64)] = 1
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, brief=BRIEF)
 @click.argument("model", default="")
 @config_option
 @struct_options(VerifierSettings, section="Verifier", common=("target",), also={"target": "--model"})
-@struct_options(DrafterSettings, prefix="draft_", section="Drafters", common=("draft",), leave_out=UP_DECIDES)
+@struct_options(
+    DrafterSettings,
+    prefix="draft_",
+    section="Drafters",
+    common=("draft",),
+    leave_out=UP_DECIDES,
+    defaults={"draft": FITTING},
+)
 @click.option(
     "--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="number of drafters  [1]"
 )
@@ -87,22 +112,21 @@ def up(
 ) -> int:
     """Serve MODEL until Ctrl-C.
 
-    Starts a verifier, a drafter, a controller and an HTTP gateway, and keeps them up. MODEL is a directory, a .gguf
-    file or a hub id, as of --target. An actor that crashes is started again. Ctrl-C stops them all, a second one at
-    once. With --json the actors are printed as one JSON document once they are ready.
+    MODEL is a directory, a .gguf file or a hub id; without it the bundled one is served. An actor that crashes is
+    started again. Ctrl-C stops them all, a second one at once.
 
     \b
-    Example:  duoactor up
-              duoactor up smollm2
+    Example:  duoactor up smollm2
+              duoactor up HuggingFaceTB/SmolLM2-135M-Instruct
               duoactor up ./my-model --draft ./my-draft --device cuda --port 9000
-              duoactor up --learn
               duoactor up --config duo.toml
               duoactor up --launcher ray --verifiers 2 --drafters 8
     """
     options = settings_from(UpOptions, {}, flags)
     asked = config.read(file)
     name_target(flags, model)
-    read = partial(read_wanted, file, drafters=count, http=options.http or _usual_http(options, asked, flags, logs))
+    usual = _usual_http(options, asked, flags, logs)  # its claim on the port holds as long as this function
+    read = partial(read_wanted, file, drafters=count, http=options.http or (None if usual is None else usual.address))
     try:
         if models := asked.models:
             if model:
@@ -129,16 +153,16 @@ def up(
         return 0  # the usual way to end it
 
 
-def _usual_http(options: UpOptions, asked: config.File, flags: config.Values, logs: Logs) -> str | None:
-    """The address of the gateway where no flag says it; None: as the file says, or none."""
-    if options.launcher is Launcher.RAY or asked.gateway:
+def _usual_http(options: UpOptions, asked: config.File, flags: config.Values, logs: Logs) -> Usual | None:
+    """The gateway's place where no flag says it; None: as a flag or the file says, or none."""
+    if options.http or options.launcher is Launcher.RAY or asked.gateway:
         return None
     own = config.given(flags, GatewaySettings, leave_out=NOT_THE_GATEWAYS)
     keyed = bool(flags.get("key") or asked.verifier.get("key"))
-    address, news = default_http(asked=bool(own or asked.models), keyed=keyed)
-    if news and not logs.quiet:
-        click.echo(f"duoactor: {news}", err=True)
-    return address
+    found = default_http(asked=bool(own or asked.models), keyed=keyed)
+    if found.news and not logs.quiet:
+        click.echo(f"duoactor: {found.news}", err=True)
+    return found
 
 
 async def _stay_up(environment: Environment, deployment: Deployment, reporter: LaunchReport, as_json: bool) -> int:

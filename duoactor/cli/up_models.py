@@ -20,6 +20,7 @@ from duoactor.launch.summary import http_url
 from duoactor.launch.wanted import ClashError, Wanted
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
+from protocols.extras import install
 
 
 def up_models(wanted: Mapping[str, Callable[[], Wanted]], environment: Environment, logs: Logs) -> int:
@@ -30,7 +31,7 @@ def up_models(wanted: Mapping[str, Callable[[], Wanted]], environment: Environme
     try:
         run_until_signal(_serve(wanted, settings, environment, logs))
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the gateway needs {error.name}: pip install 'duoactor[serve]'") from None
+        raise ConfigError(f"the gateway needs {error.name}: {install('serve')}") from None
     except (KeyboardInterrupt, Terminated):
         pass  # the usual way to end it
     return 0

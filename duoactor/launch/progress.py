@@ -85,5 +85,9 @@ class LaunchReport:
 
     def done(self) -> None:
         self.is_done = True
+        self.clear()
+
+    def clear(self) -> None:
+        """Take the line away that tells what is waited for."""
         self._waiting.clear()
         self._spinner.show("")

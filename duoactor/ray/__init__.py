@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from protocols.extras import install
+
 try:
     import ray
     from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 except ImportError:
-    raise ImportError("Ray is not installed: pip install 'duoactor[ray]'") from None
+    raise ImportError(f"Ray is not installed: {install('ray')}") from None
 
 from actors.settings import DrafterSettings, VerifierSettings
 from duoactor.config import options as options_of

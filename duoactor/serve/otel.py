@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from duoactor.client.metrics import mean_acceptance_length, together
 from duoactor.serve.errors import ApiError
 from duoactor.serve.question import Question
+from protocols.extras import install
 from protocols.messages import Chunk, RequestStats
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def from_environment() -> Tracing | None:
             log.warning("no traces: OTEL_TRACES_EXPORTER may be otlp, console or none, and not %s", exporter)
             return None
     except ModuleNotFoundError as error:
-        log.warning("no traces: they need %s: pip install 'duoactor[otel]'", error.name)
+        log.warning("no traces: they need %s: %s", error.name, install("otel"))
         return None
     os.environ.setdefault("OTEL_SERVICE_NAME", "duoactor")
     provider = TracerProvider(shutdown_on_exit=False)  # a collector that does not answer must not hold up our end

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from actors.settings import ControllerSettings, DrafterSettings, VerifierSettings
 from duoactor.cli import cli, main
-from duoactor.cli.options import SAMPLING_HELP
+from duoactor.cli.options import ELSEWHERE, SAMPLING_HELP
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConnectionLost, RequestError
 from protocols.messages import Sampling
@@ -44,7 +44,7 @@ def flags_in(help_text: str) -> list[str]:
     ],
 )
 def test_every_field_is_a_flag_exactly_once(command: str, struct: Any, capsys: pytest.CaptureFixture[str]):
-    main([command, "--help"])
+    main([command, "--help-all" if command == "up" else "--help"])
     shown = flags_in(capsys.readouterr().out)
     assert len(shown) == len(set(shown))
     missing = {"skip_special_tokens"}  # it is true, and a flag could not say no
@@ -55,7 +55,7 @@ def test_every_field_is_a_flag_exactly_once(command: str, struct: Any, capsys: p
 
 
 def test_every_drafter_option_has_a_flag_of_up_but_those_that_up_decides(capsys: pytest.CaptureFixture[str]):
-    main(["up", "--help"])
+    main(["up", "--help-all"])
     shown = flags_in(capsys.readouterr().out)
     missing = {
         name
@@ -70,12 +70,30 @@ def test_every_sampling_option_is_explained():
 
 
 def test_help_has_what_most_people_need_first_and_how_to_connect_last(capsys: pytest.CaptureFixture[str]):
-    main(["up", "--help"])
+    main(["up", "--help-all"])
     _, *sections = re.split(r"^(?=\S.*:$)", capsys.readouterr().out, flags=re.MULTILINE)
     flags = {section.partition(":")[0]: flags_in(section) for section in sections}
     assert list(flags) == ["Options", "Verifier", "Drafters", "Gateway", "Connection"]
     assert {"--target", "--draft", "--http", "--config"} <= set(flags["Options"])
     assert flags["Connection"] == ["--bind", "--key", "--allow"]
+
+
+def test_the_help_of_up_fits_on_a_screen_and_says_where_the_rest_is(capsys: pytest.CaptureFixture[str]):
+    assert main(["up", "--help"]) == 0
+    brief = capsys.readouterr().out
+    assert 24 <= len(brief.splitlines()) <= 40
+    assert brief.splitlines()[-2].split()[0] == "--help-all"
+    assert main(["up", "--help-all"]) == 0
+    assert set(flags_in(brief)) < set(flags_in(capsys.readouterr().out))
+
+
+def test_flags_of_other_servers_are_answered_by_those_that_are_meant(capsys: pytest.CaptureFixture[str]):
+    for flag, meant in (("--host", "--http HOST:PORT"), ("--ctx-size", "--kv-tokens")):
+        assert main(["up", flag, "1"]) == 2
+        assert meant in capsys.readouterr().err
+    main(["up", "--help-all"])
+    known = set(re.findall("--[a-z-]+", capsys.readouterr().out))
+    assert set(re.findall("--[a-z-]+", " ".join(ELSEWHERE.values()))) <= known
 
 
 def test_no_command_needs_torch_to_show_its_help():

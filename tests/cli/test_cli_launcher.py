@@ -6,6 +6,7 @@ import sys
 
 import duoactor
 from duoactor.cli import main
+from protocols.extras import install
 
 
 def test_a_missing_ray_says_what_to_install(monkeypatch, capsys):
@@ -13,7 +14,7 @@ def test_a_missing_ray_says_what_to_install(monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "duoactor.ray", raising=False)
     monkeypatch.delattr(duoactor, "ray", raising=False)  # which an earlier test may have imported
     assert main(["up", "--launcher", "ray"]) == 1
-    assert capsys.readouterr().err == "duoactor: Ray is not installed: pip install 'duoactor[ray]'\n"
+    assert capsys.readouterr().err == f"duoactor: Ray is not installed: {install('ray')}\n"
 
 
 def test_several_verifiers_want_a_cluster(capsys):

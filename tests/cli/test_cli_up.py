@@ -24,6 +24,7 @@ from duoactor.launch.deployment import deploy
 from duoactor.launch.summary import connection_flags
 from duoactor.launch.wanted import Wanted
 from protocols.address import parse
+from protocols.extras import install
 from protocols.ipc import IpcClaim
 
 PROGRAM = '''
@@ -237,10 +238,19 @@ def taken(monkeypatch) -> Iterator[int]:
 
 
 def test_http_is_at_the_next_port_where_the_usual_one_is_taken(taken: int):
-    address, news = default_http(asked=False, keyed=False)
-    port = int(address.removeprefix("127.0.0.1:"))
+    found = default_http(asked=False, keyed=False)
+    port = int(found.address.removeprefix("127.0.0.1:"))
     assert taken < port < taken + 100
-    assert news == f"port {taken} is taken: HTTP is at port {port}"
+    assert found.news == f"port {taken} is taken: HTTP is at port {port}"
+
+
+def test_two_starts_within_a_second_choose_two_ports(taken: int):
+    """Neither gateway listens yet."""
+    first, second = default_http(asked=False, keyed=False), default_http(asked=False, keyed=False)
+    assert first.address != second.address
+    assert first.claim is not None and second.claim is not None
+    first.claim.release()
+    assert default_http(asked=False, keyed=False).address == first.address
 
 
 def test_old_connections_take_no_port(monkeypatch):
@@ -250,18 +260,18 @@ def test_old_connections_take_no_port(monkeypatch):
             server.accept()[0].close()  # it closes first, and waits for what may come late
             client.recv(1)
     monkeypatch.setattr("duoactor.launch.default_http.DEFAULT_PORT", port)
-    assert default_http(asked=False, keyed=False) == (f"127.0.0.1:{port}", "")
+    assert default_http(asked=False, keyed=False)[:2] == (f"127.0.0.1:{port}", "")
 
 
 def test_without_the_extra_there_is_no_http_unless_it_is_asked_for(monkeypatch, taken: int):
     monkeypatch.setattr("duoactor.launch.default_http.find_spec", lambda name: None if name == "uvicorn" else name)
-    sentence = "no HTTP, which needs uvicorn: pip install 'duoactor[serve]'"
-    assert default_http(asked=False, keyed=False) == ("none", sentence)
-    assert default_http(asked=True, keyed=False)[0] != "none"  # and the gateway says what it needs
+    sentence = f"no HTTP, which needs uvicorn: {install('serve')}"
+    assert default_http(asked=False, keyed=False)[:2] == ("none", sentence)
+    assert default_http(asked=True, keyed=False).address != "none"  # and the gateway says what it needs
 
 
 def test_a_verifier_that_asks_for_keys_is_not_opened_by_the_usual_gateway(taken: int):
-    address, sentence = default_http(asked=False, keyed=True)
+    address, sentence, _ = default_http(asked=False, keyed=True)
     assert address == "none" and "--api-key" in sentence
 
 

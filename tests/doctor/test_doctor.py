@@ -116,13 +116,15 @@ def test_a_text_that_differs_is_a_problem(monkeypatch, capsys):
     client.wrong, client.rounds = "auto", 1
     monkeypatch.setattr(doctor, "SECONDS", 0.0)
     assert main(["doctor"], environment) == 1
-    assert "1 of 3 texts differ from the target's own" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("Do not use this pair: 1 of 3 texts differ from the target's own")
 
 
-def test_models_that_do_not_load_are_findings_and_no_tracebacks(capsys, tmp_path):
-    assert main(["doctor", "--target", str(tmp_path / "none")]) == 1
+def test_models_that_do_not_load_are_findings_and_no_tracebacks_and_no_file_is_written(capsys, tmp_path):
+    file = tmp_path / "duo.toml"
+    assert main(["doctor", "--target", str(tmp_path / "none"), "--fix", str(file)]) == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith("Speculation with this pair is not possible: ")
+    assert captured.out.startswith("Nothing was measured: ") and f"{file} is not written" in captured.out
+    assert not file.exists()
     assert "none" in captured.out and "Traceback" not in captured.out + captured.err
 
 

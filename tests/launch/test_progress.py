@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from duoactor.cli.environment import Environment
 from duoactor.launch.child import ActorPlan
 from duoactor.launch.progress import LaunchReport
-from duoactor.launch.supervisor import Event
+from duoactor.launch.supervisor import Event, Supervisor
+from protocols.errors import ConfigError
 from protocols.messages import Role
 
 TARGET = ActorPlan(Role.VERIFIER, "verifier", ())
@@ -31,6 +35,26 @@ def test_a_terminal_shows_what_is_waited_for_and_for_how_long(
     assert capsys.readouterr().err.endswith("\x1b[2mloading target, loading draft (3 s) …\x1b[0m")
     report(Event("line", DRAFT, "ready: draft, 0.3 ms a step"))
     assert capsys.readouterr().err.endswith("\x1b[2mloading target (3 s) …\x1b[0m")
+
+
+async def test_the_line_is_cleared_before_an_error_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    report = LaunchReport()
+
+    class Broken(Supervisor):
+        async def __aenter__(self):
+            report(Event("starting", TARGET))
+            raise ConfigError("there is no model x")
+
+    monkeypatch.setattr("duoactor.launch.supervisor.Supervisor", Broken)
+    deployment = SimpleNamespace(plans=(), address="ipc:///x")
+    with pytest.raises(ConfigError):
+        async with Environment(probe=lambda _: None).supervised(deployment, report):
+            raise AssertionError("nothing was started")
+    shown = capsys.readouterr().err
+    assert "loading target" in shown and shown.endswith("\r\x1b[K")
 
 
 def test_where_lines_are_not_shown_the_last_one_says_what_is_waited_for(

@@ -99,9 +99,7 @@ def test_only_the_standard_variables_turn_traces_on(monkeypatch):
     tracing.close()
 
 
-@pytest.mark.parametrize(
-    ("exporter", "words"), [("otlp", "duoactor[otel]"), ("zipkin", "may be otlp, console or none")]
-)
+@pytest.mark.parametrize(("exporter", "words"), [("otlp", "[otel]"), ("zipkin", "may be otlp, console or none")])
 def test_what_cannot_be_exported_is_said_once_and_serves_on(monkeypatch, caplog, exporter, words):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)

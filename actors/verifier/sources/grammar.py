@@ -26,6 +26,7 @@ from actors.verifier.rounds import Committed
 from actors.verifier.sources.integers import MAX_RULES, exact_grammar, exact_schema
 from actors.verifier.sources.source import GRAMMAR, Allowance, Source
 from protocols.errors import RequestError
+from protocols.extras import install
 from protocols.messages import FailureCode, StructuredOutputs
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Grammars(Source):
         try:
             import llguidance
         except ImportError:
-            detail = "structured_outputs need llguidance where the verifier runs: pip install 'duoactor[structured]'"
+            detail = f"structured_outputs need llguidance where the verifier runs: {install('structured')}"
             raise RequestError(FailureCode.UNSUPPORTED, detail) from None
         with self._indexing:
             if self._tokenizer is None:
