@@ -107,13 +107,10 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self._brief and ALL not in ctx.meta:
             records = {one.name: one.get_help_record(ctx) for one in self.get_params(ctx)}
-            last = list(records)[-1]  # --help
-            shown = [(found, text) for name, text in self._brief.items() if (found := records[name])]
+            brief = [(found[0], text) for name, text in self._brief.items() if (found := records[name])]
+            others = [found for name in ("help_all", list(records)[-1]) if (found := records[name])]
             with formatter.section("Options"):
-                formatter.write_dl(
-                    [(flags, text) for (flags, _), text in shown]
-                    + [found for name in ("help_all", last) if (found := records[name])]
-                )
+                formatter.write_dl([*brief, *others])
             return
         sections: dict[str, list[tuple[str, str]]] = {"": []}
         for parameter in self.get_params(ctx):
