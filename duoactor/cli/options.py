@@ -106,9 +106,9 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self._brief and ALL not in ctx.meta:
-            records = {one.name: one.get_help_record(ctx) for one in self.get_params(ctx)}
-            brief = [(found[0], text) for name, text in self._brief.items() if (found := records[name])]
-            others = [found for name in ("help_all", list(records)[-1]) if (found := records[name])]
+            told = {one.name: one.get_help_record(ctx) for one in self.get_params(ctx)}
+            brief = [(found[0], text) for name, text in self._brief.items() if (found := told[name])]
+            others = [found for name in ("help_all", list(told)[-1]) if (found := told[name])]
             with formatter.section("Options"):
                 formatter.write_dl([*brief, *others])
             return
