@@ -14,6 +14,7 @@ from msgspec import Meta
 MAX_INT = (1 << 31) - 1  # of token ids, positions and token counts
 MAX_SENTENCE = 4096  # characters
 MAX_REQUEST_ID = 128  # characters
+MAX_ACTOR_ID = 128  # characters
 LONGEST_LABEL = 256  # characters of a name or an id
 MAX_STOPS, LONGEST_STOP = 16, 1024  # stop strings, and the characters of one
 LONGEST_GRAMMAR = 1 << 18  # characters
@@ -30,7 +31,7 @@ MAX_BUDGETS = 64  # in force at a time
 MAX_REQUESTS = 4096  # open at a verifier
 MAX_DRAFTERS = 4096  # connected to a verifier, which tells of each in a status
 
-ActorId = Annotated[str, Meta(min_length=1, max_length=128)]
+ActorId = Annotated[str, Meta(min_length=1, max_length=MAX_ACTOR_ID)]
 RequestId = Annotated[str, Meta(max_length=MAX_REQUEST_ID)]
 Label = Annotated[str, Meta(max_length=LONGEST_LABEL)]
 Sentence = Annotated[str, Meta(max_length=MAX_SENTENCE)]

@@ -95,27 +95,51 @@ class KeyPair:
         return secret, public
 
 
+class AllowedKeys:
+    """The public keys in a directory. Each file is read again once it has changed: adding, changing or removing one
+    takes effect at once, and a handshake does not read them all."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[str, tuple[tuple[int, ...], bytes, frozenset[KeyRole]]] = {}  # by name: its state, its content
+
+    def roles(self, key: bytes) -> frozenset[KeyRole]:
+        self._look()
+        return frozenset().union(*(roles for _, known, roles in self._read.values() if known == key))
+
+    def _look(self) -> None:
+        before, self._read = self._read, {}
+        try:
+            with os.scandir(self._directory) as entries:
+                found = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(PUBLIC_SUFFIX)]
+        except OSError:  # it is being replaced, or a file leaves meanwhile: admit nobody new for the moment
+            return
+        for name, status in found:
+            state = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+            if name in before and before[name][0] == state:
+                self._read[name] = before[name]
+                continue
+            path = self._directory / name
+            try:
+                self._read[name] = state, read_key(path, "public"), read_roles(path)
+            except ConfigError:
+                continue  # perhaps half-written: it admits no peer. load_security reports bad files at the start
+
+
 @dataclass(frozen=True)
 class Security:
-    """A network's keys for CURVE. ``server_key`` is for connecting, ``allow_dir`` for listening."""
+    """A network's keys for CURVE. ``server_key`` is for connecting, ``allowed`` for listening."""
 
     public_key: bytes
     secret_key: bytes = field(repr=False)
     server_key: bytes | None = None
-    allow_dir: Path | None = None
+    allowed: AllowedKeys | None = None
 
     def holder(self, key: bytes) -> Holder:
-        """The rights of a public key's holder. The files are read each time, so that adding or removing one takes
-        effect at once."""
+        """The present rights of a public key's holder."""
         if key == self.public_key:
             return Holder(key)
-        roles: set[KeyRole] = set()
-        for path in sorted(self.allow_dir.glob("*" + PUBLIC_SUFFIX)) if self.allow_dir else ():
-            try:
-                roles |= read_roles(path) if read_key(path, "public") == key else set()
-            except ConfigError:
-                continue  # perhaps half-written: it admits no peer. load_security reports bad files at the start
-        return Holder(key, frozenset(roles))
+        return Holder(key, self.allowed.roles(key) if self.allowed is not None else frozenset())
 
 
 def read_key(path: Path, half: str) -> bytes:
@@ -170,5 +194,5 @@ def load_security(
         public_key=zmq.curve_public(secret),
         secret_key=secret,
         server_key=read_key(Path(server_key_path), "public") if server_key_path else None,
-        allow_dir=directory,
+        allowed=AllowedKeys(directory) if directory is not None else None,
     )

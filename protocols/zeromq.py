@@ -147,7 +147,7 @@ class ZmqNetwork:
                 f"--directory keys`, then add --key keys/verifier.key --allow keys (whoever has a .pub file there may "
                 "connect); or bind a loopback address such as tcp://127.0.0.1:7601"
             )
-        if self._security and self._security.allow_dir is None:
+        if self._security and self._security.allowed is None:
             raise ConfigError(
                 "a verifier with a key needs a list of those who may connect: pass --allow with the directory that "
                 "holds their .pub files, made with `duoactor keys`"

@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from functools import partial
 
+from msgspec.structs import replace
+
 from actors.models import KeptStates
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
@@ -13,7 +15,7 @@ from actors.verifier.drafters import DrafterPeer
 from actors.verifier.leases import Leases
 from actors.verifier.preflight import differs
 from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer
-from protocols.limits import MAX_DRAFTERS
+from protocols.limits import MAX_ACTOR_ID, MAX_DRAFTERS
 from protocols.messages import (
     ActorDown,
     ActorUp,
@@ -35,6 +37,7 @@ CLIENT_TTL_S = 4 * TTL_S  # longer, because a busy client may be late and its re
 # While messages lie unread, a silent peer's heartbeat may be among them: its time to live is then multiplied by this.
 # Not more, or a flood of messages would keep dead peers alive.
 UNREAD = 4
+MARK = 8  # characters of a key that tell a drafter from another of its name
 MOST_BARRED = 64  # peers that are remembered as parted with
 # Connections of one key. Each drafter may take a share of the verifier's time, see floods.py: eight take 1.6% unlent.
 MAX_DRAFTERS_OF_KEY, MAX_CLIENTS_OF_KEY = 8, 256
@@ -79,6 +82,7 @@ class Peers:
         showing later as a low acceptance rate."""
         now = self.clock()
         holder = self.holder(peer)
+        hello = self._renamed(hello, holder)
         refusal = self._refusal(hello, holder) or self._too_many(peer, hello)
         if refusal is not None:
             self.state.counters["refused"] += 1
@@ -100,6 +104,15 @@ class Peers:
                 self.state.singles[single] = SinglePeer(peer, hello, now)
         if hello.role is not Role.CLIENT:
             self.publish(ActorUp(hello.role, hello.actor_id, hello.model_id))
+
+    def _renamed(self, hello: Hello, holder: Holder) -> Hello:
+        """A drafter's Hello, with the beginning of its key behind a name that another key's drafter has: nobody takes
+        another's place by its name, and nobody keeps another out."""
+        named = self.state.drafters.named(hello.actor_id) if hello.role is Role.DRAFTER else None
+        if named is None or self.holder(named.peer).key == holder.key:
+            return hello
+        mark = "@" + holder.key[:MARK].decode()
+        return replace(hello, actor_id=hello.actor_id[: MAX_ACTOR_ID - len(mark)] + mark)
 
     def _give_states(self, drafter: DrafterPeer) -> None:
         """If its head reads them."""

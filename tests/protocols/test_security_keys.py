@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protocols.errors import ConfigError
-from protocols.security import Holder, KeyPair, KeyRole, load_security
+from protocols.security import Holder, KeyPair, KeyRole, load_security, read_key
 
 
 def test_a_written_pair_is_read_back_and_only_the_public_half_is_public(tmp_path: Path) -> None:
@@ -86,6 +86,29 @@ def test_the_allow_list_is_read_anew_and_holds_our_own_key(tmp_path: Path) -> No
     assert security.holder(other.public).roles == {KeyRole.CLIENT}
     (allowed / "other.pub").unlink()
     assert not security.holder(other.public).roles
+
+
+def test_a_handshake_reads_only_what_has_changed_in_the_list(tmp_path: Path, monkeypatch) -> None:
+    secret, _ = KeyPair.generate().write(tmp_path, "verifier")
+    allowed = tmp_path / "allowed"
+    pairs = [KeyPair.generate() for _ in range(20)]
+    for number, pair in enumerate(pairs):
+        pair.write(allowed, f"peer{number}", [KeyRole.DRAFTER])
+    security, read = load_security(secret, allow_dir=allowed), []
+    monkeypatch.setattr(
+        "protocols.security.read_key", lambda path, half: read.append(path.name) or read_key(path, half)
+    )
+    for pair in pairs * 3:
+        assert security.holder(pair.public).roles == {KeyRole.DRAFTER}
+    assert len(read) == len(pairs)
+    changed = allowed / "peer7.pub"
+    changed.write_bytes(changed.read_bytes().replace(b"drafter", b"learner"))  # of the same length
+    assert security.holder(pairs[7].public).roles == {KeyRole.LEARNER}
+    assert read[len(pairs) :] == ["peer7.pub"]
+    (allowed / "peer7.pub").unlink()
+    assert not security.holder(pairs[7].public).roles
+    allowed.rename(tmp_path / "gone")
+    assert not security.holder(pairs[1].public).roles
 
 
 def test_a_key_is_for_the_roles_that_its_file_in_the_list_names(tmp_path: Path) -> None:

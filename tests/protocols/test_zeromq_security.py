@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from protocols.errors import ConfigError, ConnectionLost
-from protocols.security import KeyPair, KeyRole, Security
+from protocols.security import AllowedKeys, KeyPair, KeyRole, Security
 from protocols.zeromq import ZmqNetwork
 
 Run = Callable[[Awaitable[None]], None]
@@ -64,7 +64,7 @@ def secured(directory: Path) -> tuple[Security, Security, Security]:
     known.write(directory / "allowed", "known", [KeyRole.CONTROLLER])
     (directory / "allowed" / "known.key").unlink()
     return (
-        Security(server.public, server.secret, server.public, directory / "allowed"),
+        Security(server.public, server.secret, server.public, AllowedKeys(directory / "allowed")),
         Security(known.public, known.secret, server.public),
         Security(unknown.public, unknown.secret, server.public),
     )

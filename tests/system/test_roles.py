@@ -7,6 +7,7 @@ import pytest
 from actors.verifier.peers import MAX_CLIENTS_OF_KEY, MAX_DRAFTERS_OF_KEY
 from protocols.errors import RequestError
 from protocols.messages import (
+    Cancel,
     DrainActor,
     Failed,
     FailureCode,
@@ -157,6 +158,43 @@ def test_who_claims_anothers_name_does_not_get_their_stream() -> None:
             answer = await mallory.until(lambda message: isinstance(message, Failed))
             assert answer.code is FailureCode.BAD_REQUEST
             await alice.collect("r")
+
+    run(main())
+
+
+def test_who_claims_a_drafters_name_neither_takes_its_place_nor_keeps_it_out() -> None:
+    async def main() -> None:
+        async with Cluster() as cluster:
+            keyed(cluster, honest=KeyRole.DRAFTER, mallory=KeyRole.DRAFTER)
+            first, drafters = DrafterByHand(cluster.network, "honest"), cluster.verifier.state.drafters
+            assert isinstance(await first.hello(actor_id="d1", incarnation="i"), Welcome)
+            (own,) = drafters.by_peer.values()
+            thief = DrafterByHand(cluster.network, "mallory")
+            assert isinstance(await thief.hello(actor_id="d1", incarnation="i"), Welcome)
+            assert drafters.named("d1") is own and drafters.named("d1@mallory ")
+            assert isinstance(await thief.hello(actor_id="d1", incarnation="i"), Welcome)
+            assert len(drafters.by_peer) == 2
+            early = DrafterByHand(cluster.network, "mallory")
+            assert isinstance(await early.hello(actor_id="d2", incarnation="j"), Welcome)
+            late = DrafterByHand(cluster.network, "honest")
+            assert isinstance(await late.hello(actor_id="d2", incarnation="k"), Welcome)
+            assert drafters.named("d1") is own and len(drafters.by_peer) == 4
+
+    run(main())
+
+
+def test_nobody_cancels_or_replaces_anothers_request_by_its_id() -> None:
+    async def main() -> None:
+        async with Cluster(forward_s=0.01) as cluster:
+            keyed(cluster, alice=KeyRole.CLIENT, mallory=KeyRole.CLIENT)
+            alice, mallory = await cluster.caller("alice"), await cluster.caller("mallory")
+            alice.send(Generate("r", (5, 6, 7), sampling=LONG))
+            await alice.next()
+            mallory.send(Cancel("r"))
+            mallory.send(Generate("r", (9,), sampling=LONG, generated=(5, 5, 5)))
+            assert "in use by another client" in (await mallory.until(lambda one: isinstance(one, Failed))).detail
+            chunks = (await alice.collect("r"))["r"]
+            assert sum(len(chunk.token_ids) for chunk in chunks) > 300
 
     run(main())
 
