@@ -21,15 +21,17 @@ from msgspec.structs import replace
 from actors.peer import introduction
 from duoactor import Client
 from protocols import wire
-from protocols.messages import Grow, Heartbeat, Hello, Role, Status
+from protocols.messages import Grow, Heartbeat, Hello, Role, Status, ToClient, ToDrafter, Welcome
 from protocols.zeromq import ZmqNetwork
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 CPU = 1
 BATCH = 64
+MANY = "heartbeats of 100 connections"  # of one host, without keys: each pays for itself
 KINDS = {
     "a process that computes": None,
     "heartbeats": Heartbeat(),
+    MANY: Heartbeat(),
     "drafts for nobody": Grow("nobody", 1, 1, (-1,), (5,), (0.0,)),
     "no message": b"x" * 10,
     "Hello": Hello(Role.DRAFTER, "", ""),
@@ -40,19 +42,25 @@ KINDS = {
 async def flood(address: str, kind: str, digest: str) -> None:
     message, role = KINDS[kind], Role.CLIENT if kind.startswith("a client") else Role.DRAFTER
     hello = replace(introduction(role, f"flooder-{os.getpid()}"), tokenizer_digest=digest, vocab_size=8192)
-    link = ZmqNetwork().connect(address)
-    await link.writable()
-    link.send(wire.encode(replace(hello, max_context=4096)))
-    await link.receive()
+    hello = replace(hello, max_context=4096, model_id="flood" if role is Role.DRAFTER else "")
+    network = ZmqNetwork()
+    links = [network.connect(address) for _ in range(100 if kind == MANY else 1)]
+    for number, link in enumerate(links):
+        await link.writable()
+        own = replace(hello, actor_id=f"{hello.actor_id}-{number}")
+        link.send(wire.encode(own))
+        answer = wire.Decoder(ToDrafter | ToClient).decode(await link.receive())
+        assert isinstance(answer, Welcome), answer
     if isinstance(message, Hello):
-        message = hello
+        message = own
     frames = [message] if isinstance(message, bytes) else wire.encode(message)
     print("on", flush=True)
     while True:
-        for _ in range(BATCH):
-            link.send(frames)
-        while link.receive_nowait() is not None:
-            pass
+        for link in links:
+            for _ in range(max(1, BATCH // len(links))):
+                link.send(frames)
+            while link.receive_nowait() is not None:
+                pass
         await asyncio.sleep(0)
 
 
