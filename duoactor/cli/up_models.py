@@ -40,8 +40,8 @@ def up_models(wanted: Mapping[str, Callable[[], Wanted]], environment: Environme
 async def _serve(
     wanted: Mapping[str, Callable[[], Wanted]], settings: GatewaySettings, environment: Environment, logs: Logs
 ) -> None:
-    from duoactor.serve.auth import HostGuard, KeyGuard, read_keys
-    from duoactor.serve.several import Models
+    from duoactor.serve.auth import read_keys
+    from duoactor.serve.several import Models, guarded
     from duoactor.serve.start import Server, listen
 
     keys = read_keys(settings)
@@ -51,9 +51,7 @@ async def _serve(
         url = http_url(*reachable_http(settings.http))
         print(f"{url}/v1 serves {', '.join(wanted)}; each is loaded when it is asked for", flush=True)
         try:
-            hosts = (*settings.allowed_host, *settings.cors_origin)
-            server = Server(KeyGuard(models, keys, settings.share_caches) if keys else HostGuard(models, hosts))
-            await server.serve(sockets=[listener])
+            await Server(guarded(models, settings, keys)).serve(sockets=[listener])
         finally:
             await asyncio.shield(models.aclose())
 

@@ -22,6 +22,8 @@ from protocols.validation import SHARED_SALT
 OPEN = frozenset({"/health", "/v1/health", "/ping", "/version", "/api/version", "/metrics", "/openapi.json", "/"})
 OPEN_FOLDER = "/page/"
 READING = frozenset({"GET", "HEAD"})
+ASKING = READING | {"OPTIONS"}  # change nothing
+MOST_TOLD = 200  # characters of an origin in a sentence
 
 
 def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
@@ -92,26 +94,46 @@ class KeyGuard:
         return bool(admitted)
 
 
-class HostGuard:
-    """Answers 403 to requests over loopback that name another host: a web page can point its own name at loopback, and
-    the browser then takes the gateway for the page's site."""
+class LocalGuard:
+    """For a gateway without keys: answers 403 to requests over loopback that a web page from elsewhere may have sent.
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
-        """``hosts``: further names, or origins with them."""
+    A page can point its own name at loopback: the browser then takes the gateway for the page's site. So a request has
+    to name this host. And a page may send what browsers let any page send, without reading the answer. So what is no
+    reading request must not come from a page of another host."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], origins: Iterable[str] = ()) -> None:
+        """``hosts``: further names of this host; ``origins``: of pages that may call."""
         self._app = app
-        self._hosts = {_host_of(one.partition("://")[2] or one) for one in hosts} | {"localhost"}
+        self._origins = frozenset(origins)
+        self._hosts = {*map(_host_of, hosts), *(_host_of(one.partition("://")[2]) for one in self._origins)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        named = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
-        if not _is_loopback((scope.get("server") or ("",))[0]) or all(map(self._admits, named)):
-            await self._app(scope, receive, send)
-            return
-        detail = "without keys this host is called localhost here; give --allowed-host the name that was asked for"
-        await answered(ApiError(403, detail), scope["path"])(scope, receive, send)
+        if scope["type"] == "http" and _is_loopback((scope.get("server") or ("",))[0]):
+            headers = Headers(scope=scope)
+            hosts, origins = headers.getlist("host"), headers.getlist("origin")
+            fault = ""
+            if not all(map(self._is_here, map(_host_of, hosts))):
+                fault = (
+                    "without keys this host is called localhost here; give --allowed-host the name that was asked for"
+                )
+            elif scope["method"] not in ASKING and not all(self._may_call(one, hosts) for one in origins):
+                fault = f"a page of {origins[0][:MOST_TOLD]} may not do this; --cors-origin names those that may"
+            if fault:
+                await answered(ApiError(403, fault), scope["path"])(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
-    def _admits(self, named: str) -> bool:
-        host = _host_of(named)
-        return host in self._hosts or host.endswith(".localhost") or _is_address(host)
+    def _is_here(self, host: str) -> bool:
+        return host in self._hosts or _is_local(host) or _is_address(host)
+
+    def _may_call(self, origin: str, hosts: Sequence[str]) -> bool:
+        """Whether it is named, or its page was served by this gateway or by another server of this host."""
+        netloc = origin.partition("://")[2]
+        return origin in self._origins or netloc in hosts or _is_local(_host_of(netloc))
+
+
+def _is_local(host: str) -> bool:
+    return host == "localhost" or host.endswith(".localhost") or _is_loopback(host)
 
 
 def _host_of(netloc: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import NamedTuple
 
@@ -13,17 +13,29 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duoactor.serve.answers import now
-from duoactor.serve.app import GENERATING, json, refused
+from duoactor.serve.app import GENERATING, json, open_to, refused
+from duoactor.serve.auth import KeyGuard, LocalGuard
 from duoactor.serve.bodies import look_into_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import named
 from duoactor.serve.ollama import models as ollama
+from duoactor.serve.settings import GatewaySettings
 from duoactor.serve.stream import ClientGone, unless_gone
 from protocols.errors import DuoactorError
 
 log = logging.getLogger("duoactor.serve")
 TURN_S = 10.0  # about what a change of the model takes: nobody waits for much more than two of them
 Load = Callable[[], AbstractAsyncContextManager[ASGIApp]]
+
+
+def guarded(app: ASGIApp, settings: GatewaySettings, keys: Sequence[str]) -> ASGIApp:
+    """An app for all models behind what a gateway of one has: its keys, or the guard without keys, and its origins.
+    Browsers ask first whether a page may call, also while no model is loaded."""
+    if keys:
+        app = KeyGuard(app, keys, settings.share_caches)
+    else:
+        app = LocalGuard(app, settings.allowed_host, settings.cors_origin)
+    return open_to(app, settings.cors_origin) if settings.cors_origin else app
 
 
 class _Named(msgspec.Struct):

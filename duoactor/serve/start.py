@@ -15,7 +15,7 @@ from actors.process import run_actor
 from actors.tasks import until_one_ends
 from duoactor.client.async_client import AsyncClient
 from duoactor.serve.app import make_app
-from duoactor.serve.auth import HostGuard, read_keys
+from duoactor.serve.auth import LocalGuard, read_keys
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.http_limits import IDLE_S, MOST_CONNECTIONS, MOST_UNREAD, LimitedProtocol
 from duoactor.serve.otel import from_environment
@@ -40,7 +40,7 @@ def run_gateway(settings: GatewaySettings) -> int:
                 log.warning("whoever reaches %s port %d may use it: --api-key asks for a key", host, port)
             gateway, app = make_gateway(settings)
             if not keyed:
-                app = HostGuard(app, (*settings.allowed_host, *settings.cors_origin))
+                app = LocalGuard(app, settings.allowed_host, settings.cors_origin)
             await serve(gateway, app, listener, stop, settings.shutdown_timeout)
 
     return run_actor(main)

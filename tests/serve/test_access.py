@@ -3,7 +3,7 @@
 import pytest
 from starlette.responses import Response
 
-from duoactor.serve.auth import HostGuard, read_keys
+from duoactor.serve.auth import LocalGuard, read_keys
 from duoactor.serve.settings import GatewaySettings, parse_http
 from duoactor.serve.start import listen
 from protocols.errors import ConfigError
@@ -96,6 +96,41 @@ async def test_pages_from_elsewhere_may_call_only_if_their_origin_is_named(origi
     ],
 )
 async def test_without_keys_a_page_cannot_call_under_a_name_of_its_own(host, server, status):
+    assert await passed("GET", server, host=host) == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:8000", 200),
+        ("http://localhost:3000", 200),
+        ("http://127.0.0.1:3000", 200),
+        ("http://box.example:8000", 200),
+        ("https://app.example", 200),
+        ("http://app.example", 403),
+        ("https://app.example.evil.example", 403),
+        ("https://evil.example", 403),
+        ("http://192.168.1.7", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+async def test_without_keys_a_page_from_elsewhere_starts_nothing(origin, status):
+    host = "box.example:8000" if "box" in origin else "localhost:8000"
+    assert await passed("POST", "127.0.0.1", host=host, origin=origin) == status
+    assert await passed("DELETE", "127.0.0.1", host=host, origin=origin) == status
+    assert await passed("GET", "127.0.0.1", host=host, origin=origin) == 200  # browsers keep the answer from the page
+    assert await passed("OPTIONS", "127.0.0.1", host=host, origin=origin) == 200
+    assert await passed("POST", "192.168.1.2", host=host, origin=origin) == 200
+
+
+async def test_programs_that_name_no_origin_may_call():
+    assert await passed("POST", "127.0.0.1", host="localhost:8000") == 200
+
+
+async def passed(method: str, server: str, **headers: str) -> int:
+    """The status for a request to a gateway without keys."""
+
     async def app(scope, receive, send):
         await Response()(scope, receive, send)
 
@@ -103,9 +138,10 @@ async def test_without_keys_a_page_cannot_call_under_a_name_of_its_own(host, ser
         sent.append(message)
 
     sent: list = []
-    scope = {"type": "http", "path": "/v1/models", "headers": [(b"host", host.encode())], "server": (server, 8000)}
-    await HostGuard(app, ("box.example", "https://app.example"))(scope, None, send)
-    assert sent[0]["status"] == status
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "path": "/v1/models", "headers": given, "server": (server, 8000)}
+    await LocalGuard(app, ("box.example",), ("https://app.example",))(scope, None, send)
+    return sent[0]["status"]
 
 
 async def test_names_of_the_model_are_those_that_were_given():

@@ -12,10 +12,10 @@ from starlette.requests import Request
 
 from duoactor import AsyncClient
 from duoactor.serve.app import make_app
-from duoactor.serve.auth import KeyGuard
 from duoactor.serve.bodies import look_into_body, read_body
 from duoactor.serve.gateway import Gateway
-from duoactor.serve.several import Models
+from duoactor.serve.settings import GatewaySettings
+from duoactor.serve.several import Models, guarded
 from protocols.errors import ModelError
 from tests.serve.gateway import TURNS
 from tests.world.cluster import Cluster
@@ -47,17 +47,18 @@ class Shelf:
 
 
 @asynccontextmanager
-async def shelved(idle_s=0.0, keys=()):
+async def shelved(idle_s=0.0, keys=(), origins=()):
     shelf = Shelf()
     models = Models({"small": shelf.load("small"), "big": shelf.load("big"), "broken": shelf.broken}, idle_s)
-    transport = httpx2.ASGITransport(KeyGuard(models, keys) if keys else models)
+    transport = httpx2.ASGITransport(guarded(models, GatewaySettings(allowed_host=("x",), cors_origin=origins), keys))
     async with httpx2.AsyncClient(transport=transport, base_url="http://x", timeout=60) as http:
         yield shelf, http
     await models.aclose()
 
 
-def ask(http, model, **more):
-    return http.post("/v1/chat/completions", json={"model": model, "messages": TURNS, "max_tokens": 4, **more})
+def ask(http, model, headers=None, **more):
+    body = {"model": model, "messages": TURNS, "max_tokens": 4, **more}
+    return http.post("/v1/chat/completions", json=body, headers=headers)
 
 
 async def test_models_are_listed_loaded_on_demand_and_changed_when_answers_have_ended():
@@ -243,3 +244,20 @@ async def test_a_body_that_was_read_is_not_kept():
     request = Request({"type": "http", "headers": [(b"content-type", b"application/json")]}, receive)
     assert await read_body(request) == b"{}"
     assert not request.scope.get("state")
+
+
+@pytest.mark.parametrize("keys", [(), ("k",)])
+async def test_a_page_may_ask_whether_it_may_call_while_no_model_is_loaded(keys):
+    page = "https://app.example"
+    asked = {"origin": page, "access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    async with shelved(keys=keys, origins=(page,)) as (shelf, http):
+        before = await http.options("/v1/chat/completions", headers=asked)
+        other = await http.options("/v1/chat/completions", headers={**asked, "origin": "https://evil.example"})
+        assert shelf.events == []
+        headers = {"origin": page, "authorization": "Bearer k"}
+        unloaded = await http.get("/metrics", headers=headers)
+        answer = await ask(http, "small", headers=headers)
+    assert (before.status_code, before.headers["access-control-allow-origin"]) == (200, page)
+    assert other.status_code == 400 and "access-control-allow-origin" not in other.headers
+    assert (unloaded.status_code, unloaded.headers["access-control-allow-origin"]) == (503, page)
+    assert (answer.status_code, answer.headers.get_list("access-control-allow-origin")) == (200, [page])
