@@ -50,6 +50,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self.state: dict | None = STATE  # None: nobody is there
+        self.key = ""  # that a request must carry
         self.asked: list[dict] = []
         self.answers: list[str | int | None] = []  # bodies or statuses, the last for all that follow; None: never
 
@@ -61,6 +62,8 @@ class Gateway:
             return route.fulfill(body=(FILES / name).read_bytes(), headers={**live.HEADERS, "content-type": kind})
         if self.state is None:
             return route.abort("connectionrefused")
+        if self.key and route.request.headers.get("authorization") != f"Bearer {self.key}":
+            return route.fulfill(status=401, json={"error": {"message": "Incorrect API key provided"}})
         if path == "/live/state":
             return route.fulfill(json=self.state)
         self.asked.append({"path": path, **route.request.post_data_json})
@@ -410,6 +413,23 @@ def test_a_server_that_is_gone_is_one_message_and_nothing_stale_until_it_is_back
     expect(page.locator("#server")).to_have_text("model · bfloat16 on cpu · 0 running")
     expect(page.get_by_role("alert")).to_be_hidden()
     expect(page.locator("#turns > li")).to_have_count(2)
+
+
+def test_a_gateway_with_keys_is_locked_until_one_is_given_which_the_tab_keeps(opened, gateway):
+    gateway.key, gateway.answers = "k1", [events(("Open", "target"))]
+    page = opened()
+    expect(page.locator("#server")).to_have_text("locked")
+    expect(page.get_by_role("alert")).to_have_text("This gateway asks for a key.")
+    for key, said in (("k0", "locked"), (" k1 ", "model · bfloat16 on cpu · 0 running")):
+        page.get_by_label("API key").fill(key)
+        page.get_by_label("API key").press("Enter")
+        expect(page.locator("#server")).to_have_text(said)
+        if said == "locked":
+            expect(page.get_by_role("alert")).to_have_text("That is no key of this gateway.")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.reload()
+    ask(page)
+    expect(page.locator(".assistant .markdown")).to_have_text("Open")
 
 
 # --- everybody's eyes and hands --------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ async function call(path, body, signal) {
   const headers = { ...(body && { "content-type": "application/json" }), ...(key && { authorization: `Bearer ${key}` }) };
   const options = body ? { method: "POST", body: JSON.stringify(body) } : {};
   const answer = await fetch(path, { ...options, headers, signal }).catch(unlessAborted);
+  if (answer.status === 401) throw new Refused(401, key ? "That is no key of this gateway." : "This gateway asks for a key.");
   if (!answer.ok) {
     const told = (await answer.json().catch(() => null))?.error;
     throw new Refused(answer.status, told?.message ?? `The gateway answered ${answer.status}.`, told?.param);

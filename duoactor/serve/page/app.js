@@ -283,6 +283,7 @@ $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey($("key").value);
   $("key-form").hidden = true;
+  $("prompt").focus();
   drafters.ask();
 });
 $("play").addEventListener("click", toggle);

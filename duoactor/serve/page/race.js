@@ -2,7 +2,7 @@
 
 import { $, el, rate } from "./dom.js";
 
-export const TURNS = 3;
+const TURNS = 3;
 const WAYS = { alone: "the target alone", drafted: "with drafts" };
 
 const median = (values) => values.toSorted((a, b) => a - b)[values.length >> 1];

@@ -17,7 +17,7 @@ export const PHASES = ["grow", "verdict", "prune"];
  * Columns by depth. The accepted path and then the likeliest child go straight on; what branches off takes the first row
  * below that has room, deepest branches first, so that no two edges cross.
  */
-export function layout(round) {
+function layout(round) {
   const drawn = chosen(round);
   const below = new Map([[-1, []]]);
   for (const i of drawn) below.set(i, []);
