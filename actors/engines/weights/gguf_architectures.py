@@ -27,6 +27,9 @@ _SANDWICH = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+_UNGATED = {"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+_LATE_NORMS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
 _BEHIND_ATTENTION = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
 
 
@@ -158,6 +161,21 @@ ARCHITECTURES = {  # by the name in the file
     "llama": Architecture("llama", _STANDARD, turned=True),
     "qwen2": Architecture("qwen2", _STANDARD),
     "qwen3": Architecture("qwen3", _STANDARD | _QUERY_NORMS),
+    "mistral3": Architecture("ministral3", _STANDARD, configs.mistral3, turned=True),
+    "arcee": Architecture("arcee", _ATTENTION | _UNGATED | _IN_FRONT, turned=True),
+    "seed_oss": Architecture("seed_oss", _ATTENTION | _MLP | _BEHIND_ATTENTION),
+    "ernie4_5": Architecture("ernie4_5", _STANDARD),
+    "hunyuan-dense": Architecture("hunyuan_v1_dense", _STANDARD | _LATE_NORMS),
+    "exaone4": Architecture("exaone4", _ATTENTION | _MLP | _QUERY_NORMS | _BEHIND, configs.exaone4),
+    "starcoder2": Architecture(
+        "starcoder2",
+        _ATTENTION | _IN_FRONT | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+        configs.starcoder2,
+    ),
+    "command-r": Architecture(
+        "cohere", _ATTENTION | _MLP | _QUERY_NORMS | {"input_layernorm": "attn_norm"}, configs.command_r
+    ),
+    "gemma": Architecture("gemma", _STANDARD, offset=True),
     "gemma2": Architecture("gemma2", _ATTENTION | _MLP | _SANDWICH, configs.gemma2, offset=True),
     "gemma3": Architecture("gemma3_text", _ATTENTION | _MLP | _SANDWICH | _QUERY_NORMS, configs.gemma3, offset=True),
     "gemma4": Architecture(
@@ -182,10 +200,7 @@ ARCHITECTURES = {  # by the name in the file
     "glm4": Architecture("glm4", _ATTENTION | _FUSED_MLP | _GLM4),
     "olmo2": Architecture(
         "olmo2",
-        _ATTENTION
-        | _MLP
-        | _QUERY_NORMS
-        | {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+        _ATTENTION | _MLP | _QUERY_NORMS | _BEHIND,
     ),
     "cohere2": Architecture("cohere2", _ATTENTION | _MLP | {"input_layernorm": "attn_norm"}, configs.cohere2),
     # with experts
@@ -194,6 +209,40 @@ ARCHITECTURES = {  # by the name in the file
     ),
     "qwen2moe": Architecture(
         "qwen2_moe", _ATTENTION | _IN_FRONT | _ROUTER | _SHARED, configs.qwen2_moe, made=_of_experts() | _SHARED_GATE
+    ),
+    "dots1": Architecture(
+        "dots1",
+        _STANDARD | _QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
+        configs.ranked,
+        made=_of_experts() | _CORRECTED,
+    ),
+    "minimax-m2": Architecture(
+        "minimax_m2",
+        _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER,
+        configs.minimax,
+        made=_of_experts() | {"mlp.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias)},
+    ),
+    "ernie4_5-moe": Architecture(
+        "ernie4_5_moe",
+        _STANDARD | _ROUTER | _SHARED_EXPERTS,
+        configs.ernie_moe,
+        made=_of_experts()
+        | {
+            "mlp.gate.moe_statics.e_score_correction_bias": (
+                ("exp_probs_b.bias",),
+                lambda bias: bias.reshape(1, -1),
+            )
+        },
+    ),
+    "hunyuan-moe": Architecture(
+        "hunyuan_v1_moe",
+        _ATTENTION
+        | _IN_FRONT
+        | _LATE_NORMS
+        | {"mlp.gate.wg": "ffn_gate_inp"}
+        | {ours.replace("shared_expert", "shared_mlp"): theirs for ours, theirs in _SHARED.items()},
+        configs.hunyuan_moe,
+        made=_of_experts(),
     ),
     "olmoe": Architecture("olmoe", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.olmoe, made=_of_experts()),
     "granitemoe": Architecture(

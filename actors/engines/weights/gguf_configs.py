@@ -114,6 +114,38 @@ def cohere2(file: GGUF, config: Config) -> Config:
     }
 
 
+def command_r(file: GGUF, config: Config) -> Config:
+    return {
+        "layer_norm_eps": file.of_architecture("attention.layer_norm_epsilon", 1e-5),
+        "logit_scale": file.of_architecture("logit_scale", 1.0),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in file.tensors,
+    }
+
+
+def starcoder2(file: GGUF, config: Config) -> Config:
+    return {"norm_epsilon": file.of_architecture("attention.layer_norm_epsilon", 1e-5), "sliding_window": None}
+
+
+def exaone4(file: GGUF, config: Config) -> Config:
+    window = file.of_architecture("attention.sliding_window")
+    local = file.of_architecture("attention.sliding_window_pattern", [window is not None] * config["num_hidden_layers"])
+    kinds = ["sliding_attention" if one else "full_attention" for one in local]
+    return {"sliding_window": window, "layer_types": kinds}
+
+
+def mistral3(file: GGUF, config: Config) -> Config:
+    """Ministral 3, or Mistral Small 3, whose queries are not stretched."""
+    of, rope = file.of_architecture, config["rope_parameters"]
+    share = of("attention.temperature_scale")
+    if not share or rope["rope_type"] != "yarn":
+        return {"model_type": "mistral", "sliding_window": None}
+    more = {"mscale": 1.0, "mscale_all_dim": of("rope.scaling.yarn_log_multiplier", 1.0), "llama_4_scaling_beta": share}
+    beta = {
+        f"beta_{name}": of(f"rope.scaling.yarn_beta_{name}", most) for name, most in (("fast", 32.0), ("slow", 1.0))
+    }
+    return {"rope_parameters": rope | more | beta}
+
+
 def experts(file: GGUF, config: Config) -> Config:
     inner = file.of_architecture("expert_feed_forward_length", config["intermediate_size"])
     return {
@@ -139,6 +171,28 @@ def mixtral(file: GGUF, config: Config) -> Config:
     return {
         "num_local_experts": file.of_architecture("expert_count"),
         "num_experts_per_tok": file.of_architecture("expert_used_count"),
+    }
+
+
+def minimax(file: GGUF, config: Config) -> Config:
+    return mixtral(file, config) | {"intermediate_size": file.of_architecture("expert_feed_forward_length")}
+
+
+def hunyuan_moe(file: GGUF, config: Config) -> Config:
+    of = file.of_architecture
+    return {"num_experts": of("expert_count"), "moe_topk": of("expert_used_count")}
+
+
+def ernie_moe(file: GGUF, config: Config) -> Config:
+    of = file.of_architecture
+    return {
+        "moe_num_experts": of("expert_count"),
+        "moe_k": of("expert_used_count"),
+        "moe_intermediate_size": of("expert_feed_forward_length"),
+        "moe_num_shared_experts": of("expert_shared_count", 0),
+        "moe_layer_interval": of("interleave_moe_layer_step", 1),
+        "moe_layer_start_index": of("leading_dense_block_count", 0),
+        "moe_layer_end_index": config["num_hidden_layers"] - 1,
     }
 
 

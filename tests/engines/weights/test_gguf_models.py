@@ -161,6 +161,44 @@ def _llama3(w: gguf.GGUFWriter, c: Any) -> None:
     w.add_tensor("rope_freqs.weight", (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32))
 
 
+def _ministral(w: gguf.GGUFWriter, c: Any) -> None:
+    rope = c.rope_parameters
+    w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    w.add_rope_scaling_factor(rope["factor"])
+    w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    w.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+    w.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    w.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    w.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+
+
+def _exaone4(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_sliding_window(c.sliding_window)
+    w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c.layer_types])
+
+
+def _command_r(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_layer_norm_eps(c.layer_norm_eps)
+    w.add_logit_scale(c.logit_scale)
+
+
+def _ernie_moe(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_expert_count(c.moe_num_experts)
+    w.add_expert_used_count(c.moe_k)
+    w.add_interleave_moe_layer_step(c.moe_layer_interval)
+    w.add_leading_dense_block_count(c.moe_layer_start_index)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    w.add_expert_shared_count(c.moe_num_shared_experts)
+
+
+def _hunyuan_moe(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_expert_count(c.num_experts)
+    w.add_expert_used_count(c.moe_topk)
+    w.add_expert_feed_forward_length(c.intermediate_size)
+    w.add_expert_shared_feed_forward_length(c.intermediate_size)
+    w.add_expert_shared_count(1)
+
+
 def _none(w: gguf.GGUFWriter, c: Any) -> None: ...
 
 
@@ -220,6 +258,11 @@ LATENT = {
     "head_dim": 16,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+MINISTRAL = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1} | {
+    "original_max_position_embeddings": 16,
+    "beta_fast": 16.0,
+    "beta_slow": 2.0,
+}
 CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
     "llama": ("llama", {}, _none),
     "llama3": (
@@ -342,6 +385,42 @@ CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
         {**RANKED, **LATENT, "n_group": 1, "model_type": "glm4_moe_lite", "q_lora_rank": 32},
         _deepseek2,
     ),
+    "mistral3": ("mistral3", {"rope_parameters": MINISTRAL}, _ministral),
+    "mistral3 of Mistral Small": ("mistral3", {"model_type": "mistral", "sliding_window": None}, _none),
+    "arcee": ("arcee", {}, _none),
+    "seed_oss": ("seed_oss", {"attention_bias": True}, _none),
+    "ernie4_5": ("ernie4_5", {}, _none),
+    "hunyuan-dense": ("hunyuan-dense", {}, _none),
+    "exaone4": ("exaone4", {"head_dim": 16, "sliding_window": 8}, _exaone4),
+    "exaone4 without windows": (
+        "exaone4",
+        {"head_dim": 16, "sliding_window": None, "layer_types": ["full_attention"] * 4},
+        _none,
+    ),
+    "starcoder2": (
+        "starcoder2",
+        {"head_dim": 16, "sliding_window": None},
+        lambda w, c: w.add_layer_norm_eps(c.norm_epsilon),
+    ),
+    "command-r": ("command-r", {"head_dim": 16, "logit_scale": 0.25}, _command_r),
+    "command-r with norms of heads": (
+        "command-r",
+        {"head_dim": 16, "logit_scale": 0.25, "use_qk_norm": True},
+        _command_r,
+    ),
+    "gemma": ("gemma", {}, _none),
+    "dots1": ("dots1", {**RANKED, "n_group": 1, "topk_group": 1}, _ranked),
+    "minimax-m2": (
+        "minimax-m2",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
+        _experts,
+    ),
+    "ernie4_5-moe": (
+        "ernie4_5-moe",
+        {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_num_shared_experts": 1},
+        _ernie_moe,
+    ),
+    "hunyuan-moe": ("hunyuan-moe", {"num_experts": 4, "moe_topk": 2}, _hunyuan_moe),
     "gpt-oss": ("gpt-oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}, _experts),
 }
 
@@ -373,7 +452,10 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = weight.float().numpy()
-        if architecture in ("llama", "smollm3", "granite", "granitemoe") and (part := name.split(".")[-2]) in heads:
+        if (
+            architecture in ("llama", "mistral3", "arcee", "smollm3", "granite", "granitemoe")
+            and (part := name.split(".")[-2]) in heads
+        ):
             values = values.reshape(heads[part], 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
         if "in_proj_qkvz" in name:
             layer = ".".join(name.split(".")[:3]).replace("model.layers", "blk")
@@ -386,13 +468,19 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
             continue
         if "linear_attn" in name:
             name, values = _of_delta(config, name, values)
-        elif architecture.startswith(("gemma2", "gemma3", "qwen35", "qwen3next")) and values.ndim == 1:
+        elif (
+            architecture == "gemma" or architecture.startswith(("gemma2", "gemma3", "qwen35", "qwen3next"))
+        ) and values.ndim == 1:
             values = values + 1
         if "conv.conv" in name:
             values = values.squeeze(1)
         if name.endswith("expert_bias"):
             name += ".bias"
-        name = name.replace("correction_bias", "correction.bias")
+        name = name.replace("correction_bias", "correction.bias").replace(".gate.moe_statics", ".moe_statics")
+        if architecture == "minimax-m2":
+            name = name.replace("mlp.e_score", "block_sparse_moe.e_score")
+        if "moe_statics" in name:
+            values = values.reshape(-1)
         if name.endswith("layer_scalar"):
             name += ".weight"
         if name.endswith("kv_b_proj.weight"):
