@@ -120,6 +120,17 @@ OTHERS: dict[str, dict[str, Any]] = {
     "glm4moe": {},
     "llama4": {},
     "deepseek2 of V3": {},
+    "mistral3": {},
+    "arcee": {},
+    "exaone4": {},
+    "hunyuan-dense": {},
+    "starcoder2": {},
+    "command-r with norms of heads": {},
+    "gemma": {"num_hidden_layers": 2},
+    "dots1": {"num_experts_per_tok": 4},
+    "minimax-m2": {"num_experts_per_tok": 4},
+    "ernie4_5-moe": {"moe_k": 4},
+    "hunyuan-moe": {"moe_topk": 4},
 }
 
 
