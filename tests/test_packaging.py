@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import duoactor
+from duoactor.cli import ENGINE
 
 ROOT = Path(__file__).parents[1]
 
@@ -77,3 +79,50 @@ def test_a_shell_completes_commands():
         text=True,
     )
     assert re.findall(r"\w+$", script.stdout, flags=re.MULTILINE) == ["status"]
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from duoactor.cli import main
+sys.exit(main({arguments!r}))
+"""
+
+
+def without_engine(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command where the packages of the extra ``engine``, and what needs them, are not installed."""
+    names = (*ENGINE, "tokenizers", "numba", "llguidance")
+    program = WITHOUT.format(names=names, arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+def test_the_extra_engine_is_what_a_missing_package_is_told_by():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [re.match(r"[\w-]+", one) for one in project["optional-dependencies"]["engine"]]
+    assert [one[0] for one in named if one] == list(ENGINE)
+    assert not any(one.startswith(ENGINE) for one in project["dependencies"])
+
+
+@pytest.mark.parametrize("command", ["up", "run", "serve", "generate", "chat", "status", "demo", "doctor", "keys"])
+def test_every_help_is_shown_without_the_engine(command: str):
+    assert without_engine(command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("up", "bundled", "--http", "none"), ("verifier",), ("drafter",), ("list",)])
+def test_what_needs_the_engine_says_what_adds_it(arguments: tuple[str, ...]):
+    done = without_engine(*arguments)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert re.search(r"duoactor: models need \w+, which is not installed: pip install .*\[all\]'", done.stderr)
+
+
+def test_client_and_gateway_need_no_engine():
+    done = without_engine("serve", "--connect", "ipc:///nowhere/verifier.ipc", "--http", "127.0.0.1:bad")
+    assert "is no HTTP address" in done.stderr
+    asked = without_engine("generate", "--connect", "ipc:///nowhere/verifier.ipc", "Hello")
+    assert "no verifier answers at ipc:///nowhere/verifier.ipc" in asked.stderr

@@ -13,6 +13,7 @@ import click
 from duoactor.cli.environment import Environment
 from duoactor.launch.signals import Terminated
 from protocols.errors import DuoactorError
+from protocols.extras import install
 
 INTERRUPTED = 130  # as a shell reports SIGINT
 TERMINATED = 143  # and SIGTERM
@@ -31,6 +32,9 @@ HOMES = {
     **dict.fromkeys(("pull", "list", "ps"), "models"),
     **dict.fromkeys(("status", "drafters", "swap", "drain"), "manage"),
 }
+
+
+ENGINE = ("torch", "transformers", "safetensors", "huggingface_hub", "numpy", "jinja2")  # packages of the extra
 
 
 class PipeClosed(Exception):
@@ -112,6 +116,10 @@ def main(arguments: Sequence[str] | None = None, environment: Environment | None
     except Exception as error:
         if environment.debug:
             raise
+        missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+        if missing in ENGINE:
+            click.echo(f"duoactor: models need {missing}, which is not installed: {install('all')}", err=True)
+            return 1
         click.echo(
             f"duoactor: unexpected {type(error).__name__}: {error}; `duoactor --debug …` shows where it comes from",
             err=True,
