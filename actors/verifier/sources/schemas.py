@@ -144,7 +144,8 @@ def spelt_once(schema: Any) -> Any:
     """A schema whose objects have each key in one spelling.
 
     llguidance allows any escapes in keys that ``properties`` does not name, "\\u0061" beside "a" too, and takes those
-    for other keys. What matches ``patternProperties`` it allows in one spelling only: so other keys match a pattern."""
+    for other keys. What matches ``patternProperties`` it allows in one spelling only: so other keys match a pattern.
+    ValueError for keys that no pattern of its regular expressions can tell from those of a caller's pattern."""
     if isinstance(schema, list):
         return [spelt_once(one) for one in schema]
     if not isinstance(schema, dict):
@@ -157,25 +158,49 @@ def spelt_once(schema: Any) -> Any:
         else spelt_once(value)
         for key, value in schema.items()
     }
-    named, others = made.get("properties"), made.get("additionalProperties", True)
-    if named and isinstance(named, dict) and others is not False and not made.get("patternProperties"):
-        # its own keys follow a pattern that matches them as well, and escapes of control characters are spelt two ways
-        open_ = others in (True, {}) and all(map(str.isprintable, named))
-        made["patternProperties"] = {"" if open_ else _all_but(named): others}
-        made["additionalProperties"] = False
+    named, others = made.get("properties") or {}, made.get("additionalProperties", True)
+    patterns = made.get("patternProperties") or {}
+    if not isinstance(named, dict) or not isinstance(patterns, dict) or not (named or patterns) or others is False:
+        return made
+    if any(map(_EVERYTHING.fullmatch, patterns)):
+        made["additionalProperties"] = False  # no other key is left
+        return made
+    # its own keys follow a pattern that matches them as well, and escapes of control characters are spelt two ways
+    open_ = not patterns and others in (True, {}) and all(map(str.isprintable, named))
+    made["patternProperties"] = {**patterns, "" if open_ else _all_but(named, map(_beginning, patterns)): others}
+    made["additionalProperties"] = False
     return made
 
 
-def _all_but(names: Iterable[str]) -> str:
-    """A regular expression of all texts but these, without look-around and without control characters: llguidance
-    reads a class that has those but no quote as if it had one."""
+_EVERYTHING = re.compile(r"\^?(?:\.\*)?\$?")
+_BEGINNING = re.compile(r"\^((?:[\w \-/@:]|\\[.\-$/@])+)(?:\.\*\$?)?")
+
+
+def _beginning(pattern: str) -> str:
+    """The text with which the keys of a pattern begin, all of them. ValueError if it says anything else of them."""
+    found = _BEGINNING.fullmatch(pattern)
+    if found is None:
+        raise ValueError(
+            f"additionalProperties must be false beside the pattern {pattern!r}: which keys do not match can be told "
+            "of a pattern such as ^x- only"
+        )
+    return found[1].replace("\\", "")
+
+
+def _all_but(names: Iterable[str], beginnings: Iterable[str] = ()) -> str:
+    """A regular expression of all texts but these and those that begin with one of ``beginnings``. It has no
+    look-around and no control characters: llguidance reads a class that has those but no quote as if it had one."""
+    closed = set(beginnings)
+    names = [name for name in names if not any(map(name.startswith, closed))]
     follows: dict[str, set[str]] = {"": set()}  # letters behind each beginning of a name
-    for name in names:
+    for name in (*names, *closed):
         for at, letter in enumerate(name):
             follows.setdefault(name[:at], set()).add(letter)
             follows.setdefault(name[: at + 1], set())
     ways = []
     for beginning, letters in follows.items():
+        if any(map(beginning.startswith, closed)):
+            continue
         before = "".join(map(_escaped, beginning))
         ways.append(f"{before}{_class_without(letters)}{_class_without(())}*")
         if beginning not in names:

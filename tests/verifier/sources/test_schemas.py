@@ -64,6 +64,36 @@ def test_a_key_that_the_schema_names_has_one_spelling(others, names):
     assert taken(schema, '{"more": "text"}') == (others != {"type": "integer"})
 
 
+@pytest.mark.parametrize("others", [None, True, {}, {"type": "integer"}])
+def test_a_key_that_matches_a_pattern_has_one_spelling(others):
+    text = {"type": "string"}
+    schema = {"type": "object", "properties": {"b": ONE}, "patternProperties": {"^a": text, r"^x-\.": text}}
+    schema |= {} if others is None else {"additionalProperties": others}
+    for key in ("a", "ab", "x-.", "x-.é"):
+        assert taken(schema, json.dumps({"b": 1, key: "t"}, ensure_ascii=False))
+        assert not taken(schema, json.dumps({key: 1}, ensure_ascii=False))
+    for key in ("x", "x-", "x-a", "ba", "A", "", "日本"):
+        assert taken(schema, json.dumps({key: 5}, ensure_ascii=False))
+        assert taken(schema, json.dumps({key: "t"}, ensure_ascii=False)) == (others != {"type": "integer"})
+    for spelling in ('"\\u0061"', '"\\u0061b"', '"x\\u002d."', '"\\u0062"', '"\\u0078-."'):
+        assert not taken(schema, f"{{{spelling}: 5}}")
+
+
+@pytest.mark.parametrize("pattern", ["", "^", ".*", "^.*$"])
+def test_beside_a_pattern_for_every_key_there_are_no_others(pattern):
+    schema = {"type": "object", "patternProperties": {pattern: ONE}, "additionalProperties": {"type": "string"}}
+    assert taken(schema, '{"a": 1}') and not taken(schema, '{"a": "t"}')
+
+
+@pytest.mark.parametrize("pattern", ["^[a-z]+$", "b", "a$", "^a|b", "^a.", r"^\d"])
+def test_a_pattern_whose_other_keys_cannot_be_told_wants_none(pattern):
+    schema = {"type": "object", "patternProperties": {pattern: ONE}}
+    with pytest.raises(RequestError, match="additionalProperties must be false beside the pattern"):
+        taken(schema, "{}")
+    closed = {**schema, "additionalProperties": False}
+    assert taken(closed, "{}") and not taken(closed, '{"+": 1}')
+
+
 def test_keys_beside_a_large_integer_have_one_spelling_too():
     schema = StructuredOutputs(
         json_schema=json.dumps({"type": "object", "properties": {"é": {"const": N}, "kind": ONE}})
