@@ -108,6 +108,10 @@ class TargetModel(Protocol):
         """Slots that hold prefixes for later prompts; they are free as soon as a request needs them."""
         ...
 
+    def give_back(self) -> None:
+        """Give the system the memory that nothing lies in any more. Called between two forwards."""
+        ...
+
     @property
     def max_window(self) -> int:
         """Most tree nodes of one request in one round."""

@@ -75,7 +75,12 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 0
     sequences: Annotated[int, Meta(description="number of draft sequences; 0: by the theta rule", ge=0, le=64)] = 0
     kv_tokens: Annotated[
-        int, Meta(description="size of the KV pool in tokens; 0: by the memory that is free", ge=0)
+        int,
+        Meta(
+            description="size of the KV pool in tokens; 0: by the memory that is free, of which ended requests keep as "
+            "much as the weights take, or 0.27 GB",
+            ge=0,
+        ),
     ] = 0
     threads: Annotated[
         int,

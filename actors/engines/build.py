@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from torch import nn
 
 from actors.doing import doing
 from actors.engines.cache.kv_cache import full_request
-from actors.engines.cache.memory import MAX_REQUESTS, MIN_TOKENS, STATE_SHARE, kv_slots, state_room
+from actors.engines.cache.memory import MAX_REQUESTS, MIN_TOKENS, STATE_SHARE, kept_bytes, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import compiled_spec, spec_of, supports
 from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
@@ -187,7 +188,10 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
         with doing("checking which rounds give the same bits, the first time only"):
             return self_check(engine)
 
-    return Target(engine, agreement=kept(Agreement, info, check, **how)), TokenizerCodec(tokenizer)
+    agreement = kept(Agreement, info, check, **how)
+    all_of_it = place.kv_tokens or where.type != "cpu"  # a pool of a size that was asked for may be full of kept texts
+    most = math.inf if all_of_it else kept_bytes(engine.info.reading.read_bytes)
+    return Target(engine, agreement=agreement, kept=most), TokenizerCodec(tokenizer)
 
 
 def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, beside: Target | None = None) -> Draft:

@@ -104,6 +104,13 @@ class Pool(Protocol):
         """Copy ``count`` consecutive slots; source and target must not overlap."""
         ...
 
+    @property
+    def slot_bytes(self) -> int: ...
+    def give_back(self, base: int, count: int) -> None:
+        """The memory of consecutive slots, which nobody reads before they are written, as far as the system takes
+        it."""
+        ...
+
 
 class DraftEngine(Protocol):
     """A model over a slot-addressed KV pool that drafts."""

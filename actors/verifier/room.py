@@ -19,6 +19,8 @@ from actors.verifier.streams import Stage, Stream
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode
 
+GIVE_BACK_S = 30.0  # seconds between two times that memory is given back: at most a minute after it was last used
+
 
 class Room:
     def __init__(
@@ -34,6 +36,14 @@ class Room:
         self.leases, self.learning, self.admission, self.faults = leases, learning, admission, faults
         # How many streams had come when the first in the queue found no room, if none was given back since
         self._full_at = -1
+        self._give_back_at = 0.0  # seconds
+
+    def give_back(self) -> None:
+        """Now and then, give the system the memory that serves nobody."""
+        now = self.context.clock()
+        if now >= self._give_back_at:
+            self._give_back_at = now + GIVE_BACK_S
+            self.target.give_back()
 
     def free(self) -> bool:
         """Give back the room of streams that have ended. Returns whether there were any."""

@@ -69,6 +69,7 @@ class Scheduler:
     def _next(self) -> Batch | None:
         self.admission.expire()
         self.room.free()
+        self.room.give_back()
         self.room.let_in()
         now_us = self.context.clock() * 1e6
         decoding = self.state.requests.of(Stage.DECODE)

@@ -84,13 +84,20 @@ def _ready(model: Target, cost: CostModel, inline: InlineDraft | None) -> str:
     if inline is not None:
         what = "its head's drafts" if inline.name == "head" else "drafts of its own"
         parts.append(f"{what} {inline.steps(1) / 1000:.2f} ms a step")
-    return f"{', '.join(parts)}; KV cache: {_capacity(model.kv_slots, model.full_requests, info.max_context)}"
+    return f"{', '.join(parts)}; KV cache: {_capacity(model)}"
 
 
-def _capacity(slots: int, full_requests: int, max_context: int) -> str:
-    if full_requests:
-        return f"{slots:,} tokens, {full_requests} request{'s' * (full_requests > 1)} of full length"
-    return f"{slots:,} tokens, too few for a request of the whole context of {max_context:,}"
+def _capacity(model: Target) -> str:
+    """The size of the KV cache in tokens, in requests and in memory."""
+    from actors.engines.cache.memory import gigabytes
+
+    full, memory = model.full_requests, f"up to {gigabytes(model.kv_bytes)}"
+    if model.kept_bytes < model.kv_bytes:
+        memory += f" while requests need it, {gigabytes(model.kept_bytes)} for later prompts; --kv-tokens sets both"
+    if full:
+        return f"{model.kv_slots:,} tokens, {full} request{'s' * (full > 1)} of full length, {memory}"
+    whole = f"too few for a request of the whole context of {model.info.max_context:,}"
+    return f"{model.kv_slots:,} tokens, {whole}, {memory}"
 
 
 def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | None:

@@ -230,6 +230,10 @@ class ToyTarget:
         return sum(room for _, _, room in self.open_requests.values())
 
     kv_cached = 0
+    given_back = 0  # times that it was asked to
+
+    def give_back(self) -> None:
+        self.given_back += 1
 
     @property
     def has_spare_cpus(self) -> bool:

@@ -3,6 +3,7 @@ and the copies that are due before the next forward."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from actors.engines.cache.pool import RegionAllocator
@@ -33,12 +34,12 @@ def _with_slack(tokens: int, most_nodes: int) -> int:
 class KVCache:
     """It only keeps account of slots and has the pool copy them; :class:`PrefixCache` decides which."""
 
-    def __init__(self, pool: Pool, chunk: int) -> None:
-        """``chunk``: how many tokens are shared at a time."""
+    def __init__(self, pool: Pool, chunk: int, kept: float = math.inf) -> None:
+        """``chunk``: how many tokens are shared at a time. ``kept``: bytes for texts that nobody has open."""
         self._pool = pool
         self._allocator = RegionAllocator(pool.slots)
         self.trash = self._allocator.alloc(TRASH)
-        self._prefixes = PrefixCache(self._allocator, chunk)
+        self._prefixes = PrefixCache(self._allocator, chunk, kept / max(1, pool.slot_bytes))
 
     @property
     def slots(self) -> int:
@@ -95,6 +96,13 @@ class KVCache:
     def computed(self, region: Region, done: int) -> None:
         """The first ``done`` tokens of the text are computed, and may be shared."""
         self._prefixes.computed(region, done)
+
+    def give_back(self) -> None:
+        """Give the system the memory of slots that no text has, unless a text is to be copied from there."""
+        if self._prefixes.moving:
+            return
+        for base, count in self._allocator.give_back():
+            self._pool.give_back(base, count)
 
     def settle(self) -> None:
         """Copy regions that have moved. Called before each forward and not when they move, because only the compute

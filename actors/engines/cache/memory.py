@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ GPU_SHARE = 0.9  # of the free memory; the rest is for activations (vLLM's gpu_m
 # idle pool takes none.
 HOST_SHARE = 0.5
 STATE_SHARE = 0.5  # of a pool's memory, if the model has recurrent layers: their states need the rest
+# Bytes of a host's memory for texts of ended requests, or as many as the weights have if those are more: a small model
+# is expected to be a small process, and two chats with a large one must not drive each other out.
+KEPT = 256 << 20
 UNKNOWN_HOST = 4 << 30  # bytes, if the system does not tell how much is free
 
 
@@ -55,6 +59,11 @@ def kv_slots(
     return min(fitting, MAX_REQUESTS * full_request + SPAN)  # which no request gets
 
 
+def kept_bytes(weights: int) -> int:
+    """The memory of a host for texts that nobody has open. ``weights``: bytes of the model's."""
+    return max(KEPT, weights)
+
+
 def state_room(state_bytes: int, device: torch.device) -> int:
     """How many states of recurrent layers there is room for beside a KV pool of ``STATE_SHARE``."""
     free = available_bytes(device) * (HOST_SHARE * STATE_SHARE if device.type == "cpu" else GPU_SHARE)
@@ -65,13 +74,21 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.3g} GB"
 
 
-def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``torch.zeros``; on a CPU it takes memory only when it is written."""
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, mmap.mmap | None]:
+    """``torch.zeros``, and the memory that it lies in: on a CPU it is taken only when it is written."""
     count = torch.Size(shape).numel()
     if device.type != "cpu" or count == 0:
-        return torch.zeros(shape, dtype=dtype, device=device)
+        return torch.zeros(shape, dtype=dtype, device=device), None
     pages = mmap.mmap(-1, count * dtype.itemsize)  # anonymous: zeros, and page-aligned as numpy's would not be
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
+    return torch.frombuffer(pages, dtype=dtype).view(shape), pages
+
+
+def give_back(pages: mmap.mmap, begin: int, end: int) -> None:
+    """Give the system the whole pages between two bytes, which read as zeros then."""
+    begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if begin < end and (remove := getattr(mmap, "MADV_REMOVE", None)) is not None:
+        with contextlib.suppress(OSError):  # not every system can
+            pages.madvise(remove, begin, end - begin)
 
 
 def available_bytes(device: torch.device, root: Path = Path("/")) -> int:

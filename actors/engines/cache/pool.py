@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.cache.memory import zeros
+from actors.engines.cache.memory import give_back, zeros
 from protocols.errors import PoolFull
 
 WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # layer types, in transformers' words
 DIFFERENT = {"gemma4_text"}  # families with layers of different heads
+BLOCK = 64  # slots that are given back to the system together
 MAX_VIEWS = 256  # spans with cached views: more than a round has
 
 # Of one layer: the keys (kv_heads, width, span) in one or more parts, the values in blocks (kv_heads, <= block, width).
@@ -90,10 +91,12 @@ class KVPool:
         kinds = list(dict.fromkeys(shape.heads))
         self._layers = [[layer for layer, own in enumerate(shape.heads) if own == kind] for kind in kinds]
         # (layers, keys and values, kv_heads, slots, width) of each kind
-        self.parts = [
+        allocated = [
             zeros((len(layers), 2, kv_heads, slots + spare, width), dtype, torch.device(device))
             for layers, (kv_heads, width) in zip(self._layers or [[]], kinds or [(1, 1)], strict=True)
         ]
+        self.parts = [part for part, _ in allocated]
+        self._pages = [pages for _, pages in allocated]
         by_layer = {
             layer: one
             for layers, part in zip(self._layers, self.parts, strict=False)
@@ -161,6 +164,15 @@ class KVPool:
             part[:, :, :, target : target + count] = part[:, :, :, source : source + count]
         self.positions[target : target + count] = self.positions[source : source + count]
 
+    def give_back(self, base: int, count: int) -> None:
+        """See :class:`actors.engines.engine.Pool`."""
+        for part, pages in zip(self.parts, self._pages, strict=True):
+            if pages is None:
+                continue
+            size = part.shape[-1] * part.element_size()
+            for first in range(base * size, part.numel() * part.element_size(), part.shape[-2] * size):
+                give_back(pages, first, first + count * size)
+
     @property
     def bytes(self) -> int:
         return sum(part.numel() * part.element_size() for part in self.parts)
@@ -178,12 +190,18 @@ class KVPool:
         return self.parts[0].dtype
 
 
+def _blocks(base: int, size: int) -> slice:
+    """The blocks that have slots of a region."""
+    return slice(base // BLOCK, -(-(base + size) // BLOCK))
+
+
 class RegionAllocator:
     """Contiguous regions of slots, first fit, so that a request's canonical slot is its base plus the position."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.regions: list[tuple[int, int]] = []  # (base, size), by base
+        self._had = np.zeros(-(-slots // BLOCK), np.bool_)  # blocks that regions have had since they were given back
 
     def alloc(self, size: int) -> int:
         """The base of a free region of ``size`` slots, which is taken now. Raises PoolFull."""
@@ -191,6 +209,7 @@ class RegionAllocator:
         if at is None:
             raise PoolFull(f"the request needs {size} KV slots in a row and the pool has {self.slots} in all")
         bisect.insort(self.regions, (at, size))
+        self._take(at, size)
         return at
 
     def gap(self, size: int, ignoring: Container[int] = ()) -> int | None:
@@ -212,14 +231,29 @@ class RegionAllocator:
         if base + size > end:
             return False
         self.regions[index] = (base, size)
+        self._take(base, size)
         return True
 
     def arrange(self, places: Mapping[int, int]) -> None:
         """Move regions. ``places``: their new bases by the present ones."""
         self.regions = sorted((places.get(base, base), size) for base, size in self.regions)
+        for region in self.regions:
+            self._take(*region)
 
     def free(self, base: int) -> None:
         self.regions = [region for region in self.regions if region[0] != base]
+
+    def _take(self, base: int, size: int) -> None:
+        self._had[_blocks(base, size)] = True
+
+    def give_back(self) -> list[tuple[int, int]]:
+        """(first, how many) of the slots that no region has, and one has had since this was last called."""
+        idle = self._had.copy()
+        for base, size in self.regions:
+            idle[_blocks(base, size)] = False
+        self._had &= ~idle
+        borders = np.flatnonzero(np.diff(idle, prepend=False, append=False)) * BLOCK
+        return [(int(first), min(int(end), self.slots) - int(first)) for first, end in borders.reshape(-1, 2)]
 
     @property
     def used(self) -> int:

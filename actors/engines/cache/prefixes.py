@@ -16,6 +16,7 @@ place, or after the other regions were moved together. Its base changes no bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from actors.engines.cache.pool import RegionAllocator
@@ -26,9 +27,10 @@ from protocols.errors import PoolFull
 class PrefixCache:
     """It only keeps account: the owner of the pool asks what is to be copied (``take``, ``take_moves``)."""
 
-    def __init__(self, allocator: RegionAllocator, chunk: int) -> None:
-        """``chunk``: how many tokens are shared at a time."""
-        self.allocator = allocator
+    def __init__(self, allocator: RegionAllocator, chunk: int, most: float = math.inf) -> None:
+        """``chunk``: how many tokens are shared at a time. ``most``: slots that are kept, but for the latest text,
+        which is kept whatever it takes."""
+        self.allocator, self._most = allocator, most
         self.open_regions: dict[Region, None] = {}
         self.kept: dict[Region, None] = {}  # of requests that have ended; the least recently used first
         self._index = PrefixIndex(chunk)
@@ -85,6 +87,11 @@ class PrefixCache:
             raise PoolFull(f"the request needs {size - region.size} KV slots more and the pool has {free} free")
         region.size = size
 
+    @property
+    def moving(self) -> bool:
+        """Whether slots have moved that are not copied yet."""
+        return bool(self._moves)
+
     def take_moves(self) -> list[tuple[int, int, int]]:
         """Slots that have moved since the last call: (from, to, how many). They must be copied in this order, before
         anything else is read or written."""
@@ -116,6 +123,10 @@ class PrefixCache:
         self.allocator.resize(region.base, region.size)
         self.kept[region] = None
         self._index.keep(region)
+        for idle in self._idle(region):
+            if self.cached <= self._most:
+                break
+            self._free(idle)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 

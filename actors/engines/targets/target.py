@@ -13,7 +13,7 @@ import torch
 
 from actors.engines.cache.kv_cache import CHUNK, SHARED, KVCache, full_request
 from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
-from actors.engines.decoder.cpu.rings import RingState
+from actors.engines.decoder.cpu.rings import Rings, RingState
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch, TextState
 from actors.engines.sampling.sampler import NO_TOKEN, Rows, SamplerState, choices_of, picked, sample
@@ -37,9 +37,11 @@ class Target:
         max_window: int = LARGEST,
         rows_agree: Sequence[int] | None = None,
         agreement: Agreement | None = None,
+        kept: float = math.inf,
     ) -> None:
         """``max_window``: nodes that are allowed, as far as the engine can verify them. ``rows_agree``: row counts that
-        are known to give equal bits, on branches too; ``agreement``: what is known of both. None: find out now."""
+        are known to give equal bits, on branches too; ``agreement``: what is known of both. None: find out now.
+        ``kept``: bytes for texts of ended requests."""
         self.engine = engine
         known = agreement if rows_agree is None else Agreement(tuple(rows_agree), branches=True)
         found = known or self_check(engine)
@@ -57,8 +59,11 @@ class Target:
         self.chunk = max(self.rows_agree) if self.mixes_prompts else CHUNK
         self._shares_answers = self.mixes_prompts and found.branches
         fine = SHARED if self._recurrence is None else self._recurrence.fine
-        self._kv = KVCache(engine.pool, fine if self.mixes_prompts else self.chunk)
+        self._kv = KVCache(engine.pool, fine if self.mixes_prompts else self.chunk, kept)
         self._snapshots = Snapshots()
+        self.kept_bytes = kept
+        state_bytes = 1 if self._recurrence is None else max(1, self._recurrence.stream_bytes)
+        self._kept_states = max(1.0, kept / state_bytes)
         self._requests: dict[int, TargetRequest] = {}
         self.taps = Taps(engine)  # states of committed tokens, for draft heads
         self._next_handle = 0
@@ -74,12 +79,22 @@ class Target:
         return self._kv.slots
 
     @property
+    def kv_bytes(self) -> int:
+        """The memory of a full pool."""
+        return self._kv.slots * self.engine.pool.slot_bytes
+
+    @property
     def kv_used(self) -> int:
         return self._kv.used
 
     @property
     def kv_cached(self) -> int:
         return self._kv.cached
+
+    def give_back(self) -> None:
+        self._kv.give_back()
+        if isinstance(self._recurrence, Rings):
+            self._recurrence.give_back()
 
     @property
     def has_spare_cpus(self) -> bool:
@@ -121,7 +136,7 @@ class Target:
         if self._recurrence is not None:
             if len(self._requests) >= self._recurrence.limit:
                 raise PoolFull(f"there is room for the states of {self._recurrence.limit} requests")
-            self._snapshots.leave(self._recurrence.limit - len(self._requests) - 1)
+            self._leave_states(1)
         shared = [*prompt, *generated] if self._shares_answers else prompt
         region = self._kv.open(shared, len(prompt) + len(generated), text, most_nodes, salt)
         self._next_handle += 1
@@ -148,7 +163,12 @@ class Target:
         """Keep the state behind a text for later prompts, as far as there is room."""
         assert self._recurrence is not None
         self._snapshots.keep(text, r.region.salt, state)
-        self._snapshots.leave(self._recurrence.limit - len(self._requests))
+        self._leave_states()
+
+    def _leave_states(self, more: int = 0) -> None:
+        """Keep as many states as there is room for beside those of the requests and of ``more``."""
+        assert self._recurrence is not None
+        self._snapshots.leave(int(min(self._recurrence.limit - len(self._requests) - more, self._kept_states)))
 
     def _border(self, r: TargetRequest) -> int:
         """Where the state of a prompt is kept next."""

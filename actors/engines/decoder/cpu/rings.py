@@ -47,11 +47,13 @@ class RingState:
     """A :class:`actors.engines.flat_batch.TextState`."""
 
     def __init__(self, rings: Rings) -> None:
-        self.start: int = rings.free.pop() * rings.length  # the ring's first slot
+        ring = rings.free.pop()
+        rings.had.add(ring)
+        self.start: int = ring * rings.length  # the ring's first slot
         self._rings = rings
         self._length = 0  # of the text
         self._first = 0  # the first position that no other has taken the place of
-        weakref.finalize(self, rings.free.append, self.start // rings.length)
+        weakref.finalize(self, rings.free.append, ring)
 
     @property
     def back(self) -> int:
@@ -92,7 +94,14 @@ class Rings:
         self.pool = KVPool(shape, (limit + BESIDE) * length, dtype, "cpu")
         self.read = max(attention.window for attention in spec.attentions) + SPAN
         self.free = [*range(1, limit + BESIDE)]
+        self.had = set[int]()  # rings that texts have had since they were given back
         self.stream_bytes = length * shape.slot_bytes(dtype)
+
+    def give_back(self) -> None:
+        """Give the system the memory of rings that no text has."""
+        for ring in self.had.intersection(self.free):
+            self.pool.give_back(ring * self.length, self.length)
+            self.had.remove(ring)
 
     def new(self) -> RingState:
         return RingState(self)
