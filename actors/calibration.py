@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from actors.estimate import Estimate
@@ -46,8 +47,11 @@ def candidates(
         yield rank, token, math.log(chance)
 
 
+@lru_cache(4096)
 def _place(probability: float) -> tuple[int, float]:
-    """Between which two bins a probability lies: the index of the lower one, and its distance from that in bins."""
+    """Between which two bins a probability lies: the index of the lower one, and its distance from that in bins.
+
+    Retrieval has few scores, which it asks for over and over."""
     p = min(max(probability, 1e-6), 1 - 1e-6)
     x = (math.log(p / (1 - p)) - LOW) / (HIGH - LOW) * (BINS - 1)
     if x <= 0.0:
@@ -80,8 +84,10 @@ class Calibration:
         for rank, (bins, probability) in enumerate(zip(self.bins, probabilities, strict=False)):
             low, share = _place(probability)
             right = 1.0 if hit == rank else 0.0
-            bins[low].add(right, 1 - share)
-            bins[low + 1].add(right, share)
+            if share < 1.0:
+                bins[low].add(right, 1 - share)
+            if share > 0.0:
+                bins[low + 1].add(right, share)
 
 
 class TextBias:

@@ -33,8 +33,15 @@ class Curve:
                 shared = levels.pop()
                 levels[-1] += shared
         self.times = [fmean(level) for level in levels for _ in level]
+        self._known: dict[int, float] = {}  # by rows: a round asks for some thirty of them
 
     def __call__(self, rows: int) -> float:
+        time_us = self._known.get(rows)
+        if time_us is None:
+            time_us = self._known[rows] = self._at(rows)
+        return time_us
+
+    def _at(self, rows: int) -> float:
         if rows <= self.rows[0] or len(self.rows) == 1:
             return self.times[0]
         i = min(bisect_left(self.rows, rows), len(self.rows) - 1)

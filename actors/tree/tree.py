@@ -109,7 +109,8 @@ class TokenTree:
             self.size += 1
         elif logprob > node.logprob:
             node.logprob, node.total = logprob, parent.total + logprob
-            self.settle(node)
+            if node.children:
+                self.settle(node)
         if node.rank < 0:
             node.rank = rank  # shared with a draft model, it counts as the model's
         node.sources |= source
@@ -117,9 +118,14 @@ class TokenTree:
 
     def settle(self, node: Node) -> None:
         """Confidences in nodes below ``node`` have changed: so have those of whole paths."""
-        for above in node.subtree():
+        stack = [node]
+        while stack:
+            above = stack.pop()
+            total = above.total
             for child in above.children.values():
-                child.total = above.total + child.logprob
+                child.total = total + child.logprob
+                if child.children:
+                    stack.append(child)
 
     def drop(self, node: Node) -> None:
         """Remove a node, which is not the root, and its subtree."""
@@ -145,7 +151,9 @@ class TokenTree:
         for token in tokens:
             child = node.children.get(token) if node is not None else None
             if node is not None:
-                dead.extend(n for c in node.children.values() if c is not child for n in c.subtree())
+                for other in node.children.values():
+                    if other is not child:
+                        dead.extend(other.subtree())
             held.append(child)
             node = child
         if node is None:

@@ -34,12 +34,13 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
         below = node.children.values()
         if len(below) == 1 and not heap:  # a chain, such as a retrieved text: no heap is needed
             (node,) = below
-            chance *= math.exp(min(0.0, node.logprob))
+            if node.logprob < 0.0:
+                chance *= math.exp(node.logprob)
         else:
             if below:
-                each = [(child, math.exp(min(0.0, child.logprob))) for child in below]
-                share = chance / max(1.0, sum([p for _, p in each]))
-                for child, p in each:
+                each = [math.exp(child.logprob) if child.logprob < 0.0 else 1.0 for child in below]
+                share = chance / max(1.0, sum(each))
+                for child, p in zip(below, each, strict=True):
                     heapq.heappush(heap, (-share * p, next(tickets), child))
             if not heap:
                 break
@@ -66,12 +67,15 @@ def best_cut(chances: Sequence[float], cost: Cost, rate: float) -> tuple[int, fl
     """The number of nodes, best first, that maximises ``expected tokens - rate * time``, and that value.
 
     ``cost``: microseconds that a number of rows adds to a forward. ``rate``: tokens per microsecond now."""
-    best, most, expected = 0, 0.0, 0.0
+    best, most, expected, after = 0, 0.0, 0.0, len(chances)
     for count, chance in enumerate(chances, 1):
         expected += chance
         value = expected - rate * cost(count)
+        after -= 1
         if value > most:
             best, most = count, value
+        elif value + chance * after <= most:
+            break  # even if the others cost nothing and were as likely as this one
     return best, most
 
 
@@ -85,24 +89,30 @@ def priced_windows(
     first takes ``branch_us`` more. Where none of them is worth that, windows are paths; None: they always are.
     """
     orders = [[best_nodes(one.tree, one.limit) for one in trees]] if branch_us is not None else []
-    if not orders or (branch_us and any(map(branches, orders[0]))):
+    branching = bool(branch_us) and any(map(branches, orders[0]))
+    if not orders or branching:
         orders.append([likeliest_path(one.tree, one.limit) for one in trees])
     best_value = 0.0
     best: list[tuple[int, Likely]] = []
     for each in orders:
         likely = [(at, one) for at, nodes in enumerate(each) for one in nodes]
-        likely.sort(key=lambda one: one[1].chance, reverse=True)  # stable: no node comes before its parent
-        best_count, expected, beside_us = 0, 0.0, 0.0
+        likely.sort(key=_chance, reverse=True)  # stable: no node comes before its parent
+        likely = likely[:limit]
+        best_count, expected, beside_us, after = 0, 0.0, 0.0, len(likely)
         continued: set[int] = set()  # nodes that have a child among those chosen
-        for count, (at, one) in enumerate(likely[:limit], 1):
-            expected += one.chance
+        for count, (at, (node, chance)) in enumerate(likely, 1):
+            expected += chance
             beside_us += trees[at].row_us
-            if branch_us and id(one.node.parent) in continued:
-                beside_us += branch_us
-            continued.add(id(one.node.parent))
+            if branching and branch_us:
+                if id(node.parent) in continued:
+                    beside_us += branch_us
+                continued.add(id(node.parent))
             value = expected - rate * (cost(count) + beside_us)
+            after -= 1
             if value > best_value:
                 best_count, best_value = count, value
+            elif value + chance * after <= best_value:
+                break  # even if the others cost nothing and were as likely as this one
         best = likely[:best_count] or best
     windows: list[list[Likely]] = [[] for _ in trees]
     for at, one in best:
@@ -110,9 +120,18 @@ def priced_windows(
     return windows
 
 
+def _chance(one: tuple[int, Likely]) -> float:
+    return one[1][1]
+
+
 def branches(likely: list[Likely]) -> bool:
     """Whether these nodes, best first, are more than one path."""
-    return any(after.node.parent is not before.node for before, after in itertools.pairwise(likely))
+    above = likely[0].node.parent if likely else None
+    for node, _ in likely:
+        if node.parent is not above:
+            return True
+        above = node
+    return False
 
 
 def in_tree_order(nodes: list[Node], root: Node) -> tuple[list[Node], list[int]]:
@@ -121,7 +140,12 @@ def in_tree_order(nodes: list[Node], root: Node) -> tuple[list[Node], list[int]]
     A node's slot is given by its place. If the path of first-listed children is accepted its K/V already lies in
     canonical slots, so the likeliest path comes first.
     """
-    if all(after.parent is before for before, after in itertools.pairwise(nodes)):  # a path, such as a retrieved text
+    above: Node | None = root
+    for node in nodes:
+        if node.parent is not above:
+            break
+        above = node
+    else:  # a path, such as a retrieved text
         return nodes, list(range(-1, len(nodes) - 1))
     chosen = {id(node) for node in nodes}
     order: list[Node] = []

@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 from actors.models import Outcome
-from actors.tree.tree import Node
 from actors.verifier.budgets import kind_of
 from actors.verifier.context import Context
 from actors.verifier.faults import Faults
@@ -118,18 +117,23 @@ class Committer:
         stream.tally.forward_us += timing.forward_us
         stream.tally.wait_us += wait_us
         stream.times.overhead_us += max(0.0, wall_us - timing.forward_us - wait_us)
+        named_by = [node.sources for node in chosen.nodes]
+        accepted_by = [node.sources for node in path]
         shares = tuple(
-            Share(
-                one.judged_as,
-                sum(node.sources == one.bit for node in chosen.nodes),
-                min(len(committed.tokens), 1 + _leading(path, ~one.bit)),
-                spent.get(one.name, 0.0) + (for_drafter_us + timing.cores_us if one.name == "drafter" else 0.0),
-            )
-            for one in asked
+            [
+                Share(
+                    one.judged_as,
+                    named_by.count(one.bit),
+                    min(len(committed.tokens), 1 + _leading(accepted_by, ~one.bit)),
+                    spent.get(one.name, 0.0) + (for_drafter_us + timing.cores_us if one.name == "drafter" else 0.0),
+                )
+                for one in asked
+            ]
         )
-        for source in self.sources.named(stream.sources):
-            if named := sum(bool(node.sources & source.bit) for node in path):
-                self.state.counters[f"accepted_from_{source.name}"] += named
+        if accepted_by:
+            for source in self.sources.named(stream.sources):
+                if named := sum([1 for sources in accepted_by if sources & source.bit]):
+                    self.state.counters[f"accepted_from_{source.name}"] += named
         stats = self._stats(stream, committed, timing, wait_us, wall_us)
         self.state.totals.round(stats, self.context.price.plain(max(1, timing.decoding)))
         self.context.publish(stats)
@@ -142,8 +146,9 @@ class Committer:
         text, tree, output = stream.text, stream.tree, stream.output
         base, root = len(text), tree.root
         tokens = outcome.tokens[: output.take(outcome.tokens)]
-        accepted = [at < len(outcome.path) for at in range(len(tokens))]
-        forced = sum(bool(chosen.nodes[at].sources & GRAMMAR) for at in outcome.path[: len(tokens)])
+        drafts = min(len(outcome.path), len(tokens))
+        accepted = [True] * drafts + [False] * (len(tokens) - drafts)
+        forced = sum([1 for at in outcome.path[:drafts] if chosen.nodes[at].sources & GRAMMAR])
         text.committed.extend(tokens)
         held = tree.advance(tokens).nodes
         stream.tally.foreseen += bool(tree.root.children)
@@ -155,7 +160,7 @@ class Committer:
             self.sources.ask(source, partial(source.learn, stream, committed), None)
         # a tree without a depth: as many as it had verified
         nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else len(tokens)
-        stream.tally.round(rounds, nodes, sum(accepted), forced, stream.loan.plan.gamma or nodes)
+        stream.tally.round(rounds, nodes, drafts, forced, stream.loan.plan.gamma or nodes)
         return committed
 
     def _go_on(self, stream: Stream, committed: Committed) -> None:
@@ -191,11 +196,9 @@ class Committer:
         )
 
 
-def _leading(path: Sequence[Node], bits: int) -> int:
-    """The number of nodes of the accepted path, from its top on, that sources named."""
-    count = 0
-    for node in path:
-        if not node.sources & bits:
-            break
-        count += 1
-    return count
+def _leading(path: Sequence[int], bits: int) -> int:
+    """The number of nodes of the accepted path, from its top on, that sources named. ``path``: who named each."""
+    for count, sources in enumerate(path):
+        if not sources & bits:
+            return count
+    return len(path)

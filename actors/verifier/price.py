@@ -55,8 +55,10 @@ class Price:
 
     def rows(self, streams: int) -> Cost:
         """Time of rows of drafts in a round of ``streams``, by their number."""
-        base = self.target(streams)
-        return lambda drafts: self.target(streams + drafts) - base
+        cost = self.target
+        curve, factor = cost.lent if cost.uses_lent else cost.own, cost.factor.mean
+        base = curve(streams) * factor
+        return lambda drafts: curve(streams + drafts) * factor - base
 
     def cores(self, rows: int) -> float:
         """Time that a forward loses to a drafter on CPUs that it could have."""

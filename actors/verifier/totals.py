@@ -53,7 +53,9 @@ class Totals:
     def round(self, stats: RoundStats, plain_us: float) -> None:
         """Add one request's round. ``plain_us``: of a round of plain decoding with as many requests."""
         key = stats.kind.method, stats.kind.drafter
-        drafts = self.drafts.setdefault(key, _Drafts())
+        drafts = self.drafts.get(key)
+        if drafts is None:
+            drafts = self.drafts[key] = _Drafts()
         self.drafts.move_to_end(key)
         drafts.add(stats, plain_us)
         if stats.streams == stats.rows == 1 and not stats.wait_us and stats.plan is None:

@@ -49,12 +49,12 @@ class InlineTree:
         """Before a round: find the leaves of the tree as it is. ``least``: chance of a node that is worth a row."""
         self._least = least
         self._leaves.clear()
-        tree, nodes = self.tree, [*self.tree.nodes()]
-        self.chances = [self._chance(node) for node in nodes]
+        tree, nodes, above = self.tree, [*self.tree.nodes()], self.tree.root.total
+        self.chances = [math.exp(min(0.0, node.total - above)) for node in nodes]
         self._open(self._expandable(nodes) if tree.root.expanded else (tree.root,))
 
     def _chance(self, node: Node) -> float:
-        return math.exp(min(0.0, self.tree.total(node)))
+        return math.exp(min(0.0, node.total - self.tree.root.total))
 
     def _open(self, nodes: Iterable[Node]) -> None:
         """They are leaves now. What a leaf promises does not change when another is expanded."""
@@ -64,11 +64,11 @@ class InlineTree:
     def _expandable(self, nodes: Iterable[Node]) -> Iterator[Node]:
         """The ``nodes`` that may be expanded next: all their ancestors are expanded."""
         for node in nodes:
-            if node.parent is not None and node.parent.expanded and self._may_expand(node):
+            if node.parent is not None and node.parent.expansion is not None and self._may_expand(node):
                 yield node
 
     def _may_expand(self, node: Node) -> bool:
-        return not node.expanded and node.token not in self.stop_tokens and node.position + 1 < self.end
+        return node.expansion is None and node.token not in self.stop_tokens and node.position + 1 < self.end
 
     def promises(self) -> list[tuple[float, Node]]:
         """Leaves to expand, each with the accepted tokens that it should bring, where those are worth a row: no more
@@ -80,7 +80,10 @@ class InlineTree:
     def _promise(self, node: Node) -> float:
         """The chance that the path to ``node`` is accepted and none of the tokens retrieved behind it follows, times
         the draft's agreement."""
-        known = sum(math.exp(child.logprob) for child in node.children.values() if child.rank == OWN)
+        known = 0.0
+        for child in node.children.values():
+            if child.rank == OWN:
+                known += math.exp(child.logprob)
         return self._chance(node) * max(0.0, 1.0 - known) * self.calibration.agreement
 
     def leaf(self, node: Node) -> Leaf:

@@ -27,6 +27,8 @@ from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
+LOG_SUREST = math.log(SUREST)
+
 
 @dataclass(slots=True)
 class _Reading:
@@ -106,18 +108,21 @@ class Lookup(_Proposing):
 
     def _plant(self, stream: Stream, reading: _Reading, proposal: Proposal, bound: float) -> None:
         """Add the nodes with a path of at least ``bound``, a log chance."""
-        trust, shift, held = self._trust[stream.text.sampled], reading.bias.shift, reading.held
-        held[ROOT], reading.bound = stream.tree.root, bound
-        totals = {ROOT: 0.0}
+        trust, shift, held, tree = self._trust[stream.text.sampled], reading.bias.shift, reading.held, stream.tree
+        held[ROOT], reading.bound = tree.root, bound
+        totals, known = {ROOT: 0.0}, dict[float, float]()  # log chances by scores, which nodes share
         for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
             above = totals.get(parent)
             if above is None:
                 continue
-            logprob = min(math.log(SUREST), -math.log1p(math.exp(-(log_odds(trust.probability(0, score)) + shift))))
+            logprob = known.get(score)
+            if logprob is None:
+                odds = log_odds(trust.probability(0, score)) + shift
+                logprob = known[score] = min(LOG_SUREST, -math.log1p(math.exp(-odds)))
             if above + logprob >= bound:
                 totals[row] = above + logprob
                 if row not in held:
-                    held[row] = stream.tree.add(held[parent], proposal.tokens[row], logprob, OWN, self.bit)
+                    held[row] = tree.add(held[parent], proposal.tokens[row], logprob, OWN, self.bit)
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         """Each node of the proposal below a right one is an observation: the target's next token decides on it."""
@@ -128,10 +133,14 @@ class Lookup(_Proposing):
             reading.seen += len(tokens)
         if proposal is None or proposal is NOTHING:
             return
-        trust, depths = self._trust[stream.text.sampled], {ROOT: 0}  # of nodes on the committed path
+        trust, depths, known = (
+            self._trust[stream.text.sampled],
+            {ROOT: 0},
+            len(tokens),
+        )  # of nodes on the committed path
         for row, parent in enumerate(proposal.parents):
-            depth = depths.get(parent, len(tokens))
-            if depth < len(tokens):
+            depth = depths.get(parent, known)
+            if depth < known:
                 right, score = proposal.tokens[row] == tokens[depth], proposal.scores[row]
                 reading.bias.observe(log_odds(trust.probability(0, score)), right)
                 trust.observe((score,), 0 if right else -1)

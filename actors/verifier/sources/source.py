@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from actors.models import DEFAULT_NODES
@@ -27,7 +28,7 @@ TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE, HEAD = (1 << bit for b
 SLICE = 256  # tokens of a text that a source reads at once, because others decode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Allowance:
     """The sources' allowance before a round."""
 
@@ -39,7 +40,7 @@ class Allowance:
     now_us: float = 0.0  # since the verifier's start
     gain: Callable[[Stream, str], float] = lambda stream, source: 1.0  # the speed-up that a stream may expect of it
 
-    @property
+    @cached_property
     def least(self) -> float:
         """Tokens that the time for a row would bring otherwise, where rows cost least."""
         return self.rate * min(self.rows(1), self.rows(DEFAULT_NODES) / DEFAULT_NODES)
