@@ -1,7 +1,7 @@
 """Where a round's time goes, by verb: the bundled pair in one process, with drafts between forwards.
 
 By hand: ``python -m tests.verifier.time_rounds``. Forwards run in the same thread. CPU time counts, so that
-the load of the machine hardly matters.
+the load of the machine matters little, and decisions are by a clock of its own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import duoactor
-from actors.cost import CostModel
-from actors.draft_timing import measure_draft
+from actors.cost import CostModel, Curve
+from actors.draft_timing import WIDTHS
 from actors.engines.build import EngineOptions, build_draft, build_target
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
@@ -28,7 +28,6 @@ from actors.verifier.rounds import Round
 from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.memory import Memory
-from actors.verifier.timing import measure
 from protocols.messages import Sampling
 from tests.world.caller import ADDRESS, Caller
 from tests.world.network import MemoryNetwork
@@ -54,7 +53,7 @@ class Stopwatch:
         self.rounds = self.tokens = 0  # that count
         self._round = defaultdict[str, float](float)
         self._open: list[str] = ["loop"]
-        self._watched: list[tuple[Any, str]] = []
+        self._watched: list[tuple[Any, str, Any]] = []
         self._began_ns = self._since = time.perf_counter_ns()
         self._cpu_ns = time.thread_time_ns()
 
@@ -76,13 +75,14 @@ class Stopwatch:
 
     def watch(self, owner: Any, name: str, verb: str) -> None:
         """From now on ``owner.name`` counts as ``verb``."""
-        setattr(owner, name, self.watched(getattr(owner, name), verb))
-        self._watched.append((owner, name))
+        before = getattr(owner, name)
+        setattr(owner, name, self.watched(before, verb))
+        self._watched.append((owner, name, before))
 
     def leave(self) -> None:
         """Watch nothing any more."""
-        for owner, name in self._watched:
-            delattr(owner, name)
+        for owner, name, before in reversed(self._watched):
+            setattr(owner, name, before)
 
     def watched(self, call: Callable[..., Any], verb: str) -> Callable[..., Any]:
         @functools.wraps(call)
@@ -98,14 +98,44 @@ class Stopwatch:
         return timed
 
 
+class Ticks:
+    """The clock by which the verifier decides: forwards and draft steps take what they took on two cores at rest, and
+    a round 0.2 ms more. So every run has the same rounds, whatever the machine has to do."""
+
+    FORWARD, DRAFT = Curve({1: 1150, 8: 1900, 16: 2800, 64: 8000}), Curve({1: 180, 8: 260})
+    BESIDE_US = 200
+
+    def __init__(self) -> None:
+        self.now_us = 0.0
+
+    def __call__(self) -> float:
+        return self.now_us / 1e6
+
+    def slow(self, owner: Any, name: str, takes_us: Callable[[Any], float]) -> None:
+        """From now on ``owner.name`` takes time."""
+        call = getattr(owner, name)
+
+        def slowed(work: Any) -> Any:
+            self.now_us += takes_us(work)
+            return call(work)
+
+        setattr(owner, name, slowed)
+
+
 def equipped() -> Equipment:
     target, codec = build_target(str(PAIR / "target"), EngineOptions(threads=1))
-    timing = measure(target)
     draft = build_draft(str(PAIR / "draft"), EngineOptions(), beside=target)
-    info = target.info
-    inline = InlineDraft(draft, measure_draft(draft), info.vocab_size, info.eos_token_ids)
-    cost = CostModel(timing.alone_us, timing.branch)
-    return Equipment(target, codec, cost, InlineCompute(), library=Library(memory=Memory(100_000)), inline=inline)
+    ticks, info = Ticks(), target.info
+    rows = lambda windows: sum(1 + len(window.tokens) for window in windows)  # noqa: E731
+    ticks.slow(target, "verify", lambda windows: ticks.BESIDE_US + ticks.FORWARD(rows(windows)))
+    ticks.slow(draft, "expand", lambda leaves: ticks.DRAFT(len(leaves)))
+    steps = {leaves: ticks.DRAFT(leaves) for leaves in WIDTHS}
+    inline = InlineDraft(draft, steps, info.vocab_size, info.eos_token_ids, ticks)
+    cost, library = (
+        CostModel({rows: ticks.FORWARD(rows) for rows in (1, 8, 16, 64)}, 0.05),
+        Library(memory=Memory(100_000)),
+    )
+    return Equipment(target, codec, cost, InlineCompute(), library=library, inline=inline, clock=ticks, timer=ticks)
 
 
 def watch(verifier: Verifier, watch: Stopwatch) -> None:
