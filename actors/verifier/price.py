@@ -108,8 +108,9 @@ class Price:
         if done.streams > 1:  # first what is lasting, then what is left of it
             self._shared[digits].add_time(max(0.0, each_us / self.target.factor.mean - curve))
         self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(done.streams)))
-        if not done.drafts or not self._beside.known:
-            self._beside.add_time(max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / done.streams)
+        if not done.asked or not self._beside.known:
+            beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / done.streams
+            self._beside.add_time(beside_us, weight=done.steps)
 
     def _observe_prompt(self, done: Round, time_us: float) -> None:
         """A prompt's last piece teaches nothing: it has fewer rows than were asked for, nobody knows how many."""

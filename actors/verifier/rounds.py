@@ -111,6 +111,11 @@ class Round:
     def drafts(self) -> int:
         return self.rows - self.streams
 
+    @property
+    def asked(self) -> bool:
+        """Whether any source was asked for drafts, though there may have been none."""
+        return self.drafts > 0 or any(part.shares for part in self.parts)
+
 
 class Committed(NamedTuple):
     """The tokens that one round added to a stream. ``accepted[i]``: token i was a draft token."""

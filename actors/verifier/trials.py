@@ -8,6 +8,7 @@ its kind has shown. A source that does not pay rests, each time for longer; then
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -95,33 +96,37 @@ class Trials:
         drafts. It is divided by what each source should have cost: ``row_us`` for each row that no other source had
         named, and its own time.
         """
-        claims = [(part, share) for part in done.parts for share in part.shares]
-        costs = [share.time_us + share.rows * row_us for _, share in claims]
+        claims = [(part, share, self._of(share.source, part.stream)) for part in done.parts for share in part.shares]
+        groups = {part.group for part in done.parts}
+        if not claims:
+            self._passed(groups, done.steps)
+            return []
+        costs = [share.time_us + share.rows * row_us for _, share, _ in claims]
         total = sum(costs)
         beyond_us, rate = done.own_us - plain_us * done.steps, len(done.parts) / plain_us
         kinds = defaultdict[tuple[str, Group], list[tuple[float, float]]](list)
-        for (part, share), cost in zip(claims, costs, strict=True):
+        for (part, share, trial), cost in zip(claims, costs, strict=True):
             shared = cost / total if total else 1.0 / len(claims)
             missed = max(0.0, part.own_us - done.own_us) / plain_us  # rounds that only this stream waited through
             without = share.without + rate * beyond_us * shared + missed
             without = max(0.1, min(without, STALL * part.tokens))
-            self._of(share.source, part.stream).observe(part.tokens, without)
+            trial.observe(part.tokens, without)
             kinds[share.source, part.group].append((part.tokens, without))
         for key, samples in kinds.items():  # streams share the round's time: together they are one sample of it
             self.of_group(*key).observe(*(sum(each) / len(samples) for each in zip(*samples, strict=True)))
         resting = {key for key in kinds if self._kind_rests(*key)}
         pausing = [
             (share.source, part)
-            for part, share in claims
-            if self._stream_rests(share.source, part) or (share.source, part.group) in resting
+            for part, share, trial in claims
+            if trial.judge(trial.gain.towards(self.expected(share.source, part.group), BORROWED), part.rounds)
+            or (share.source, part.group) in resting
         ]
-        for group in {part.group for part in done.parts}:
-            self._rounds[group] += done.steps
+        self._passed(groups, done.steps)
         return pausing
 
-    def _stream_rests(self, source: str, part: Part) -> bool:
-        expected = self.expected(source, part.group, part.stream)
-        return self._of(source, part.stream).judge(expected, part.rounds)
+    def _passed(self, groups: Iterable[Group], rounds: int) -> None:
+        for group in groups:
+            self._rounds[group] += rounds
 
     def _kind_rests(self, source: str, group: Group) -> bool:
         kind = self.of_group(source, group)

@@ -17,6 +17,8 @@ def choose(caps: Mapping[Stream, int | None], allowance: Allowance, branch_us: f
     taken = dict[Stream, list[Likely]]()
     priced = dict[Stream, Candidates]()
     for stream, cap in caps.items():
+        if not stream.tree.root.children:
+            continue
         limit = min(_most(stream, cap), most)
         if stream.strategy.window == "priced":
             row_us = stream.grammar.row_us() if stream.grammar is not None else 0.0
@@ -27,8 +29,10 @@ def choose(caps: Mapping[Stream, int | None], allowance: Allowance, branch_us: f
     rows = allowance.rows
     if rigid := sum(map(len, taken.values())):
         rows = lambda drafts: allowance.rows(rigid + drafts) - allowance.rows(rigid)  # noqa: E731
-    taken.update(zip(priced, priced_windows([*priced.values()], most, rows, allowance.rate, branch_us), strict=True))
-    return [_laid_out(stream, taken[stream]) for stream in caps]
+    if priced:
+        windows = priced_windows([*priced.values()], most, rows, allowance.rate, branch_us)
+        taken.update(zip(priced, windows, strict=True))
+    return [_laid_out(stream, taken[stream]) if stream in taken else NO_WINDOW for stream in caps]
 
 
 def _most(stream: Stream, cap: int | None) -> int:

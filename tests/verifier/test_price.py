@@ -4,7 +4,7 @@ import pytest
 
 from actors.cost import CostModel
 from actors.verifier.price import Price
-from actors.verifier.rounds import Round
+from actors.verifier.rounds import Part, Round, Share
 
 CURVE = {1: 1000.0, 8: 1700.0, 16: 2500.0, 32: 4100.0}
 
@@ -59,6 +59,15 @@ def test_a_drafter_on_cpus_of_the_target_is_tried_only_where_a_good_draft_could_
     assert price.drafter_may_pay(1)
     assert not price.drafter_may_pay(8)
     assert Price(CostModel(slow)).drafter_may_pay(8)
+
+
+def test_a_round_that_asked_for_drafts_in_vain_does_not_make_plain_ones_look_dear():
+    """Several of those follow one another, and pay once for what is beside a forward."""
+    share = Share("text", 0, 1, 300.0)
+    asked = a_round(own_us=1600.0, parts=(Part(None, None, 1, 1, 1600.0, (share,), None),))
+    row = a_round(steps=10, forward_us=10_000.0, own_us=10_900.0, tokens=10)
+    assert learnt(asked, row).plain(1) == pytest.approx(1090.0, rel=0.01)
+    assert learnt(asked).plain(1) == pytest.approx(1600.0, rel=0.01)  # until there is a better one
 
 
 def test_the_rate_follows_the_text():
