@@ -113,13 +113,17 @@ class TextBias:
 
     def observe(self, log_odds: float, right: bool) -> None:
         chance = self.chance(log_odds)
-        self._weight = min(self._weight + chance * (1.0 - chance), self.MEMORY)
+        weight = self._weight + chance * (1.0 - chance)
+        self._weight = weight if weight < self.MEMORY else self.MEMORY
         self.shift += (right - chance) / self._weight
 
 
 def log_odds(chance: float) -> float:
     """The log odds of a chance, which is taken to be neither 0 nor 1."""
-    chance = min(max(chance, 1e-6), SUREST)
+    if chance > SUREST:
+        chance = SUREST
+    elif chance < 1e-6:
+        chance = 1e-6
     return math.log(chance / (1.0 - chance))
 
 

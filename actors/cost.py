@@ -6,13 +6,25 @@ The verifier has such a model of its target, a drafter one of its draft model (r
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from actors.estimate import Estimate
 
 DRIFT = 0.03  # of a measured forward
 CONTRADICTED = 1.25  # times what rounds take: then the machine was busy when it was measured
+
+
+class _Known(dict[int, float]):
+    """Times by rows, each computed once."""
+
+    def __init__(self, time_us: Callable[[int], float]) -> None:
+        super().__init__()
+        self._time_us = time_us
+
+    def __missing__(self, rows: int) -> float:
+        time_us = self[rows] = self._time_us(rows)
+        return time_us
 
 
 class Curve:
@@ -33,13 +45,10 @@ class Curve:
                 shared = levels.pop()
                 levels[-1] += shared
         self.times = [fmean(level) for level in levels for _ in level]
-        self._known: dict[int, float] = {}  # by rows: a round asks for some thirty of them
+        self.by_rows = _Known(self._at)  # a round asks for some thirty of them
 
     def __call__(self, rows: int) -> float:
-        time_us = self._known.get(rows)
-        if time_us is None:
-            time_us = self._known[rows] = self._at(rows)
-        return time_us
+        return self.by_rows[rows]
 
     def _at(self, rows: int) -> float:
         if rows <= self.rows[0] or len(self.rows) == 1:

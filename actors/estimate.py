@@ -37,8 +37,9 @@ class Estimate:
         """Take a sample that counts as ``weight`` of them."""
         if weight <= 0:
             return
-        self.weight = min(self.weight + weight, self.memory)
-        step = min(1.0, weight / self.weight)
+        known = self.weight + weight  # a round calls this some thirty times, each builtin as often
+        self.weight = known = known if known < self.memory else self.memory
+        step = weight / known if weight < known else 1.0
         off = sample - self.mean
         self.mean += step * off
         self.variance += step * ((1.0 - step) * off * off - self.variance)  # never below 0, as rounding could make it

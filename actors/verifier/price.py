@@ -56,9 +56,9 @@ class Price:
     def rows(self, streams: int) -> Cost:
         """Time of rows of drafts in a round of ``streams``, by their number."""
         cost = self.target
-        curve, factor = cost.lent if cost.uses_lent else cost.own, cost.factor.mean
-        base = curve(streams) * factor
-        return lambda drafts: curve(streams + drafts) * factor - base
+        times, factor = (cost.lent if cost.uses_lent else cost.own).by_rows, cost.factor.mean
+        base = times[streams] * factor
+        return lambda drafts: times[streams + drafts] * factor - base
 
     def cores(self, rows: int) -> float:
         """Time that a forward loses to a drafter on CPUs that it could have."""
