@@ -105,3 +105,17 @@ def test_a_description_has_one_text_by_transformers_by_torch_and_compiled(name):
     for branch, logits in zip(branches, (by_torch, compiled), strict=True):
         assert (branch - logits[LENGTH - 4 : LENGTH - 1]).norm() < 1e-5 * size
     assert torch.equal(branches[1], compiled[LENGTH - 4 : LENGTH - 1])
+
+
+@torch.inference_mode()
+def test_rows_behind_the_last_position_of_a_table_change_nothing_before_it():
+    """A window of drafts may reach behind the longest text; what it finds there is thrown away."""
+    model = model_of("OPT", max_position_embeddings=LENGTH)
+    plain = model(torch.tensor([IDS]), use_cache=False).logits[0].float()
+    for text in (TorchText(model_of("OPT", max_position_embeddings=LENGTH)), CompiledText(model)):
+        text.run(told(0, LENGTH - 2, True))
+        batch, places = FlatBatch(), range(LENGTH - 2, LENGTH + 2)
+        tokens, slots = [*IDS[-2:], 3, 4], [BASE + place for place in places]
+        batch.add(BASE, tokens, [*places], slots, causal(LENGTH - 2, LENGTH + 2))
+        logits = text.run(batch)
+        assert (logits[:2] - plain[-2:]).norm() < 1e-5 * plain[-2:].norm() and logits.isfinite().all()
