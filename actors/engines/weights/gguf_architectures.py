@@ -91,6 +91,11 @@ def _woven(gate: Floats, up: Floats) -> Floats:
     return np.ascontiguousarray(woven.transpose(0, 2, 1, 3).reshape(len(gate), gate.shape[2], -1))
 
 
+def below(*parts: Floats) -> Floats:
+    """One below the other, which blocks are without being computed."""
+    return np.concatenate(parts)
+
+
 def _swapped(weight: Floats) -> Floats:
     return np.ascontiguousarray(weight.swapaxes(1, 2))
 
@@ -119,8 +124,7 @@ _LATENT = {
     "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.o_proj": "attn_output",
 }
-# Files of Llama's architecture with experts
-MIXTRAL = Architecture("mixtral", _ATTENTION | _IN_FRONT | _ROUTER, configs.mixtral, turned=True, made=_of_experts())
+_MIXTRAL = Architecture("mixtral", _ATTENTION | _IN_FRONT | _ROUTER, configs.mixtral, turned=True, made=_of_experts())
 
 
 _DELTA = {
@@ -155,6 +159,33 @@ def _interleaved(part: int) -> Callable[[Config], Order]:
         return np.arange(2 * config["linear_num_value_heads"]).reshape(groups, 2, -1)[:, part].reshape(-1)
 
     return rows
+
+
+_SCAN = {"mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out"}
+_OF_SCAN: Made = {
+    "mamba.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
+    "mamba.conv1d.bias": (("ssm_conv1d.bias",), lambda bias: bias),
+    "mamba.dt_bias": (("ssm_dt.bias",), lambda bias: bias),
+    "mamba.A_log": (("ssm_a",), lambda rates: np.log(-rates).reshape(-1)),
+    "mamba.D": (("ssm_d",), lambda shares: shares.reshape(-1)),
+    "mamba.norm.weight": (("ssm_norm.weight",), lambda weight: weight.reshape(-1)),
+}
+
+
+def _granite_hybrid(shared: str, experts: Made) -> Architecture:
+    """``shared``: how the names of the MLP end that every row takes."""
+    both = (f"ffn_gate{shared}.weight", f"ffn_up{shared}.weight")
+    return Architecture(
+        "granitemoehybrid",
+        _ATTENTION
+        | _IN_FRONT
+        | _SCAN
+        | {"block_sparse_moe.router": "ffn_gate_inp", "shared_mlp.output_linear": f"ffn_down{shared}"},
+        configs.granite_hybrid,
+        turned=True,
+        made=_OF_SCAN | {"shared_mlp.input_linear.weight": (both, below)} | experts,
+        varied=("attention.head_count_kv",),
+    )
 
 
 ARCHITECTURES = {  # by the name in the file
@@ -252,6 +283,7 @@ ARCHITECTURES = {  # by the name in the file
         turned=True,
         made=_of_experts("block_sparse_moe"),
     ),
+    "granitehybrid": _granite_hybrid("", {}),
     "glm4moe": Architecture(
         "glm4_moe",
         _ATTENTION | _MLP | _QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED_EXPERTS,
@@ -340,4 +372,8 @@ ARCHITECTURES = {  # by the name in the file
         varied=("attention.head_count_kv",),
         outside={"model.embedding_norm": "token_embd_norm"},
     ),
+}
+MIXTURES = {  # the same with experts
+    "llama": _MIXTRAL,
+    "granitehybrid": _granite_hybrid("_shexp", _of_experts("block_sparse_moe")),
 }

@@ -200,6 +200,28 @@ def granite_moe(file: GGUF, config: Config) -> Config:
     return granite(file, config) | mixtral(file, config)
 
 
+def granite_hybrid(file: GGUF, config: Config) -> Config:
+    """Granite 4: layers without heads of keys are Mamba 2."""
+    of = file.of_architecture
+    heads, inner = of("ssm.time_step_rank"), of("ssm.inner_size")
+    keys = np.broadcast_to(of("attention.head_count_kv"), config["num_hidden_layers"])
+    return granite(file, config) | {
+        "attention_multiplier": of("attention.scale", config["head_dim"] ** -0.5),
+        "layer_types": ["full_attention" if one else "linear_attention" for one in keys],
+        "position_embedding_type": "rope" if of("rope.scaling.finetuned", False) else "nope",
+        "num_local_experts": of("expert_count", 0),
+        "num_experts_per_tok": of("expert_used_count", 0),
+        "shared_intermediate_size": of("expert_shared_feed_forward_length", config["intermediate_size"]),
+        "mamba_n_heads": heads,
+        "mamba_d_head": inner // heads,
+        "mamba_n_groups": of("ssm.group_count"),
+        "mamba_d_state": of("ssm.state_size"),
+        "mamba_d_conv": of("ssm.conv_kernel"),
+        "mamba_expand": inner // config["hidden_size"],
+        "mamba_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in file.tensors),
+    }
+
+
 def gpt_oss(file: GGUF, config: Config) -> Config:
     rope = config["rope_parameters"]
     if rope["rope_type"] == "yarn":

@@ -15,7 +15,7 @@ import numpy as np
 
 from actors.engines.decoder.bounds import check_numbers
 from actors.engines.weights.gguf import GGUF, Stored
-from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTRAL, Floats, Order
+from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, Floats, Order, below
 from actors.engines.weights.gguf_configs import Config
 from actors.engines.weights.grouped import Blocks, FileBlocks
 from protocols.errors import ModelError
@@ -69,9 +69,9 @@ class FileWeight:
         return values - np.float32(self.above) if self.above else values
 
     def blocks(self) -> Blocks | None:
-        if self.make is not None or not FileBlocks.takes(self.parts[0]):
+        if self.make not in (None, below) or not all(map(FileBlocks.takes, self.parts)):
             return None
-        return Blocks([(FileBlocks(self.parts[0]), self.rows)])
+        return Blocks([(FileBlocks(part), self.rows) for part in self.parts])
 
     def expert_blocks(self) -> list[Blocks] | None:
         """Of each the matrices that one of ours is made of, one below the other."""
@@ -97,8 +97,8 @@ class GGUFCheckpoint:
                 f"{path} has the architecture {self.file.architecture or 'unknown'}; "
                 f"duoactor reads GGUF files of {', '.join(ARCHITECTURES)}"
             )
-        mixture = known is ARCHITECTURES["llama"] and self.file.of_architecture("expert_count", 0) != 0
-        self._known = MIXTRAL if mixture else known
+        mixture = self.file.of_architecture("expert_count", 0) != 0
+        self._known = MIXTURES.get(self.file.architecture, known) if mixture else known
         self._check_metadata()
         try:
             self.config = self._config()

@@ -172,6 +172,18 @@ def _ministral(w: gguf.GGUFWriter, c: Any) -> None:
     w.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
 
 
+def _granite_hybrid(w: gguf.GGUFWriter, c: Any) -> None:
+    _granite(w, c)
+    w.add_ssm_conv_kernel(c.mamba_d_conv)
+    w.add_ssm_state_size(c.mamba_d_state)
+    w.add_ssm_group_count(c.mamba_n_groups)
+    w.add_ssm_inner_size(c.mamba_n_heads * c.mamba_d_head)
+    w.add_ssm_time_step_rank(c.mamba_n_heads)
+    w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
+    w.add_head_count_kv([0 if kind == "linear_attention" else c.num_key_value_heads for kind in c.layer_types])
+    w.add_rope_scaling_finetuned(False)
+
+
 def _exaone4(w: gguf.GGUFWriter, c: Any) -> None:
     w.add_sliding_window(c.sliding_window)
     w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c.layer_types])
@@ -258,6 +270,18 @@ LATENT = {
     "head_dim": 16,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+SCAN = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 16,
+    "shared_intermediate_size": 96,
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.1,
+    "head_dim": 16,
+}
 MINISTRAL = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1} | {
     "original_max_position_embeddings": 16,
     "beta_fast": 16.0,
@@ -385,6 +409,12 @@ CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
         {**RANKED, **LATENT, "n_group": 1, "model_type": "glm4_moe_lite", "q_lora_rank": 32},
         _deepseek2,
     ),
+    "granitehybrid": ("granitehybrid", SCAN | {"num_local_experts": 0}, _granite_hybrid),
+    "granitehybrid with experts": (
+        "granitehybrid",
+        SCAN | {"num_local_experts": 4, "num_experts_per_tok": 2},
+        lambda w, c: (_granite_hybrid(w, c), _experts(w, c)),
+    ),
     "mistral3": ("mistral3", {"rope_parameters": MINISTRAL}, _ministral),
     "mistral3 of Mistral Small": ("mistral3", {"model_type": "mistral", "sliding_window": None}, _none),
     "arcee": ("arcee", {}, _none),
@@ -453,7 +483,7 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
             continue
         values = weight.float().numpy()
         if (
-            architecture in ("llama", "mistral3", "arcee", "smollm3", "granite", "granitemoe")
+            architecture in ("llama", "mistral3", "arcee", "smollm3", "granite", "granitehybrid", "granitemoe")
             and (part := name.split(".")[-2]) in heads
         ):
             values = values.reshape(heads[part], 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
@@ -466,6 +496,8 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
             w.add_tensor(f"{layer}.attn_qkv.weight", np.concatenate(parts[:3]))
             w.add_tensor(f"{layer}.attn_gate.weight", np.ascontiguousarray(parts[3]))
             continue
+        if ".mamba." in name:
+            name, values = _of_scan(config, name, values)
         if "linear_attn" in name:
             name, values = _of_delta(config, name, values)
         elif (
@@ -489,7 +521,8 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
             w.add_tensor(f"{layer}.attn_k_b.weight", np.ascontiguousarray(both[:, :keys].swapaxes(1, 2)))
             w.add_tensor(f"{layer}.attn_v_b.weight", np.ascontiguousarray(both[:, keys:]))
             continue
-        for theirs, part in _split(names, architecture, name, values):
+        shared = "_shexp" if getattr(config, "num_local_experts", 0) else ""
+        for theirs, part in _split(names, architecture, name, values, shared):
             w.add_tensor(theirs, np.ascontiguousarray(part))
     w.write_header_to_file()
     w.write_kv_data_to_file()
@@ -515,7 +548,20 @@ def _of_delta(config: Any, name: str, values: np.ndarray) -> tuple[str, np.ndarr
     return name.replace("dt_bias", "dt_proj.bias"), values.T if part == "out_proj" else values
 
 
-def _split(names: Any, architecture: str, name: str, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _of_scan(config: Any, name: str, values: np.ndarray) -> tuple[str, np.ndarray]:
+    part = name.split(".")[4]
+    if part == "conv1d" and values.ndim == 3:
+        return name, values.squeeze(1)
+    if part == "A_log":
+        return name, -np.exp(values)[:, None]
+    if part == "D":
+        return name, values[:, None]
+    if part == "norm":
+        return name, values.reshape(config.mamba_n_groups, -1)
+    return name.replace("dt_bias", "dt_proj.bias"), values
+
+
+def _split(names: Any, architecture: str, name: str, values: np.ndarray, shared: str) -> list[tuple[str, np.ndarray]]:
     layer = ".".join(name.split(".")[:3]).replace("model.layers", "blk")
     if name.endswith("sinks"):
         return [(f"{layer}.attn_sinks.weight", values)]
@@ -523,8 +569,13 @@ def _split(names: Any, architecture: str, name: str, values: np.ndarray) -> list
         return [(f"{layer}.{'ffn_down_exps' if 'expert' in name else 'ffn_gate_inp'}.scale", values)]
     if name.endswith("gate_up_proj") and architecture == "gemma4":
         return [(f"{layer}.ffn_gate_up_exps.weight", values)]
-    if ".router." in name and architecture == "granitemoe":
+    if ".router." in name and architecture.startswith("granite"):
         return [(f"{layer}.ffn_gate_inp.weight", values)]
+    if "shared_mlp.input_linear" in name:
+        gate, up = np.split(values, 2)
+        return [(f"{layer}.ffn_gate{shared}.weight", gate), (f"{layer}.ffn_up{shared}.weight", up)]
+    if "shared_mlp.output_linear" in name:
+        return [(f"{layer}.ffn_down{shared}.weight", values)]
     if ".experts." not in name:
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found, name

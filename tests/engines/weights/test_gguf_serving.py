@@ -120,6 +120,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "glm4moe": {},
     "llama4": {},
     "deepseek2 of V3": {},
+    "granitehybrid": {},
+    "granitehybrid with experts": {"num_experts_per_tok": 4},
     "mistral3": {},
     "arcee": {},
     "exaone4": {},
