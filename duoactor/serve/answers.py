@@ -44,6 +44,7 @@ class Answer(ABC):
         self.created = now()
         self.model = model
         self.thought_tokens = 0  # of all choices
+        self.prompt_ids: Sequence[Sequence[int]] = ()  # of each prompt, where they are wanted
         self.prompts: Sequence[Tokenized] = ()  # where the prompts themselves are scored
         self.sampling = UNCHANGED  # that was asked for, with the model's own defaults
         self._parsers = [parser() for _ in range(n)]

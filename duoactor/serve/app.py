@@ -32,7 +32,7 @@ from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError, answered, bad
 from duoactor.serve.fields import Ignored
 from duoactor.serve.fill import filled
-from duoactor.serve.gateway import Choices, Gateway, Model, leaving
+from duoactor.serve.gateway import Choices, Gateway, Model, leaving, with_stop
 from duoactor.serve.live import Live
 from duoactor.serve.llama import requests as llama
 from duoactor.serve.llama import server
@@ -44,7 +44,7 @@ from duoactor.serve.ollama.answers import ChatAnswer, GenerateAnswer
 from duoactor.serve.openai import chat, completions, responses
 from duoactor.serve.openai.kept import Keeping, Kept
 from duoactor.serve.openapi import describe
-from duoactor.serve.parameters import decode
+from duoactor.serve.parameters import WHOLE_PROMPT, decode
 from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
 from duoactor.serve.thinking import Wish
@@ -194,6 +194,9 @@ class Routes:
         if question.gap is not None:
             marks, gap = await self.gateway.marks(), question.gap
             question = replace(question, prompts=tuple(filled(one, gap, marks) for one in question.prompts))
+        if question.cut != WHOLE_PROMPT:
+            question, ids = await self.gateway.cut(question, model)
+            answer.prompt_ids = ids if question.cut.shown else ()
         if question.scores:
             question.check(model.vocab_size)  # before any of the prompts, which may be a million, is tokenized
             question, answer.prompts = await self.gateway.spelt(question)
@@ -233,13 +236,18 @@ class Routes:
         begin = (
             None if tracing is None else partial(tracing.begin, operation, model.names[0], question, request.headers)
         )
-        return self.gateway.ask(replace(question, how=how), model, begin)
+        choices = self.gateway.ask(replace(question, how=how), model, begin)
+        choices.stops_shown = question.stops_shown
+        return choices
 
     async def _whole(self, choices: Choices, answer: Answer) -> bytes:
         made: dict[int, list[Chunk]] = {}
         async with choices:
             async for index, chunk in choices:
                 made.setdefault(index, []).append(chunk)
+        if choices.stops_shown:
+            for chunks in made.values():
+                chunks[-1] = with_stop(chunks[-1])
         also = {token for prompt in answer.prompts for token in prompt.token_ids}
         pieces = await self.gateway.pieces_of([chunk for chunks in made.values() for chunk in chunks], also)
         return answer.whole([made[index] for index in sorted(made)], choices.stats, pieces)
@@ -248,7 +256,8 @@ class Routes:
         begun = False
         try:
             async with choices:
-                async for index, chunk in choices:
+                async for index, found in choices:
+                    chunk = with_stop(found) if choices.stops_shown else found
                     pieces = await self.gateway.pieces_of([chunk])
                     if out := answer.chunk(index, chunk, pieces, choices.stats):
                         begun = True

@@ -7,17 +7,17 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
-from duoactor.serve.errors import ApiError, blamed
+from duoactor.serve.errors import ApiError, bad, blamed
 from duoactor.serve.fill import FILE, KNOWN, PROJECT, Marks
 from duoactor.serve.metrics import Metrics, RequestTimer
 from duoactor.serve.otel import QuestionSpan, Tracing
-from duoactor.serve.question import Question
+from duoactor.serve.question import Prompt, Question
 from duoactor.serve.thinking import Wish
 from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS
 from duoactor.serve.tool_calls.template import taken
@@ -193,7 +193,7 @@ class Gateway:
                     cache_salt=one.how.cache_salt,
                     priority=one.how.priority,
                     deadline_ms=one.how.deadline_ms,
-                    tools=one.tools.described,
+                    tools=one.tools.described if _is_conversation(one.prompts[0]) else "",
                     structured_outputs=structure,
                     trace=one.trace,
                     rendering=rendering,
@@ -229,6 +229,25 @@ class Gateway:
         """``how``: as the client takes it."""
         with self.blamed():
             return await self.client.tokenize(text, tools=tools.described, **how)
+
+    async def cut(self, question: Question, model: Model) -> tuple[Question, list[tuple[int, ...]]]:
+        """The question with its prompts cut to their last tokens, and the prompts' token ids."""
+        shown = self.rendering(question.rendering, question.thinking or Wish(), model.calling)
+        found: list[tuple[int, ...]] = []
+        for prompt in question.prompts:
+            if _is_ids(prompt):
+                found.append(prompt)
+            else:
+                found.append((await self.tokenize(prompt, question.tools, rendering=shown)).token_ids)
+        most = question.cut.most
+        if most == -1:
+            most = max(1, model.max_context - (question.asked_for or 1))
+        if not most or all(len(ids) <= most for ids in found):
+            return question, found
+        if question.rendering.continue_final:
+            raise bad("truncate_prompt_tokens", "cannot be had with a message that is continued")
+        found = [ids[-most:] for ids in found]
+        return replace(question, prompts=tuple(found)), found
 
     async def spelt(self, question: Question) -> tuple[Question, list[Tokenized]]:
         """The question with its prompts as token ids, and their texts."""
@@ -282,6 +301,7 @@ class Choices:
         """``structure``: the parameter that says what the answer must be; ``begin``: of its span."""
         self._gateway = gateway
         self.streams, self.traced = streams, traced
+        self.stops_shown = False  # see Question
         self.prompt_tokens = 0  # of the longest prompt that is known
         self._begin = begin
         self._span: QuestionSpan | None = None
@@ -348,6 +368,21 @@ class Choices:
                 await self._queue.put((index, chunk))
         except Exception as error:  # of whatever kind: the answer waits for it
             await self._queue.put(error)
+
+
+def _is_ids(prompt: Prompt) -> TypeGuard[tuple[int, ...]]:
+    return not isinstance(prompt, str) and not _is_conversation(prompt)
+
+
+def _is_conversation(prompt: Prompt) -> TypeGuard[tuple[ChatTurn, ...]]:
+    return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], ChatTurn)
+
+
+def with_stop(chunk: Chunk) -> Chunk:
+    """The chunk with the stop string that ended the answer, if that is why it ended."""
+    if not isinstance(chunk.stop_reason, str) or not chunk.pieces:
+        return chunk
+    return msgspec.structs.replace(chunk, pieces=(*chunk.pieces[:-1], chunk.pieces[-1] + chunk.stop_reason))
 
 
 def leaving() -> ApiError:

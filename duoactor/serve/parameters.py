@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,16 @@ Gamma = Annotated[int, Meta(ge=1, le=256)]
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool = False
     continuous_usage_stats: bool = False  # in every event, not in the last alone
+
+
+class PromptCut(NamedTuple):
+    """What becomes of a prompt's tokens: the last ``most`` are read (-1: what fits; 0: all), and they are ``shown``."""
+
+    most: int = 0
+    shown: bool = False
+
+
+WHOLE_PROMPT = PromptCut()
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +68,9 @@ class ExtraSampling(Speculation, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    return_token_ids: bool = False
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
 
 
 class SamplingParameters(ExtraSampling, frozen=True, kw_only=True):
@@ -78,8 +91,14 @@ class SamplingParameters(ExtraSampling, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.truncate_prompt_tokens == 0:
+            raise bad("truncate_prompt_tokens", "must be at least 1, or -1 for what fits into the context")
         if self.trace and not self.stream:
             raise bad("trace", "needs stream to be true: a trace comes with the events of a stream")
+
+    @property
+    def cut(self) -> PromptCut:
+        return PromptCut(self.truncate_prompt_tokens or 0, self.return_token_ids)
 
     def sampling(self, *, max_tokens: int, logprobs: int) -> Sampling:
         """``logprobs`` as in :class:`Sampling`. The seed is 0 where none was given."""

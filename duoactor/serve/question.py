@@ -12,7 +12,7 @@ from duoactor.client.request import defaulted
 from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.fields import Ignored
 from duoactor.serve.fill import Gap
-from duoactor.serve.parameters import UNLIMITED, Speculation
+from duoactor.serve.parameters import UNLIMITED, WHOLE_PROMPT, PromptCut, Speculation
 from duoactor.serve.structure import AnswerForm
 from duoactor.serve.thinking import Mind, Wish
 from duoactor.serve.tool_calls.events import Parser
@@ -42,6 +42,8 @@ class Question:
     ignored: Ignored = field(default_factory=Ignored)
     prediction: str = ""  # of the answer
     gap: Gap | None = None  # that the answers to a prompt fill
+    cut: PromptCut = WHOLE_PROMPT
+    stops_shown: bool = False  # a stop string that ends an answer is part of it
     context: int = 0  # tokens of context that the request counts on; 0: any
     scores: bool = False  # the log-probabilities of the prompts' own tokens are wanted
 

@@ -82,6 +82,8 @@ def _question(wanted: LlamaParameters, ignored: Ignored, given: tuple[Prompt, ..
         how=wanted,
         trace=False,
         ignored=ignored,
+        cut=wanted.cut,
+        stops_shown=wanted.include_stop_str_in_output,
         gap=gap,
     )
 

@@ -94,6 +94,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: Logprobs | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 def parse(body: bytes) -> tuple[ChatRequest, Question]:
@@ -124,6 +125,8 @@ def question(wanted: ChatRequest, ignored: Ignored) -> Question:
         rendering=rendering(wanted.messages, wanted.add_generation_prompt, wanted.continue_final_message),
         thinking=wanted.wish,
         ignored=ignored,
+        cut=wanted.cut,
+        stops_shown=wanted.include_stop_str_in_output,
         prediction="" if wanted.prediction is None else text_of(wanted.prediction.content, "prediction.content"),
     )
 
@@ -132,6 +135,10 @@ class ChatAnswer(OpenAIAnswer):
     def __init__(self, wanted: ChatRequest, model: str, parser: Callable[[], Parser]) -> None:
         super().__init__(wanted, model, "chatcmpl-", ("chat.completion", "chat.completion.chunk"), parser)
         self._calls = [0] * wanted.n  # that have begun
+
+    @property
+    def own_prompt(self) -> Sequence[int] | UnsetType:
+        return self.prompt_ids[0] if self.prompt_ids else UNSET
 
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
         return self.body([self._choice(index, chunks, pieces) for index, chunks in enumerate(choices)], stats)
@@ -147,10 +154,11 @@ class ChatAnswer(OpenAIAnswer):
             finish_reason=_finish(chunks[-1], bool(calls)) or "",
             stop_reason=chunks[-1].stop_reason,
             logprobs=logprobs_of(chunks, pieces),
+            token_ids=self.ids(chunks),
         )
 
     def opening(self, index: int) -> bytes:
-        return self.event([ChatChoice(index=index, delta=ChatDelta("assistant", ""))])
+        return self.event([ChatChoice(index=index, delta=ChatDelta("assistant", ""))], prompt=self.own_prompt)
 
     def part(self, index: int, chunk: Chunk, pieces: Pieces) -> tuple[ChatChoice, bool]:
         delta = self._delta(index, self.read(index, [chunk]))
@@ -160,6 +168,7 @@ class ChatAnswer(OpenAIAnswer):
             finish_reason=_finish(chunk, self._calls[index] > 0),
             stop_reason=chunk.stop_reason,
             logprobs=logprobs_of([chunk], pieces),
+            token_ids=self.ids([chunk]),
         )
         return choice, delta != ChatDelta()
 

@@ -50,6 +50,8 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     stop_reason: str | int | None = None
     logprobs: TextLogprobs | None = None
     prompt_logprobs: list[dict[str, dict[str, Any]] | None] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET  # of a stream with its first event
 
 
 def parse(body: bytes) -> tuple[CompletionRequest, Question]:
@@ -80,6 +82,8 @@ def question(wanted: CompletionRequest, ignored: Ignored) -> Question:
         how=wanted,
         trace=wanted.trace,
         ignored=ignored,
+        cut=wanted.cut,
+        stops_shown=wanted.include_stop_str_in_output,
         gap=Gap(wanted.suffix) if wanted.suffix else None,
     )
 
@@ -116,6 +120,7 @@ class CompletionAnswer(OpenAIAnswer):
         return self._choice(index, [chunk], pieces), bool(chunk.text)
 
     def _choice(self, index: int, chunks: Sequence[Chunk], pieces: Pieces) -> CompletionChoice:
+        asked = self._asked(index) if index not in self._lengths else UNSET
         start = self._lengths.get(index, 0)
         text = "".join(chunk.text for chunk in chunks)
         self._lengths[index] = start + len(text)
@@ -126,7 +131,13 @@ class CompletionAnswer(OpenAIAnswer):
             None if last.finish_reason is None else str(last.finish_reason),
             last.stop_reason,
             _logprobs(_places(chunks), pieces, start) if any(chunk.logprobs for chunk in chunks) else None,
+            token_ids=self.ids(chunks),
+            prompt_token_ids=asked,
         )
+
+    def _asked(self, index: int) -> Sequence[int] | UnsetType:
+        """The tokens of a choice's prompt, if the request asks for them."""
+        return self.prompt_ids[index // self._wanted.n] if self.prompt_ids else UNSET
 
     def _scored(self, index: int, chunks: Sequence[Chunk], pieces: Pieces, prompt: Tokenized) -> CompletionChoice:
         """A choice with the prompt's own tokens: the first has no probability, the others are dictated output."""
@@ -143,6 +154,8 @@ class CompletionAnswer(OpenAIAnswer):
             last.stop_reason,
             None if wanted.logprobs is None else _logprobs([*own, *behind] if wanted.echo else behind, pieces, 0),
             UNSET if wanted.prompt_logprobs is None else [_vllm(place, pieces) for place in own],
+            [place.token for place in behind] if wanted.return_token_ids else UNSET,
+            self._asked(index),
         )
 
 

@@ -44,6 +44,7 @@ class Envelope(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     usage: CompletionUsage | UnsetType | None = UNSET
     metrics: dict[str, Any] | UnsetType = UNSET
     trace: ChunkTrace | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET  # vLLM's, of a chat
 
 
 class OpenAIAnswer(Answer):
@@ -60,6 +61,7 @@ class OpenAIAnswer(Answer):
         self._always = self._with_usage and wanted.stream_options.continuous_usage_stats
         self._running: dict[int, RequestStats] = {}  # so far, by choice
         self._traced = wanted.trace
+        self._identified = wanted.return_token_ids
 
     def body(self, choices: list[C], stats: Sequence[RequestStats]) -> bytes:
         return msgspec.json.encode(
@@ -71,8 +73,14 @@ class OpenAIAnswer(Answer):
                 choices=choices,
                 usage=self._usage(stats),
                 metrics=figures(stats),
+                prompt_token_ids=self.own_prompt,
             )
         )
+
+    @property
+    def own_prompt(self) -> Sequence[int] | UnsetType:
+        """The token ids of the one prompt, where they stand beside the choices."""
+        return UNSET
 
     def _usage(self, stats: Sequence[RequestStats]) -> CompletionUsage:
         """Usage of the choices of one request; ``n`` of them answer each prompt."""
@@ -84,6 +92,10 @@ class OpenAIAnswer(Answer):
             agreed = sum(one.predicted_tokens for one in stats)
             details = CompletionDetails(self.thought_tokens, agreed, max(0, predicted - agreed))
         return CompletionUsage(prompt, made, prompt + made, cached, details)
+
+    def ids(self, chunks: Sequence[Chunk]) -> list[int] | UnsetType:
+        """A choice's token ids, if the request asks for them."""
+        return [token for chunk in chunks for token in chunk.token_ids] if self._identified else UNSET
 
     def opening(self, index: int) -> bytes:
         """The events before a choice's first chunk."""
@@ -101,12 +113,16 @@ class OpenAIAnswer(Answer):
         out = self.opening(index) if begins else b""
         choice, said = self.part(index, chunk, pieces)
         trace = traced(chunk, pieces) if self._traced and chunk.token_ids else UNSET
-        if not said and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
+        if not said and chunk.finish_reason is None and not (chunk.logprobs or self._identified) and trace is UNSET:
             return out  # inside a character, or inside a possible call
         return out + self.event([choice], stats, trace)
 
     def event(
-        self, choices: list[C], stats: Sequence[RequestStats] = (), trace: ChunkTrace | UnsetType = UNSET
+        self,
+        choices: list[C],
+        stats: Sequence[RequestStats] = (),
+        trace: ChunkTrace | UnsetType = UNSET,
+        prompt: Sequence[int] | UnsetType = UNSET,
     ) -> bytes:
         """``stats`` of all choices with the very last choice. The figures go with the last event, which is another
         one if usage was asked for."""
@@ -123,6 +139,7 @@ class OpenAIAnswer(Answer):
             usage=usage if self._with_usage else UNSET,
             metrics=figures(stats) if last else UNSET,
             trace=trace,
+            prompt_token_ids=prompt,
         )
         return event(msgspec.json.encode(made))
 
