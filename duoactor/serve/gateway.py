@@ -238,7 +238,8 @@ class Gateway:
             if _is_ids(prompt):
                 found.append(prompt)
             else:
-                found.append((await self.tokenize(prompt, question.tools, rendering=shown)).token_ids)
+                spelt = await self.tokenize(prompt, question.tools, rendering=shown)  # type: ignore[arg-type]  # no ids
+                found.append(spelt.token_ids)
         most = question.cut.most
         if most == -1:
             most = max(1, model.max_context - (question.asked_for or 1))
