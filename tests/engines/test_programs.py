@@ -119,3 +119,12 @@ def test_rows_behind_the_last_position_of_a_table_change_nothing_before_it():
         batch.add(BASE, tokens, [*places], slots, causal(LENGTH - 2, LENGTH + 2))
         logits = text.run(batch)
         assert (logits[:2] - plain[-2:]).norm() < 1e-5 * plain[-2:].norm() and logits.isfinite().all()
+
+
+@torch.inference_mode()
+def test_a_head_is_found_by_the_name_that_it_had_in_earlier_versions_of_transformers():
+    model = model_of("GPTNeoX")
+    plain = model(torch.tensor([IDS[:20]]), use_cache=False).logits[0].float()
+    model.embed_out = model.lm_head
+    del model.lm_head
+    assert (TorchText(model).run(told(0, 20, True)) - plain).norm() < 1e-5 * plain.norm()

@@ -66,10 +66,13 @@ class StoredWeight(Protocol):
 
 # How the text part's names begin in models with eyes, instead of ``model.``
 PREFIXES = ("model.", "model.language_model.", "model.text_model.")
+OLDER = {"lm_head.weight": "embed_out.weight"}  # GPT-NeoX's in earlier versions of transformers
 
 
 def own_name(name: str, names: Container[str]) -> str:
     """The name in a model that has these."""
+    if name not in names and OLDER.get(name, "") in names:
+        return OLDER[name]
     rest = name.removeprefix("model.")
     own = (prefix + rest for prefix in PREFIXES if rest != name and prefix + rest in names)
     return next(own, name)
