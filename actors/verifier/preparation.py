@@ -18,6 +18,7 @@ from protocols.validation import characters
 
 # Requests up to this size are prepared in the event loop: it takes half a millisecond, and waking a thread 0.1 ms.
 SHORT = 2000  # characters, or tokens of a prompt that is given as such
+PIECE = 1 << 16  # characters of a prediction that are tokenized together: the text of some 16,000 tokens
 SHORT_OUTPUT = 64  # tokens of a resumed stream
 
 
@@ -36,7 +37,7 @@ def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, m
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
     wanted, dictation = message.structured_outputs, message.dictation
     grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
-    prediction = codec.encode(message.prediction, False)[: info.max_context] if message.prediction else []
+    prediction = _predicted(codec, message.prediction, info.max_context)
     if dictation is None:
         output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
         return Prepared(prompt, sampling, output, grammar, prediction)
@@ -62,6 +63,17 @@ def _prompt(codec: Codec, message: Generate, context: int) -> list[int]:
     if isinstance(message.prompt, str):
         return codec.encode(message.prompt, context=context) if message.prompt else []
     return list(message.prompt)
+
+
+def _predicted(codec: Codec, text: str, most: int) -> list[int]:
+    """The first ``most`` tokens of a prediction, or few less: what cannot be said any more is not tokenized. A token at
+    the end of a piece may be another than in the whole text, which costs a draft."""
+    ids: list[int] = []
+    for at in range(0, len(text), PIECE):
+        ids += codec.encode(text[at : at + PIECE], False)
+        if len(ids) >= most:
+            break
+    return ids[:most]
 
 
 def _fitting(message: Generate, prompt: list[int], vocab_size: int, max_context: int) -> Sampling:
