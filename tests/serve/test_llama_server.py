@@ -21,7 +21,7 @@ class MarkedCodec(ToyCodec):
     names: tuple[str, ...] = QWEN
     texts: list[str] = field(default_factory=list)
 
-    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, special_tokens: bool = True, context: int = 0) -> list[int]:
         self.texts.append(text)
         found = re.findall("|".join(map(re.escape, self.names)) + "|.", text, re.DOTALL)
         return [self.names.index(one) + 2 if one in self.names else 10 + ord(one) % 50 for one in found]
