@@ -88,6 +88,10 @@ class Models:
                 await json({"version": ollama.SPOKEN})(scope, receive, send)
             elif path == "/api/ps" and self._app is None:
                 await json({"models": []})(scope, receive, send)
+            elif request.method == "POST" and path == "/api/show":
+                name = self._wanted(await look_into_body(request))
+                app = self._app if name == self._name else None
+                await (app or json(ollama.shown_unloaded(name)))(scope, receive, send)
             elif path in ("/health", "/ping"):
                 await json({"status": "ok", "loaded": self._name or None})(scope, receive, send)
             elif request.method == "POST" and path in GENERATING:

@@ -84,9 +84,14 @@ async def test_ollamas_paths_list_load_and_name_the_models():
         listed = (await http.get("/api/tags")).json()["models"]
         before = (await http.get("/api/ps")).json()["models"]
         asked = {"model": "big:latest", "messages": TURNS, "options": {"num_predict": 3}, "stream": False}
+        idle = await http.post("/api/show", json={"model": "small:latest"})
         made = await http.post("/api/chat", json=asked)
+        shown = [await http.post("/api/show", json={"model": name}) for name in ("small", "big", "other")]
         after = (await http.get("/api/ps")).json()["models"]
     assert [one["name"] for one in listed] == ["small:latest", "big:latest", "broken:latest"]
+    assert idle.json()["model_info"]["general.basename"] == "small"
+    assert [one.status_code for one in shown] == [200, 200, 404]
+    assert "duoactor.context_length" in shown[1].json()["model_info"]
     assert made.json()["eval_count"] == 3 and shelf.events[0] == "+big"
     assert (before, [one["name"] for one in after]) == ([], ["big:latest"])
 

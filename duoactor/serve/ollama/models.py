@@ -76,6 +76,19 @@ def unloaded(names: Iterable[str]) -> Tags:
     return Tags([_listed(name) for name in names])
 
 
+def shown_unloaded(name: str) -> Shown:
+    """What is known of a model that is not loaded."""
+    info = {"general.architecture": FAMILY, "general.basename": name}
+    return Shown(
+        modified_at=stamp(),
+        template="",
+        parameters="",
+        details=Details(),
+        model_info=info,
+        capabilities=["completion", "tools"],
+    )
+
+
 def tags(model: Model, report: StatusReport) -> Tags:
     return Tags([_listed(name, model, report) for name in model.names])
 
