@@ -21,6 +21,7 @@ LONGEST_GRAMMAR = 1 << 18  # characters
 MAX_STOP_TOKENS = 1024
 MAX_BIASES = 1024  # tokens of a logit_bias
 MAX_CALLS = 1024  # of functions in one turn
+MAX_TURNS = 1 << 14  # of a conversation
 MAX_TEMPERATURE = 1e6  # where logits hardly matter any more
 MAX_LOGPROBS = 20  # likeliest tokens at one position
 MAX_DRAFT_LENGTH = 256  # draft tokens of one phase; windows are far smaller

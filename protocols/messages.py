@@ -353,7 +353,7 @@ class Plan(Struct, frozen=True):
     max_sequences: Leaves | None = None  # cap on the theta rule; in a tree the leaves of one draft step; None: no cap
 
 
-Turns = Annotated[tuple[ChatTurn, ...], Meta(max_length=1 << 14)]
+Turns = Annotated[tuple[ChatTurn, ...], Meta(max_length=MAX_TURNS)]
 Logprobs = Annotated[tuple[TokenLogprobs, ...], Meta(max_length=1024)]
 RequestStatuses = Annotated[tuple[RequestStatus, ...], Meta(max_length=MAX_REQUESTS)]
 DrafterStatuses = Annotated[tuple[DrafterStatus, ...], Meta(max_length=MAX_DRAFTERS)]

@@ -19,6 +19,7 @@ from duoactor.client.options import DEFAULTS
 from duoactor.thoughts import Thoughts
 from protocols import wire
 from protocols.errors import ProtocolError, RequestError
+from protocols.limits import MAX_TURNS
 from protocols.messages import (
     DEFAULTED,
     ChatTurn,
@@ -163,7 +164,10 @@ def make_turns(given: object, name: str = "messages") -> tuple[ChatTurn, ...]:
     """A conversation: ChatTurns, or mappings with ``role`` and ``content``."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise _bad(f"{name} must be a list of turns, not {reprlib.repr(given)}; {TURN}")
-    return tuple(_turn(turn, f"{name}[{at}]") for at, turn in enumerate(given))
+    turns = list(given)
+    if len(turns) > MAX_TURNS:
+        raise _bad(f"a conversation has at most {MAX_TURNS} turns, not {len(turns)}; leave old ones out")
+    return tuple(_turn(turn, f"{name}[{at}]") for at, turn in enumerate(turns))
 
 
 def make_tools(given: object) -> str:

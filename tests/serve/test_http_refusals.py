@@ -12,6 +12,7 @@ from duoactor.client.stream import AsyncStream
 from duoactor.serve.fields import LONGEST_NAME, MOST_SPELT
 from duoactor.serve.openai.chat import ChatRequest
 from duoactor.serve.parameters import decode
+from protocols.limits import MAX_TURNS
 from tests.serve.gateway import TURNS, served
 
 CHAT = "/v1/chat/completions"
@@ -285,6 +286,13 @@ async def test_a_prompt_that_is_too_long_names_the_context():
         answer = await gateway.chat(messages=[{"role": "user", "content": "x" * 5000}], stream=True)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_more_turns_than_a_request_may_have_are_refused_at_once_with_their_number():
+    async with served() as gateway:
+        answer = await gateway.chat(messages=TURNS * (MAX_TURNS + 1))
+    assert answer.status_code == 400
+    assert "a conversation has at most 16384 turns, not 16385; leave old ones out" in answer.json()["error"]["message"]
 
 
 async def test_overload_is_a_429_that_says_when_to_come_again(monkeypatch):
