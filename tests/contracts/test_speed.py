@@ -25,6 +25,14 @@ def test_drafts_that_are_never_right_cost_next_to_nothing(name):
     assert found["auto"] >= OF_VANILLA * found["vanilla"]
 
 
+@pytest.mark.parametrize("skill", [0.01, 0.65])
+@pytest.mark.parametrize("streams", [16, 32])
+def test_sampled_texts_of_many_streams_are_not_slower_than_plain_decoding(streams, skill):
+    deployment = replace(DEPLOYMENTS["eight streams"], streams=streams, requests=6 * streams, skill=skill)
+    found = rates(deployment, 1.0)
+    assert found["auto"] >= OF_VANILLA * found["vanilla"]
+
+
 def test_a_run_can_be_repeated_to_the_last_digit():
     short = replace(DEPLOYMENTS["91M"], requests=2)
     assert rates(short, 0.0) == rates(short, 0.0)
