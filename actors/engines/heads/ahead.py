@@ -104,7 +104,7 @@ class AheadDraft(HeadDraft):
         slots = [*range(m.home + start, m.home + end)]
         tokens = [*m.tokens[start:], *[self._block.mask_token] * (end - m.length)]
         batch.add(m.home, tokens, [*range(start, end)], slots, visible).text = m.room
-        self.follows(slots)
+        self.follows(slots, depths=[max(0, place - root) for place in range(start, end)])
         self.engine.before[slots[m.length - start :]] = self.engine.pool.slots
         if self.computes_text:
             m.known[start : m.length], m.computed = True, m.length

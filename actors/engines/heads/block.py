@@ -15,14 +15,21 @@ from torch import Tensor
 
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.block_parts import Convolution, convolution_in, pairs_in
-from actors.engines.heads.head import DraftBlock, Look
+from actors.engines.heads.head import DraftBlock, Look, NotComputed, Windows
 from actors.engines.heads.layer import Config, Weights
-from actors.engines.heads.published import PublishedHead
+from actors.engines.heads.published import PublishedHead, sliding_windows
 from protocols.errors import ModelError
 
-# Parts without which drafts would be wrong and nothing fail: of Domino, of DSpark's other kinds, sinks of attention
-FURTHER = ("gru.", "markov_head.gate_proj", "markov_head.joint_proj", "sink")
-FURTHER_KEYS = ("attention_value_scale", "output_multiplier")
+# Parts of the names of tensors and settings without which drafts would be wrong and nothing fail, and whose they are
+FURTHER = {
+    "gru.": "a Domino head",
+    "markov_head.gate_proj": "a gated DSpark head",
+    "markov_head.joint_proj": "a recurrent DSpark head",
+    "refiner_head.": "an XPress head",
+    "sink": "a head with sinks of attention",
+    "attention_value_scale": "a head with scaled values",
+    "output_multiplier": "a head with scaled outputs",
+}
 
 
 def convention_of(config: Config, layers: int) -> DraftBlock:
@@ -34,7 +41,6 @@ def convention_of(config: Config, layers: int) -> DraftBlock:
     ids = own.get("target_layer_ids") or config.get("target_layer_ids") or _spread(number, layers)
     taps = config.get("aux_hidden_state_layer_ids") or [int(layer) + 1 for layer in ids]  # those name what enters
     kinds = config.get("layer_types") or ["full_attention"] * number
-    window = int(config.get("sliding_window") or own.get("swa_window_size") or 0)
     sliding = [kind == "sliding_attention" for kind in kinds]
     said = own.get("causal", config.get("is_causal", False if config.get("sliding_window_non_causal") else None))
     causal = [bool(one if said is None else said) for one in sliding]
@@ -47,10 +53,18 @@ def convention_of(config: Config, layers: int) -> DraftBlock:
         tuple(map(int, taps)),
         block,
         int(mask),
-        tuple(window * one for one in sliding),
         tuple(causal),
         bool(config.get("sample_from_anchor", dspark)),
     )
+
+
+def windows_in(config: Config) -> Windows:
+    """speculators' count from the root alone, and do not count it."""
+    own, speculators = dict(config.get("dflash_config") or {}), "transformer_layer_config" in config
+    config = flat(config)
+    window = config.get("sliding_window") or own.get("swa_window_size")
+    sizes = sliding_windows({**config, "sliding_window": window}, int(config["num_hidden_layers"]))
+    return Windows(tuple(size and size + speculators for size in sizes), of_root=speculators)
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -73,15 +87,17 @@ class Dflash(PublishedHead):
 
     def __init__(self, config: Config, weights: Weights, trunk: Trunk) -> None:
         own = dict(config.get("dflash_config") or {})
-        named = (*weights, *filter(own.get, own))
-        later = next((name for name in named if any(part in name for part in (*FURTHER, *FURTHER_KEYS))), "")
-        if later or flat(config).get("rope_is_neox_style") is False:
-            raise ModelError(f"it has {later or 'an interleaved rotation'}, which duoactor does not compute yet")
-        self.block = convention_of(config, trunk.layers)
+        for name in (*weights, *filter(own.get, own)):
+            if what := next((what for part, what in FURTHER.items() if part in name), ""):
+                raise NotComputed(f"it is {what}, whose {name} duoactor does not compute")
+        if flat(config).get("rope_is_neox_style") is False:
+            raise NotComputed("it is a head with an interleaved rotation, which duoactor does not compute")
+        self.block, self.windows = convention_of(config, trunk.layers), windows_in(config)
         super().__init__(config, weights, trunk, self.block.taps)
         if (mask := self.block.mask_token) >= trunk.vocabulary and "mask_embedding" not in weights:
             raise ModelError(f"its mask is token {mask} and the target knows {trunk.vocabulary}")
-        self.pairs = pairs_in(weights, trunk, int(own.get("selector_top_k", 16)))
+        selected = own.get("selector_top_k") or config.get("selector_top_k") or 16
+        self.pairs = pairs_in(weights, trunk, int(selected))
         masked = weights.get("mask_embedding")
         self._masked = None if masked is None else self._sent(masked)
         layers, parts = range(len(self._layers)), ("attention", "mlp")

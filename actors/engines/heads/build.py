@@ -21,8 +21,8 @@ from actors.engines.heads.block import Dflash
 from actors.engines.heads.draft import HeadDraft
 from actors.engines.heads.eagle3 import Eagle3
 from actors.engines.heads.engine import HeadEngine
-from actors.engines.heads.head import Head
-from actors.engines.heads.kinds import DEEPSEEK, EAGLE3, GEMMA4, NEXT, configuration, kind_of, own_layer
+from actors.engines.heads.head import Head, NotComputed
+from actors.engines.heads.kinds import DEEPSEEK, EAGLE3, GEMMA4, NEXT, UNREAD, configuration, kind_of, own_layer
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
@@ -94,6 +94,8 @@ def _published(name: str, target: Target | None, target_name: str, trunk: Trunk)
     config = configuration(found_at(name))
     kind = kind_of(config)
     try:
+        if kind == UNREAD:
+            raise NotComputed(f"it is speculators' head of kind {config['speculators_model_type']}, which is not read")
         if kind == NEXT:
             return _out_of_file(name, load_config(target_name), trunk)
         weights = tensors(name)
@@ -103,6 +105,8 @@ def _published(name: str, target: Target | None, target_name: str, trunk: Trunk)
             return Assistant(load_config(name), weights, trunk, target.engine, load_config(target_name))
         weights = _plain(weights)
         return Eagle3(config, weights, trunk) if kind == EAGLE3 else Dflash(config, weights, trunk)
+    except NotComputed as error:
+        raise ModelError(f"{name} cannot draft: {error}; choose another head of this target, or --draft auto") from None
     except ModelError as error:
         raise ModelError(
             f"{name} does not draft for target {Path(target_name).name}: {error}; choose the head that was published "

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from actors.engines.engine import Trunk
-from actors.engines.heads.head import DraftBlock, Look, rms
+from actors.engines.heads.head import DraftBlock, Look, Windows, rms
 from actors.engines.heads.layer import Config, Weights
-from actors.engines.heads.published import PublishedHead, layer_config
+from actors.engines.heads.published import PublishedHead, layer_config, sliding_windows
 from protocols.errors import ModelError
 
 DEPTHS = 8  # of P-EAGLE's heads that do not say it
@@ -63,9 +63,13 @@ class Eagle3(PublishedHead):
     ) -> None:
         self.convention = convention or convention_of(config, trunk.layers)
         super().__init__(config, weights, trunk, self.convention.taps)
-        self.width = int(layer_config(config)["hidden_size"])
+        own = layer_config(config)
+        self.width = int(own["hidden_size"])
         self._state_norm = next(norm for name, norm in self._small.items() if name.endswith(".hidden_norm.weight"))
         self.block, hidden = block_of(config, self.taps, len(self._layers)), weights.get("mask_hidden")
+        # speculators trains so: a drafted token sees the text that the root sees
+        of_root = "speculators_model_type" in config and self.block is None
+        self.windows = Windows(sliding_windows(own, len(self._layers)), of_root)
         if self.block is not None and hidden is None:
             raise ModelError("it drafts in parallel and has no mask_hidden; download it again")
         self.mask_state = None if hidden is None else self.feature(self._sent(hidden).view(1, -1))
@@ -100,4 +104,4 @@ def block_of(config: Config, taps: tuple[int, ...], layers: int) -> DraftBlock |
     mask = next((config[name] for name in MASKS if config.get(name) is not None), None)
     if mask is None:
         raise ModelError(f"its config.json names no {' or '.join(MASKS)}")
-    return DraftBlock(taps, int(rows), int(mask), (0,) * layers, (True,) * layers, from_root=True)
+    return DraftBlock(taps, int(rows), int(mask), (True,) * layers, from_root=True)

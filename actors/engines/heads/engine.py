@@ -36,6 +36,7 @@ class HeadEngine:
     def feed(self, slot: int, position: int, tapped: Tensor) -> None:
         """Keep the target's states of the tokens from ``position`` on, in the slots from ``slot`` on."""
         count = torch.arange(len(tapped), device=self.device)
+        self.pool.positions[slot : slot + len(tapped)] = np.arange(position, position + len(tapped))
         look = Look(self.pool, (), slot + count, position + count)
         found = self.head.feature(tapped.to(self.device, self.dtype), look)
         if self.head.width:
@@ -50,7 +51,7 @@ class HeadEngine:
         self.pool.positions[batch.slots] = batch.positions
         made: list[Tensor] = []
         for stage in range(last + 1):
-            look = Look(self.pool, self._seen(batch.segments, stage), slots, places)
+            look = self._look(batch, self._seen(batch.segments, stage), slots, places)
             normed, after = self.head.step(ids, self.states[stage][before], look, stage)
             made.append(normed)
             if stage < last:  # the next stage reads it, also in this forward
@@ -67,9 +68,21 @@ class HeadEngine:
     def ahead(self, batch: FlatBatch) -> tuple[Tensor, Tensor]:
         """Of all rows, of blocks in the places of their texts, float32 logits, and the states behind them."""
         slots, places, ids = self._sent(batch.slots), self._sent(batch.positions), self._sent(batch.tokens)
-        look = Look(self.pool, batch.segments, slots, places, self.head.block)
+        assert self.head.block is not None
+        self.pool.positions[batch.slots] = batch.positions
+        look = self._look(batch, batch.segments, slots, places, self.head.block.causal)
         x, _ = self.head.step(ids, self.states[0][self._sent(self.before[batch.slots].tolist())], look, 0)
         return self.head.logits(x), x
+
+    def _look(
+        self,
+        batch: FlatBatch,
+        segments: Sequence[Segment],
+        slots: Tensor,
+        places: Tensor,
+        causal: Sequence[bool] = (),
+    ) -> Look:
+        return Look(self.pool, segments, slots, places, self.head.windows, causal, self.depths[batch.slots])
 
     def _seen(self, segments: Sequence[Segment], stage: int) -> Sequence[Segment]:
         """A stage has no rows of the text's first tokens: those before them gave no states."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool, KVShape
@@ -15,6 +16,11 @@ from actors.engines.decoder.spec import Rotation
 from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.flat_batch import Segment
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
+from protocols.errors import ModelError
+
+
+class NotComputed(ModelError):
+    """A head of a kind that no arithmetic here computes, whatever its target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +30,16 @@ class DraftBlock:
     taps: tuple[int, ...]  # the states that enter these layers of the target
     rows: int  # the root and masks
     mask_token: int
-    windows: tuple[int, ...]  # of each layer, 0: it sees all
     causal: tuple[bool, ...]  # of each layer, within the block
     from_root: bool = False  # a row gives the token behind its place, the root's too; else the token at its place
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How many tokens the layers of a head see."""
+
+    sizes: tuple[int, ...]  # of each layer, 0: it sees all
+    of_root: bool = False  # a drafted row sees those that the root sees, and all drafted before it
 
 
 class Look:
@@ -38,12 +51,14 @@ class Look:
         segments: Sequence[Segment],
         slots: Tensor,
         positions: Tensor,
-        block: DraftBlock | None = None,
+        windows: Windows | None = None,
+        causal: Sequence[bool] = (),
+        depths: NDArray[np.int64] | None = None,
     ) -> None:
-        """``slots`` int64 ``(rows,)``: where each row's keys and values lie; ``positions``: in its text. ``block``: of
-        layers that see less, of segments that begin with their text."""
+        """``slots`` int64 ``(rows,)``: where each row's keys and values lie; ``positions``: in its text; ``depths``:
+        below the root. ``windows``, ``causal``: of layers that see less than their segments say."""
         self.pool, self.slots, self.positions = pool, slots, positions
-        self._segments, self._block = segments, block
+        self._segments, self._windows, self._causal, self._depths = segments, windows, causal, depths
         self._attention: dict[tuple[int, bool], PoolAttention] = {}
         self._turns: dict[Rotation, Tensor] = {}
 
@@ -56,7 +71,8 @@ class Look:
 
     def __call__(self, layer: int, queries: Tensor, scale: float) -> Tensor:
         """``(rows, heads * width)`` from queries ``(rows, heads, width)``, with keys and values in the pool."""
-        kind = (0, False) if self._block is None else (self._block.windows[layer], self._block.causal[layer])
+        window = 0 if self._windows is None else self._windows.sizes[layer]
+        kind = window, bool(self._causal) and self._causal[layer]
         if kind not in self._attention:
             stretches = self._stretches(*kind)
             heads = queries.shape[1], self.pool.parts[0].shape[2]
@@ -65,11 +81,14 @@ class Look:
 
     def _stretches(self, window: int, causal: bool) -> list[Stretch]:
         found, pool, at = [], self.pool, 0
+        places = self.positions.numpy(force=True)
+        ends = places - self._depths if self._windows and self._windows.of_root and self._depths is not None else places
         for one in self._segments:
-            visible = one.visible
-            if window or causal:
-                back = self.positions[at : at + one.rows, None].numpy(force=True) - np.arange(one.span)[None]
-                visible = visible & (back >= 0 if causal else True) & (back < window if window else True)
+            visible, rows, keys = one.visible, slice(at, at + one.rows), pool.positions[one.base : one.base + one.span]
+            if causal:
+                visible = visible & (keys <= places[rows, None])
+            if window:
+                visible = visible & (keys > ends[rows, None] - window)
             mask = torch.from_numpy(np.where(visible, np.float32(0), np.float32(-np.inf)))
             found.append(Stretch(one.base, one.span, mask.to(pool.device, pool.dtype)))
             at += one.rows
@@ -99,6 +118,7 @@ class Head:
     stages = 1  # layers that take turns: the first for a round's first token, the second for the next ...
     covered: DraftVocabulary | None = None  # tokens that its logits stand for; None: all
     block: DraftBlock | None = None  # None: it drafts token by token
+    windows: Windows | None = None  # None: every layer sees all
     mask_state: Tensor | None = None  # the input of a block's masks
     pairs: PairScores | None = None
 

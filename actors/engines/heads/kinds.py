@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EAGLE3, GEMMA4, BLOCK = "EAGLE-3 head", "Gemma 4 assistant", "block drafter"
 NEXT = "layer for more tokens"  # in a GGUF file beside its target's
+UNREAD = "head of a kind that duoactor does not compute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,10 @@ def kind_of(config: Mapping[str, Any]) -> str:
         return NEXT
     if family.startswith("gemma4") and family.endswith("assistant"):
         return GEMMA4
-    if "dflash" in named or "dspark" in named or speculators in ("dflash", "dspark") or "dflash_config" in config:
+    blocks = ("dflash", "dspark", "xpress")
+    if any(kind in named or kind in speculators for kind in blocks) or "dflash_config" in config:
         return BLOCK
-    return ""
+    return UNREAD if speculators else ""
 
 
 def configuration(name: str) -> dict[str, Any]:

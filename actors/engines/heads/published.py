@@ -11,15 +11,27 @@ from torch import Tensor
 
 from actors.engines.cache.pool import KVShape
 from actors.engines.engine import PerRow, Trunk
-from actors.engines.heads.head import Head, rms
+from actors.engines.heads.head import Head, NotComputed, rms
 from actors.engines.heads.layer import Config, Weights, plain_layers
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from protocols.errors import ModelError
+
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def layer_config(config: Config) -> dict[str, Any]:
     """The sizes of the head's own layers, which speculators puts apart."""
     return dict(config.get("transformer_layer_config") or config)
+
+
+def sliding_windows(own: Config, layers: int) -> tuple[int, ...]:
+    """Tokens that each layer sees, 0: all. ``own``: the sizes of the head's own layers."""
+    kinds, window = list(own.get("layer_types") or ()), int(own.get("sliding_window") or 0)
+    if len(kinds) != layers:  # a target's, which some exports keep
+        return (0,) * layers
+    if further := set(kinds) - {FULL, SLIDING}:
+        raise NotComputed(f"its layer_types name {min(further)}, which duoactor does not compute")
+    return tuple(window * (kind == SLIDING) for kind in kinds)
 
 
 class PublishedHead(Head):

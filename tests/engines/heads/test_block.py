@@ -176,8 +176,8 @@ def computed(pair, text, start=0):
         k = turned(rms(project(both, "k"), w[f"{name}.self_attn.k_norm.weight"]), places).repeat_interleave(2, 1)
         v = project(both, "v").repeat_interleave(2, 1)
         mask = torch.ones(BLOCK, len(places), dtype=torch.bool)
-        if convention.windows[layer]:
-            mask &= own[:, None] - places[None] < convention.windows[layer]
+        if pair.head.windows.sizes[layer]:
+            mask &= own[:, None] - places[None] < pair.head.windows.sizes[layer]
         if convention.causal[layer]:
             mask &= places[None] <= own[:, None]
         seen = functional.scaled_dot_product_attention(*(one.transpose(0, 1) for one in (q, k, v)), attn_mask=mask)
