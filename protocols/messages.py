@@ -199,6 +199,7 @@ class Thinking(Struct, frozen=True):
     opens_on: bool = False  # where the variable enable_thinking is true
     opens_off: bool = False  # where enable_thinking is false
     after: Label = ""  # the text that ends an answer and is no part of it
+    answers_off: bool = False  # where enable_thinking is false, the prompt ends in the last of ``markup``
 
 
 class TokenLogprobs(Struct, frozen=True):

@@ -63,6 +63,9 @@ class ThinkingParameters(StructureParameters, frozen=True, kw_only=True):
         return wish(on, effort, budget, self.chat_template_kwargs)
 
 
+EFFORTS = ("reasoning_effort", "thinking_effort")  # names that chat templates have for it
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A request's wish: thoughts or none (None: the model's default), and ``budget`` tokens of them at
@@ -79,7 +82,7 @@ class Wish:
         if form.begin and self.on is not None:
             found |= dict.fromkeys(SWITCHES, self.on)
         if form.begin and self.effort:
-            found["reasoning_effort"] = self.effort
+            found |= dict.fromkeys(EFFORTS, self.effort)
         found |= self.variables
         return json.dumps(found, ensure_ascii=False) if found else ""
 
@@ -99,6 +102,7 @@ class Mind:
     form: Thinking = NO_THOUGHTS
     opened: bool = False  # the answer begins inside a thought
     allowed: bool = False  # it may begin with one
+    begun: bool = False  # the prompt ends in what stands in front of an answer
 
     @classmethod
     def of(cls, form: Thinking, on: bool | None, continued: str | None) -> Mind:
@@ -106,7 +110,8 @@ class Mind:
         if not form.begin:
             return cls()
         opened = opens(form, on, continued)
-        return cls(form, opened, opened or (continued is None and on is not False))
+        begun = form.answers_off and on is False and continued is None
+        return cls(form, opened, opened or (continued is None and on is not False), begun)
 
     def parser(self, rest: Parser) -> Parser:
         return ThoughtParser(self.form, self.opened, rest) if self.form.begin else rest
@@ -121,7 +126,7 @@ class Mind:
 
     def structure(self, wanted: StructuredOutputs | None, param: str, headed: bool = False) -> StructuredOutputs | None:
         """``wanted`` is for what stands behind the thought; ``headed``: with what is in front of an answer."""
-        lead = () if headed else self.form.markup[-1:]  # in front of an answer
+        lead = () if headed or self.begun else self.form.markup[-1:]  # in front of an answer
         if wanted is None or not (self.allowed or lead):
             return wanted
         end, plain = self._lark(self.form.end), " ".join(map(self._lark, lead))

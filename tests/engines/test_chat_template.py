@@ -250,6 +250,22 @@ DEEPSEEK = SWITCHED.replace(
 ).replace("\n\n</think>\n\n", "")
 
 
+KIMI = """{% if thinking is undefined %}{% set thinking = true %}{% endif %}{% for m in messages %}<|open|>{{ m.role }}
+{% if m.role == 'assistant' %}{% if thinking %}
+<|open|>think<|sep|>{{ m.reasoning_content }}<|close|>think<|sep|>{% endif %}
+<|open|>response<|sep|>{% endif %}{{ m.content }}<|close|>{{ m.role }}
+{% endfor %}{% if add_generation_prompt %}<|open|>{{ 'think' if thinking else 'response' }}<|sep|>{% endif %}"""
+
+
+def test_a_prompt_without_thoughts_that_ends_where_the_answer_begins_is_told(tokenizer):
+    tokenizer.chat_template = KIMI
+    found = ChatTemplate(tokenizer).thinking
+    assert (found.markup, found.opens, found.opens_off) == (("<|open|>response<|sep|>",), True, False)
+    assert found.answers_off
+    tokenizer.chat_template = KIMI.replace("'think' if thinking else 'response'", "'think'")
+    assert not ChatTemplate(tokenizer).thinking.answers_off
+
+
 @pytest.mark.parametrize(
     ("template", "expected"),
     [

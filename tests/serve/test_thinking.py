@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 
 import anthropic
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,7 +107,7 @@ def test_where_a_text_with_thoughts_is_cut_makes_no_difference(opened, text, dat
     [
         (wish(None, None, 0, {}), ""),
         (wish(None, "none", 0, {}), {"enable_thinking": False, "thinking": False}),
-        (wish(None, "high", 0, {}), {"reasoning_effort": "high"}),
+        (wish(None, "high", 0, {}), {"reasoning_effort": "high", "thinking_effort": "high"}),
         (wish(True, None, 5, {}), {"enable_thinking": True, "thinking": True}),
         (wish(True, None, 0, {"enable_thinking": False}), {"enable_thinking": False, "thinking": False}),
         (wish(None, None, 0, {"custom": [1]}), {"custom": [1]}),
@@ -283,3 +284,21 @@ def test_a_long_thought_is_one_piece_of_a_whole_answer():
     pieces = ("hm", *(" word" for _ in range(80_000)))
     last = Chunk("r", 0, (5,) * len(pieces), pieces, (True,) * len(pieces), finish_reason=FinishReason.LENGTH)
     assert answer.read(0, [last]) == [Thought("".join(pieces))]
+
+
+@pytest.mark.parametrize("on", [None, True, False])
+def test_a_form_forces_no_mark_in_front_of_an_answer_that_the_prompt_ends_with(on):
+    kimi = Thinking("<|a|>", "<|b|>", ("<|c|>",), opens=True, opens_on=True, answers_off=True)
+    wanted = StructuredOutputs(json_schema="{}")
+    found = Mind.of(kimi, on, None).structure(wanted, "x")
+    if on is False:
+        assert found == wanted
+    else:
+        assert '"<|c|>"' in found.grammar
+    older = msgspec.structs.replace(kimi, answers_off=False)
+    assert Mind.of(older, False, None).structure(wanted, "x").grammar.startswith('start: "<|c|>" answer')
+
+
+def test_an_effort_is_told_by_each_name_that_templates_have_for_it():
+    shown = Wish(effort="high").rendered(Thinking("<think>", "</think>"))
+    assert json.loads(shown) == {"reasoning_effort": "high", "thinking_effort": "high"}

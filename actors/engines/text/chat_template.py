@@ -151,10 +151,12 @@ class ChatTemplate:
         added = getattr(self._tokenizer, "added_tokens_decoder", {})
         special = {str(token.content): ident for ident, token in added.items() if token.special}
         user = [{"role": "user", "content": USER}]
-        plain, on, off = (render(user, True, variables).rstrip().endswith(marks.begin) for variables in VARIABLES)
+        prompts = [render(user, True, variables).rstrip() for variables in VARIABLES]
+        plain, on, off = (prompt.endswith(marks.begin) for prompt in prompts)
+        answers = bool(marks.between) and prompts[-1].endswith(marks.between[-1])
         texts = (marks.begin, marks.end, *marks.between, marks.after, CONSTRAIN)
         named = tuple((name, ident) for name, ident in special.items() if any(name in text for text in texts))
-        return Thinking(marks.begin, marks.end, marks.between, named, plain, on, off, marks.after)
+        return Thinking(marks.begin, marks.end, marks.between, named, plain, on, off, marks.after, answers)
 
     @property
     def _call(self) -> str:
