@@ -63,8 +63,8 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     """Slots of the KV pool, see :func:`kv_slots`. A model with unknown heads gets the smallest pool: the engine
     refuses it with a sentence."""
     parameter = next(model.parameters())
-    spec = spec_of(model.config) if rings else None
-    shape = KVShape.of(model.config) if spec is None else kv_shapes(spec, True)[0]
+    spec = spec_of(model.config)
+    shape = KVShape.of(model.config) if spec is None else kv_shapes(spec, rings > 0)[0]
     if shape is None:
         return MIN_TOKENS
     share *= STATE_SHARE if rings or _recurrent(model) else 1.0

@@ -11,10 +11,12 @@ from actors.engines.build import _slots
 from actors.engines.cache import memory
 from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
 from actors.engines.cache.pool import KVShape
+from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.gpu.engine import recorded_bytes
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
 from actors.engines.weights.source import StoredSource
 from protocols.errors import ConfigError, ModelError
+from tests.engines.families import model_of
 from tests.engines.weights.test_gguf_serving import mixed
 
 CPU = torch.device("cpu")
@@ -71,6 +73,14 @@ def test_weights_that_still_lie_in_their_files_are_left_room(free, tmp_path):
     free(model.source.nbytes + (4 << 20))
     shape = KVShape.of(model.config)
     assert _slots(0, model, 100_000) == (2 << 20) // shape.slot_bytes(torch.float32)
+
+
+def test_a_slot_has_the_heads_of_keys_that_the_description_says(free):
+    """Falcon 7B has one, and its configuration names none."""
+    free(20 << 20)
+    model = model_of("Falcon")
+    assert spec_of(model.config).attention.kv_heads == 1
+    assert _slots(0, model, 1_000_000) == (10 << 20) // KVShape.alike(3, 1, 16).slot_bytes(torch.float32)
 
 
 def test_weights_of_16_bits_count_as_such_on_a_cpu_whatever_they_are_computed_in():
