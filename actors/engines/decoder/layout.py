@@ -209,6 +209,7 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
     positions = None if spec.positions is None else take.matrix((spec.positions.table,))
     assert norm is not None
     inputs = take.inputs(spec.inputs)
+    source.check_used(len(layers))
     return DecoderWeights(spec, shape, embedding, layers, norm, head, covered, inputs, positions, embedded_norm)
 
 

@@ -26,11 +26,12 @@ from actors.engines.heads.kinds import DEEPSEEK, EAGLE3, GEMMA4, NEXT, UNREAD, c
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
+from actors.engines.weights.faults import quantisation_of
 from actors.engines.weights.gguf_loading import open_gguf
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.loading import load_config
-from actors.engines.weights.quantised import dequantised, method_of
+from actors.engines.weights.quantised import dequantised
 from actors.engines.weights.tensor_files import TensorFiles
 from actors.models import ModelInfo
 from actors.settings import AUTO_DRAFT
@@ -65,9 +66,8 @@ def _own_head(name: str, trunk: Trunk) -> Head:
         return _out_of_file(name, load_config(name), trunk)
     prefixes = tuple(convention.prefix_of(stage, trunk.layers) for stage in range(MOST_STAGES))
     weights = tensors(name, lambda key: key.startswith(prefixes) and not key.endswith(COPIES))
-    quantisation = configuration(place).get("quantization_config") or {}
-    if method_of(quantisation):
-        weights = dict(dequantised(weights, quantisation))
+    if (scheme := quantisation_of(Path(place))) is not None:
+        weights = dict(dequantised(weights, scheme))
     return Mtp(load_config(name), weights, trunk, convention)
 
 

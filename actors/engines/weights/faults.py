@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.engines.decoder.bounds import check_numbers
+from actors.engines.weights.quantisation import OTHERS, Scheme, refused
+from actors.engines.weights.quantisers import scheme_of
 from actors.kept import kept_of_files
 from protocols.errors import ModelError
 
@@ -21,6 +23,9 @@ LARGEST_HEADER = 100_000_000  # bytes, as safetensors allows
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json", "tokenization_*.py")
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
+TOOLS_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+CODES = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")  # numbers that a scale belongs to
+WHOLE = ("I8", "U8", "I16", "U16", "I32", "U32")
 LAYER = re.compile(r"\.layers\.(\d{1,9})\.")
 
 
@@ -40,7 +45,11 @@ def check_checkpoint(name: str) -> None:
         _check_pointer(file)
     config = read_json(path / "config.json")
     check_numbers(str(path / "config.json"), config)
-    names = {name for file in _weight_files(path) for name in _tensors(file)}
+    scheme = quantisation_of(path)
+    tensors = {name: entry for file in _weight_files(path) for name, entry in _tensors(file).items()}
+    if scheme is None:
+        _check_plain(path, tensors)
+    names = set(tensors)
     _check_layers(path, config, names)
     embedded = any(name.endswith("embed_tokens.weight") for name in names)
     if _untied(config) and embedded and not any("lm_head" in name or name.startswith("head.") for name in names):
@@ -48,6 +57,42 @@ def check_checkpoint(name: str) -> None:
             f"model {path} has no output head: its config.json says that lm_head.weight is not the embedding, and no "
             "file holds it; download it again, or set tie_word_embeddings to true if it is"
         )
+
+
+def quantisation_of(path: Path) -> Scheme | None:
+    """What ``config.json``, or else a file of the tool, says of quantised weights; None: nothing. Raises ModelError."""
+    config = read_json(path / "config.json")
+    for part in (config, _part_of(config, "text_config")):
+        for key in ("quantization_config", "compression_config"):
+            if isinstance(found := part.get(key), dict) and ("quant_method" in found or "quant_algo" in found):
+                return scheme_of(str(path / "config.json"), found)
+    if isinstance(config.get("quantization"), dict):
+        raise refused(str(path / "config.json"), "weights as mlx-lm packs them", OTHERS)
+    if config.get("quantization_config") is not None:
+        return scheme_of(str(path / "config.json"), _section(path / "config.json", config, "quantization_config"))
+    for name, method in TOOLS_FILES.items():
+        if (file := path / name).is_file():
+            found = read_json(file)
+            if name == "hf_quant_config.json":
+                found = _section(file, found, "quantization")
+            return scheme_of(str(file), {"quant_method": method, **found})
+    return None
+
+
+def _section(file: Path, config: dict[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(part := config.get(name), dict):
+        raise ModelError(f"{name} in {file} does not say how the weights were quantised; download it again")
+    return part
+
+
+def _check_plain(path: Path, tensors: dict[str, Any]) -> None:
+    """Raise ModelError where weights are codes, and no config says what numbers they stand for."""
+    for name, entry in tensors.items():
+        if (kind := entry.get("dtype")) in CODES or (kind in WHOLE and name.endswith((".weight", ".qweight"))):
+            raise ModelError(
+                f"{name} in {path} is in {kind}, and no quantization_config says what that stands for; download the "
+                "model again, with all of its files"
+            )
 
 
 def _untied(config: dict[str, Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,17 +17,18 @@ from actors.engines.text.published import restore_published
 from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.text.tokenizer_files import check_token_ids
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
-from actors.engines.weights.faults import check_checkpoint
+from actors.engines.weights.faults import check_checkpoint, quantisation_of
 from actors.engines.weights.gguf_loading import gguf_config, gguf_tokenizer, gguf_weights, packed_model
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import FILES, located
 from actors.engines.weights.identity import identity
 from actors.engines.weights.kept_config import KeptConfig
-from actors.engines.weights.quantised import check as check_quantisation
-from actors.engines.weights.quantised import dequantised, method_of, read_weights
+from actors.engines.weights.quantisation import Scheme
+from actors.engines.weights.quantised import dequantised, read_weights
 from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import Checkpoint, StoredModel, compare, generation_of, stored_model
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
+from actors.engines.weights.unneeded import refuse_unused
 from actors.kept import kept_of_files
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
@@ -100,9 +100,9 @@ def load_config(name: str) -> Any:
         raise ModelError(_why(name, error)) from None
     if not all(isinstance(kind, torch.dtype | None) for kind in kinds):
         raise ModelError(f"dtype in {Path(directory) / 'config.json'} is none that weights have; download it again")
-    if quantisation := _quantisation(directory):
-        check_quantisation(name, quantisation)
-        del config.quantization_config  # the weights are loaded dequantised
+    for part in (config, config.get_text_config()):
+        if getattr(part, "quantization_config", None) is not None:
+            del part.quantization_config  # the weights are loaded dequantised
     return config
 
 
@@ -127,17 +127,15 @@ def _config_files(name: str) -> list[Path]:
     return [file] if file.is_file() else []
 
 
-def _quantisation(directory: str) -> dict[str, Any]:
-    """The ``quantization_config`` of a checkpoint with a layout that is read here; else nothing."""
-    file = Path(directory) / "config.json"
-    given = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    found = given.get("quantization_config")
-    return dict(found) if isinstance(found, dict) and method_of(found) else {}
+def _quantisation(directory: str) -> Scheme | None:
+    """What the config of a checkpoint with quantised weights says of them. Raises ModelError."""
+    return quantisation_of(Path(directory)) if (Path(directory) / "config.json").is_file() else None
 
 
 def _published(name: str) -> str:
     """How a directory's or hub model's weights were quantised by its publisher; "": they were not."""
-    return "" if is_gguf(name) else method_of(_quantisation(located(name)))
+    scheme = None if is_gguf(name) else _quantisation(located(name))
+    return "" if scheme is None else scheme.tool
 
 
 def _auto_class(config: Any) -> Any:
@@ -155,10 +153,10 @@ def _read_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[s
     if is_gguf(name):
         return gguf_weights(name, device, dtype)
     directory = Path(located(name))
-    if not (quantisation := _quantisation(str(directory))):
+    if (scheme := _quantisation(str(directory))) is None:
         return None
-    log.info("%s has %s weights, which are computed in %s", name, method_of(quantisation), dtype)
-    whole = dequantised(_quantised_files(directory), quantisation)
+    log.info("%s has %s weights, which are computed in %s", name, scheme.tool, dtype)
+    whole = dequantised(_quantised_files(directory), scheme)
     return {key: tensor.to(dtype) if tensor.is_floating_point() else tensor for key, tensor in whole}
 
 
@@ -192,6 +190,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
             f"the checkpoint of model {name} does not fit its configuration: {len(lacking)} weights are missing or of "
             f"another shape, {lacking[0]} first; download it again"
         )
+    refuse_unused(name, report["unexpected_keys"], int(config.get_text_config().num_hidden_layers))
     if part:
         put_in_order(name, model)
     model.requires_grad_(False)
@@ -228,13 +227,14 @@ def _quantised_model(name: str, config: Any, device: torch.device, dtype: torch.
     if head_size(config) < config.get_text_config().vocab_size:
         return None
     directory = Path(located(name))
-    quantisation = _quantisation(str(directory))
-    weights = dict(read_weights(_quantised_files(directory), quantisation))
+    scheme = _quantisation(str(directory))
+    assert scheme is not None
+    weights = dict(read_weights(_quantised_files(directory), scheme))
     source, spec = StoredSource(name, weights, dtype, device), spec_of(config)
     tied = config.get_text_config().tie_word_embeddings
     if spec is None or any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
         return None
-    return StoredModel(config, source, source.size, method_of(quantisation), generation_of(directory))
+    return StoredModel(config, source, source.size, scheme.tool, generation_of(directory))
 
 
 def load_tokenizer(name: str) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.tensor_files import TensorFiles
+from actors.engines.weights.unneeded import refuse_unused
 from protocols.errors import ModelError
 
 CPU = torch.device("cpu")
@@ -42,6 +43,10 @@ class WeightSource(Protocol):
 
     def expert_blocks(self, name: str) -> list[Blocks] | None:
         """The same of a matrix of each expert."""
+        return None
+
+    def check_used(self, layers: int) -> None:
+        """Raise ModelError for a tensor that was not taken and is not known to be unneeded."""
         return None
 
 
@@ -91,14 +96,17 @@ class StoredSource(WeightSource):
         """``where``: the model's name. ``dtype``: of all tensors, and of packed matrices that the products do not
         read."""
         self.device, self.dtype, self._where, self._weights = device, dtype, where, weights
+        self._used: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return own_name(name, self._weights) in self._weights
 
     def take(self, name: str) -> Tensor:
-        found = self._weights.get(own_name(name, self._weights))
+        own = own_name(name, self._weights)
+        found = self._weights.get(own)
         if found is None:
             raise ModelError(f"{self._where} has no tensor for {name}; download it again")
+        self._used.add(own)
         if isinstance(found, Tensor):
             return found.to(self.device, self.dtype)
         values = torch.as_tensor(found.values())
@@ -118,12 +126,17 @@ class StoredSource(WeightSource):
         return f"tensor {getattr(found, 'name_in_file', own)} of {self._where}"
 
     def blocks(self, name: str) -> Blocks | None:
-        found = self._weights.get(own_name(name, self._weights))
+        self._used.add(own := own_name(name, self._weights))  # who gets none takes it
+        found = self._weights.get(own)
         return None if found is None or isinstance(found, Tensor) else found.blocks()
 
     def expert_blocks(self, name: str) -> list[Blocks] | None:
-        found = self._weights.get(own_name(name, self._weights))
+        self._used.add(own := own_name(name, self._weights))
+        found = self._weights.get(own)
         return None if found is None or isinstance(found, Tensor) else found.expert_blocks()
+
+    def check_used(self, layers: int) -> None:
+        refuse_unused(self._where, self._weights.keys() - self._used, layers)
 
     @property
     def size(self) -> int:

@@ -18,7 +18,8 @@ from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
-from actors.engines.weights.quantised import _group_of, check, dequantised, read_weights
+from actors.engines.weights.quantised import dequantised, read_weights
+from actors.engines.weights.quantisers import scheme_of
 from actors.engines.weights.stored import StoredModel
 from actors.engines.weights.tensor_files import TensorFiles
 from actors.models import ModelInfo
@@ -205,7 +206,8 @@ def bnb_8(weight: Tensor) -> Packed:
 
 
 def compressed(bits: int, form: str, **more: Any) -> dict[str, Any]:
-    group = {"targets": ["Linear"], "weights": {"num_bits": bits, "type": "int", **more}}
+    kind = "int" if form in ("pack-quantized", "int-quantized") else "float"
+    group = {"targets": ["Linear"], "weights": {"num_bits": bits, "type": kind, **more}}
     return {
         "quant_method": "compressed-tensors",
         "format": form,
@@ -214,9 +216,13 @@ def compressed(bits: int, form: str, **more: Any) -> dict[str, Any]:
     }
 
 
+GPTQ, CT = {"quant_method": "gptq", "bits": 4, "group_size": 32}, compressed(4, "pack-quantized", group_size=32)
+BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
+FP8 = compressed(8, "float-quantized")
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "GPTQ": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32}),
-    "GPTQ in another order": (gptq_in_another_order, {"quant_method": "gptq", "bits": 4, "desc_act": True}),
+    "GPTQ": (gptq, GPTQ),
+    "GPTQ in another order": (gptq_in_another_order, {**GPTQ, "desc_act": True}),
     "AWQ": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
     "W4A16": (packed_4, compressed(4, "pack-quantized", group_size=32)),
     "W4A16 with zeros": (packed_4_with_zeros, compressed(4, "pack-quantized", group_size=32, symmetric=False)),
@@ -225,8 +231,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "FP8": (fp8_rows, compressed(8, "float-quantized", strategy="channel")),
     "FP8 by blocks": (fp8_blocks, {"quant_method": "fp8", "weight_block_size": [128, 128]}),
     "NVFP4": (nvfp4, compressed(4, "nvfp4-pack-quantized", group_size=16)),
-    "nf4": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}),
-    "nf4 twice quantised": (nf4_twice, {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    "nf4": (nf4, {**BNB, "bnb_4bit_quant_type": "nf4"}),
+    "nf4 twice quantised": (nf4_twice, {**BNB, "bnb_4bit_quant_type": "nf4"}),
     "bitsandbytes int8": (bnb_8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
 }
 
@@ -330,7 +336,7 @@ def test_experts_of_gpt_oss_are_multiplied_as_they_are_published(tmp_path: Path)
 def test_numbers_of_a_layer_are_made_when_they_are_asked_for(case: str, tmp_path: Path) -> None:
     """All at once were a model of 70B in 280 GB beside the GPU for which they were meant."""
     expected = written(tmp_path, *CASES[case]).state_dict()
-    weights = dict(read_weights(TensorFiles([tmp_path / "model.safetensors"]), CASES[case][1]))
+    weights = dict(read_weights(TensorFiles([tmp_path / "model.safetensors"]), scheme_of("m", CASES[case][1])))
     layers = {name: weight for name, weight in weights.items() if name.endswith("proj.weight")}
     assert layers and not any(isinstance(weight, Tensor) for weight in layers.values())
     for name, weight in layers.items():
@@ -366,7 +372,7 @@ def test_as_many_blocks_as_rows_are_no_scales_of_rows() -> None:
     weight, scales = torch.randn(256, 1024).to(torch.float8_e4m3fn), torch.rand(16, 16)  # blocks of 16 x 64
     whole = scales.repeat_interleave(16, 0).repeat_interleave(64, 1)
     config = {"quant_method": "fp8", "weight_block_size": [16, 64]}
-    read = dict(dequantised({"layer.weight": weight, "layer.weight_scale_inv": scales}, config))
+    read = dict(dequantised({"layer.weight": weight, "layer.weight_scale_inv": scales}, scheme_of("m", config)))
     assert torch.equal(read["layer.weight"], weight.float() * whole)
 
 
@@ -385,16 +391,50 @@ def test_a_model_is_shown_with_its_publishers_format(tmp_path: Path) -> None:
     assert info.dtype == "gptq, computed in float32"
 
 
-@pytest.mark.parametrize(
-    ("quantisation", "sentence"),
-    [
-        ({"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {}}, "sparse"),
-        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "one GPU kernel"),
-        ({"quant_method": "gptq", "bits": 3}, "GPTQ of 3 bits; duoactor reads 2, 4 and 8"),
-        ({"quant_method": "awq", "version": "gemv"}, "AWQ of version gemv"),
-    ],
-)
-def test_layouts_that_are_not_read_are_named(quantisation: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+def with_group(**weights: Any) -> dict[str, Any]:
+    """compressed-tensors with a group of these weights."""
+    return {**CT, "config_groups": {"g": {"targets": ["Linear"], "weights": weights}}}
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({**CT, "format": "marlin-24"}, "sparse"),
+    ({**CT, "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse"),
+    ({**GPTQ, "checkpoint_format": "marlin"}, "one GPU kernel"),
+    ({**GPTQ, "bits": 5}, "bits 5 in its quantization_config of gptq.* GPTQ of 2, 3, 4 and 8 bits"),
+    ({**GPTQ, "checkpoint_format": "gptq_p"}, "checkpoint_format 'gptq_p'"),
+    ({**GPTQ, "rotation": "hadamard"}, "the key rotation"),
+    ({**GPTQ, "pack_dtype": "int16"}, "pack_dtype 'int16'"),
+    ({**GPTQ, "dynamic": {"lm_head": {"bits": 5}}}, "dynamic.lm_head.bits 5"),
+    ({**GPTQ, "dynamic": {"(": {"bits": 8}}}, "dynamic .*which is no pattern"),
+    ({"quant_method": "gptq", "bits": 4}, "no group_size"),
+    ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"}, "version 'gemv' .*version gemm"),
+    ({"quant_method": "awq", "bits": 8, "group_size": 32}, "bits 8"),
+    ({**CT, "transform_config": {"config_groups": {"R4": {"apply": [{"location": "input"}]}}}}, "transform_config.R4"),
+    ({**CT, "something": 1}, "the key something"),
+    ({**CT, "format": "w5-packed"}, "format 'w5-packed'"),
+    ({**CT, "ignore": ["re:["]}, "which is no pattern"),
+    (with_group(num_bits=4, type="int", levels=3), "the key config_groups.g.weights.levels"),
+    (with_group(num_bits=9, type="int"), "config_groups.g.weights.num_bits 9"),
+    (with_group(num_bits=4, type="float"), "pack-quantized floats of 4 bits"),
+    ({"quant_method": "fp8", "weight_scale_semantics": "inverse"}, "weight_scale_semantics"),
+    ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt 'e5m2'"),
+    ({"quant_method": "fp8", "weight_block_size": [128]}, "weight_block_size"),
+    ({**MODELOPT, "quant_algo": "W4A16_AWQ"}, "quant_algo 'W4A16_AWQ' .*modelopt's FP8"),
+    ({**MODELOPT, "quant_algo": "mxfp4"}, "quant_algo 'mxfp4'"),
+    ({**BNB, "bnb_4bit_quant_type": "af4"}, "bnb_4bit_quant_type 'af4'"),
+    ({"quant_method": "mxfp4", "group": 16}, "the key group"),
+    ({"quant_method": "intel/auto-round"}, "auto-round's own format"),
+    ({"quant_method": "torchao"}, "has torchao, which"),
+    ({"quant_method": "gguf"}, "GPTQModel in the layout of GGUF"),
+    ({"quant_method": "made-up"}, "quant_method 'made-up'"),
+    ({"bits": 4}, "an unnamed tool"),
+]
+
+
+@pytest.mark.parametrize(("quantisation", "sentence"), REFUSED)
+def test_what_a_config_says_and_is_not_known_is_refused_by_its_key(
+    quantisation: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
     written(tmp_path / "model", gptq, quantisation)
     with pytest.raises(ModelError, match=sentence):
         load_config(str(tmp_path / "model"))
@@ -403,40 +443,109 @@ def test_layouts_that_are_not_read_are_named(quantisation: dict[str, Any], sente
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_pattern_goes_before_a_class_whatever_the_order_of_groups(order: int) -> None:
     groups = [
-        {"targets": ["Linear"], "weights": {"num_bits": 4}},
-        {"targets": ["re:.*down_proj$"], "weights": {"num_bits": 8}},
+        {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 32}},
+        {"targets": ["re:.*down_proj$"], "weights": {"num_bits": 8, "group_size": 32}},
     ]
-    config = {"config_groups": {str(place): group for place, group in enumerate(groups[::order])}}
-    assert _group_of(config, "model.layers.0.mlp.down_proj")["num_bits"] == 8
-    assert _group_of(config, "model.layers.0.mlp.up_proj")["num_bits"] == 4
+    scheme = scheme_of("m", {**CT, "config_groups": {str(place): group for place, group in enumerate(groups[::order])}})
+    forms = [scheme.form(f"model.layers.0.mlp.{name}_proj") for name in ("down", "up")]
+    assert [form and form.bits for form in forms] == [8, 4]
 
 
-@pytest.mark.parametrize(
-    ("config", "named"),
-    [
-        ({"transform_config": {"config_groups": {"R4": {"apply": [{"location": "input"}]}}}}, "transform_config"),
-        ({"quant_method": "fp8", "weight_scale_semantics": "inverse"}, "weight_scale_semantics"),
-        ({"quant_method": "gptq", "checkpoint_format": "gptq_p"}, "gptq_p"),
-        ({"quant_method": "gptq", "dynamic": {"lm_head": {"bits": 8}}}, "dynamic"),
-    ],
-)
-def test_a_layout_that_would_be_noise_is_refused_by_its_key(config: dict[str, object], named: str) -> None:
+def test_a_layer_that_no_group_names_is_not_read_as_the_first_group_says() -> None:
+    weight = torch.randn(64, 64)
+    tensors = {f"a.q_proj.{end}": part for end, part in packed_4(weight)[0].items()}
+    config = {
+        **CT,
+        "config_groups": {"g": {"targets": ["re:.*down_proj"], "weights": {"num_bits": 4, "group_size": 32}}},
+    }
+    with pytest.raises(ModelError, match=r"a\.q_proj has quantised tensors .* names none of compressed-tensors"):
+        list(read_weights(tensors, scheme_of("m", config)))
+
+
+@pytest.mark.parametrize("bits", [3, 5, 6, 7])
+def test_numbers_that_fill_no_word_are_read_by_the_width_of_their_rows(bits: int) -> None:
+    """compressed-tensors before 0.18 left the rest of each word empty; no format says so."""
+    codes = torch.randint(0, 1 << bits, (4, 96))
+    each, rows = 32 // bits, []
+    for row in codes.tolist():
+        parts = [row[first : first + each] for first in range(0, 96, each)]
+        rows.append([sum(code << bits * place for place, code in enumerate(part)) for part in parts])
+    unsigned = torch.tensor(rows)
+    tensors = {
+        "a.q_proj.weight_packed": torch.where(unsigned >= 1 << 31, unsigned - (1 << 32), unsigned).int(),
+        "a.q_proj.weight_scale": torch.ones(4, 3),
+        "a.q_proj.weight_shape": torch.tensor([4, 96]),
+    }
+    scheme = scheme_of("m", compressed(bits, "pack-quantized", group_size=32))
+    read = dict(dequantised(tensors, scheme))["a.q_proj.weight"]
+    assert torch.equal(read, codes.float() - (1 << bits - 1))
+
+
+CODES, ONES = torch.ones(4, 32).to(torch.float8_e4m3fn), torch.ones
+WORDS = {"qweight": torch.ones(8, 32).int(), "scales": torch.ones(2, 32), "qzeros": torch.ones(2, 4).int()}
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [2, 16]}
+WRONG: list[tuple[dict[str, Any], dict[str, Tensor], str]] = [
+    (FP8, {"weight": CODES.view(torch.uint8), "weight_scale": ONES(1)}, "weight of 2 dimensions in uint8"),
+    (FP8, {"weight": CODES.float(), "weight_scale": ONES(1)}, "weight of 2 dimensions in float32"),
+    (FP8, {"weight": CODES[None], "weight_scale": ONES(1)}, "weight of 3 dimensions"),
+    (FP8, {"weight": CODES, "weight_scale": ONES(4, 1).byte()}, "scales in uint8"),
+    (FP8, {"weight": CODES, "weight_scale": ONES(2, 1)}, "is 2 x 1, and .* says 1 x 1"),
+    (FP8, {"weight": CODES, "weight_scale": ONES(1), "SCB": ONES(4)}, "SCB beside floats of 8 bits"),
+    (FP8, {"weight": CODES}, "weight_scale is in no file"),
+    (BLOCKS, {"weight": CODES, "weight_scale_inv": ONES(4, 2)}, "is 4 x 2, and .* says 2 x 2"),
+    (MODELOPT, {"weight": CODES, "weight_scale": ONES(2, 1, 4, 1)}, "is 2 x 1 x 4 x 1, and"),
+    (MODELOPT, {"weight": CODES, "weight_scale": ONES(1), "pre_quant_scale": ONES(32)}, "smoothing"),
+    (GPTQ, {**WORDS, "scales": ONES(1, 32)}, "scales is 1 x 32, and .* says 2 x 32"),
+    (GPTQ, {**WORDS, "g_idx": torch.full((64,), 2)}, "group 2 of 2"),
+    (GPTQ, {"qweight": WORDS["qweight"], "scales": WORDS["scales"]}, "qzeros is in no file"),
+    (GPTQ, {"weight": CODES}, "weight beside integers"),
+    (BNB, {"weight": ONES(64, 1).byte(), "weight.absmax": ONES(2)}, "bitsandbytes__fp4 is in no file"),
+    ({"quant_method": "mxfp4"}, {"weight": CODES}, "names none of mxfp4"),
+]
+
+
+@pytest.mark.parametrize(("config", "parts", "named"), WRONG)
+def test_tensors_that_would_be_noise_are_refused_by_name(
+    config: dict[str, Any], parts: dict[str, Tensor], named: str
+) -> None:
     with pytest.raises(ModelError, match=named):
-        check("m", config)
+        list(read_weights({f"a.q_proj.{end}": part for end, part in parts.items()}, scheme_of("m", config)))
 
 
-@pytest.mark.parametrize(
-    ("method", "parts", "named"),
-    [
-        ("compressed-tensors", {"weight": torch.ones(4, 32), "weight_scale": torch.ones(4, 1).byte()}, "MXFP8"),
-        ("compressed-tensors", {"weight_packed": torch.ones(4, 16).byte(), "weight_scale": torch.ones(4, 1)}, "MXFP4"),
-        ("modelopt", {"weight": torch.ones(4, 16).byte(), "weight_scale": torch.ones(4, 1)}, "MXFP4"),
-        ("modelopt", {"weight": torch.ones(4, 32), "weight_scale": torch.ones(2, 1, 4, 1)}, "shape"),
-        ("modelopt", {"weight": torch.ones(4, 32), "pre_quant_scale": torch.ones(32)}, "smoothing"),
-        ("bitsandbytes", {"weight": torch.ones(4, 32).bfloat16(), "weight.absmax": torch.ones(4)}, "storage"),
-    ],
-)
-def test_tensors_that_would_be_noise_are_refused_by_name(method: str, parts: dict[str, Tensor], named: str) -> None:
-    config = {"quant_method": method, "config_groups": {"0": {"targets": ["Linear"], "weights": {"num_bits": 4}}}}
-    with pytest.raises(ModelError, match=f"a.q_proj.*{named}"):
-        list(read_weights({f"a.q_proj.{end}": part for end, part in parts.items()}, config))
+OLD_FILES: list[tuple[str, dict[str, Any], Any]] = [
+    ("quantize_config.json", {"bits": 4, "group_size": 32, "desc_act": False, "damp_percent": 0.01}, gptq),
+    ("quant_config.json", {"w_bit": 4, "q_group_size": 32, "zero_point": True, "version": "GEMM"}, awq),
+    (
+        "hf_quant_config.json",
+        {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}},
+        fp8_rows,
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "said", "pack"), OLD_FILES)
+def test_a_config_of_the_tool_counts_where_config_json_says_nothing(
+    name: str, said: dict[str, Any], pack: Any, tmp_path: Path
+) -> None:
+    """The weights were taken as plain numbers, without their scales."""
+    expected = written(tmp_path, pack, {}).state_dict()
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"no quantization_config says what that stands for|weights are missing"):
+        load_model(str(tmp_path), CPU, torch.float32)
+    (tmp_path / name).write_text(json.dumps(said))
+    found = load_model(str(tmp_path), CPU, torch.float32).state_dict()
+    for key, weight in expected.items():
+        torch.testing.assert_close(found[key], weight, rtol=1e-5, atol=1e-7)
+    (tmp_path / name).write_text(json.dumps({**said, "more": 1, "quantization": {"more": 1, "quant_algo": "FP8"}}))
+    with pytest.raises(ModelError, match=f"{name} has the key (more|quantization)"):
+        load_model(str(tmp_path), CPU, torch.float32)
+
+
+def test_weights_of_mlx_lm_are_refused_by_its_name(tmp_path: Path) -> None:
+    written(tmp_path, gptq, {"group_size": 64, "bits": 4})
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization": {"group_size": 64, "bits": 4}}))
+    with pytest.raises(ModelError, match="weights as mlx-lm packs them, which duoactor does not read; choose"):
+        load_config(str(tmp_path))

@@ -1,0 +1,142 @@
+"""Quantised matrices in the forms in which products read them, or as numbers that are made when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.engines.decoder.cpu.forms import E2M1, GROUP, MXFP4, PANEL
+from actors.engines.weights.blocks import Codes, half_powers
+from actors.engines.weights.grouped import Blocks, in_float16
+
+FP4 = torch.tensor(E2M1) / 2
+FORM_OF = {(4, 8.0): 1, (8, 128.0): 5}  # of products with integers, by bits and the zero of all groups
+WITH_ZEROS = {4: 2}  # by bits, where groups have zeros of their own
+CLOSE = 1e-3  # relative: float16 has scales to within half of it, unless they are below its normal numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """A matrix ``(codes - zeros) * scales`` of codes without a sign; scales and zeros ``(rows, groups)``."""
+
+    shape: tuple[int, int]
+    bits: int
+    read: Callable[[Tensor], Tensor]  # int64 rows to their codes (rows, inputs)
+    scales: Tensor
+    zeros: Tensor | float
+    groups: Tensor | None = None  # the group of each input; None: they are equal and follow one another
+
+    def values(self) -> Tensor:
+        codes = self.read(torch.arange(self.shape[0]))
+        groups = torch.arange(self.shape[1]) // self.group if self.groups is None else self.groups
+        shifted = codes.float() - (self.zeros[:, groups].float() if isinstance(self.zeros, Tensor) else self.zeros)
+        return shifted * self.scales.float()[:, groups]
+
+    @property
+    def group(self) -> int:
+        """Inputs of a group."""
+        return -(-self.shape[1] // self.scales.shape[1])
+
+    @property
+    def form(self) -> int:
+        """See :class:`Codes`; 0: there is none."""
+        own = isinstance(self.zeros, Tensor)
+        return WITH_ZEROS.get(self.bits, 0) if own else FORM_OF.get((self.bits, float(self.zeros)), 0)
+
+    def blocks(self) -> Blocks | None:
+        rows, inputs = self.shape
+        if not self.form or rows < PANEL or inputs % GROUP or self.groups is not None or self.group % GROUP:
+            return None
+        scales = self.scales.float()
+        return Blocks([(self, None)]) if torch.allclose(scales.half().float(), scales, rtol=CLOSE, atol=0) else None
+
+    def expert_blocks(self) -> None:
+        return None
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        """For the products. Scales, and what zeros take away, are rounded to float16."""
+        chosen = torch.from_numpy(rows)
+        scales = self.scales[chosen].float()
+        steps = [scales.half()]
+        if isinstance(self.zeros, Tensor):
+            steps.append((-self.zeros[chosen] * scales).half())
+        each = torch.stack(steps, 2).repeat_interleave(self.group // GROUP, 1)[:, : self.shape[1] // GROUP]
+        return Codes(self.form, self.read(chosen).to(torch.uint8).numpy(), each.numpy())
+
+
+@dataclass(frozen=True, slots=True)
+class Microscaled:
+    """MXFP4 of experts ``(experts, outputs, groups of 32, 16)``: two codes a byte, the even input's in its low half,
+    and a power of two for each group. transformers has outputs last."""
+
+    packed: Tensor
+    scales: Tensor
+    woven: bool = False  # a gate's row lies beside its row of up
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        experts, outputs, groups, _ = self.packed.shape
+        return experts, 32 * groups, outputs
+
+    def blocks(self) -> None:
+        return None
+
+    def expert_blocks(self) -> list[Blocks] | None:
+        if not in_float16(self.scales.numpy()):
+            return None
+        experts, _, outputs = self.shape
+        order = np.concatenate([np.arange(0, outputs, 2), np.arange(1, outputs, 2)]) if self.woven else None
+        return [Blocks([(_OfExpert(self, expert), order)]) for expert in range(experts)]
+
+    def codes(self, expert: int, rows: Tensor) -> Tensor:
+        """uint8 ``(rows, inputs)``."""
+        chosen = self.packed[expert][rows]
+        return torch.stack([chosen & 15, chosen >> 4], -1).flatten(1)
+
+    def values(self) -> Tensor:
+        experts, inputs, outputs = self.shape
+        whole = torch.empty(experts, inputs, outputs, dtype=torch.bfloat16)
+        for expert in range(experts):
+            steps = torch.exp2(self.scales[expert].float() - 127).repeat_interleave(32, 1)
+            whole[expert] = (FP4[self.codes(expert, torch.arange(outputs)).long()] * steps).t()
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _OfExpert:
+    """The matrix of one expert."""
+
+    whole: Microscaled
+    expert: int
+    form: int = MXFP4
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.whole.shape[:0:-1]
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        chosen = torch.from_numpy(rows)
+        steps = half_powers(self.whole.scales[self.expert][chosen].numpy())
+        return Codes(MXFP4, self.whole.codes(self.expert, chosen).numpy(), steps[:, :, None])
+
+
+@dataclass(frozen=True, slots=True)
+class Dequantised:
+    """A matrix that is computed when it is asked for: those of all layers at once take several times their files."""
+
+    shape: tuple[int, ...]
+    make: Callable[[], Tensor]  # in float32
+
+    def values(self) -> Tensor:
+        return self.make()
+
+    def blocks(self) -> None:
+        return None
+
+    def expert_blocks(self) -> None:
+        return None

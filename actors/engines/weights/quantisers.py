@@ -1,0 +1,310 @@
+"""The configs of the other tools that quantise, and the choice among all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+from actors.engines.weights.compressed_tensors import CompressedTensors
+from actors.engines.weights.quantisation import (
+    OTHERS,
+    ROW,
+    TENSOR,
+    TOOLS,
+    Config,
+    Form,
+    Scheme,
+    Strict,
+    is_among,
+    method_in,
+    pattern_of,
+    read_struct,
+    refused,
+)
+from protocols.errors import ModelError
+
+# GPTQ and AWQ, of AutoGPTQ, GPTQModel, AutoAWQ, auto-round and optimum
+
+HOW_IT_WAS_FOUND = (  # keys that say how numbers were found, or which kernels were meant to multiply them
+    "act_bits act_data_type act_dynamic act_group_aware act_group_size act_sym adapter amp autoround_version backend "
+    "batch_size block_name_to_quantize block_size cache_block_outputs damp_auto_increment damp_percent dataset device "
+    "disable_exllama do_fuse enable_alg_ext enable_minmax_tuning enable_norm_bias_tuning enable_quanted_input "
+    "exllama_config failsafe fallback fuse_max_seq_len gradient_accumulate_steps hyb_act iters low_gpu_mem_usage lr "
+    "max_input_length meta minmax_lr model_file_base_name model_name_or_path model_seqlen "
+    "module_name_preceding_first_block modules_to_fuse mse nsamples offload_to_disk offload_to_disk_path pad_token_id "
+    "parallel_packing provider quant_block_list quant_method scale_dtype seqlen static_groups super_bits "
+    "super_group_size to_quant_block_names tokenizer train_bs true_sequential use_cuda_fp16 use_exllama v2"
+)
+
+
+class GptqOverride(Strict, frozen=True, forbid_unknown_fields=True):
+    bits: Literal[2, 3, 4, 8] | UnsetType = UNSET
+    group_size: int | UnsetType = UNSET
+    sym: bool | UnsetType = UNSET
+    desc_act: bool | UnsetType = UNSET
+
+
+class GptqConfig(Strict, frozen=True, forbid_unknown_fields=True):
+    bits: Literal[2, 3, 4, 8]
+    group_size: int
+    sym: bool = True
+    desc_act: bool = False
+    checkpoint_format: Literal["gptq", "gptq_v2"] | None = None
+    format: Literal["gptq", "gptq_v2"] | None = None
+    method: Literal["gptq"] = "gptq"
+    pack_dtype: Literal["int32", "torch.int32"] | None = None
+    data_type: Literal["int"] = "int"
+    packing_format: Literal["auto_round:auto_gptq", "auto_gptq"] | None = None
+    is_marlin_format: Literal[False] | None = None
+    lm_head: bool = False
+    dynamic: dict[str, Any] | None = None
+    modules_in_block_to_quantize: Any = None  # the file shows which were
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    where: str
+    config: GptqConfig
+    overrides: tuple[tuple[re.Pattern[str], GptqOverride | None], ...]  # None: the layer is left as it is
+    tool: str = "gptq"
+
+    @classmethod
+    def of(cls, where: str, config: Config) -> Gptq:
+        if config.get("checkpoint_format") == "marlin" or config.get("is_marlin_format"):
+            raise ModelError(
+                f"the weights of {where} are packed for one GPU kernel (Marlin); choose a plain GPTQ checkpoint"
+            )
+        read = read_struct(GptqConfig, where, "gptq", config, without=HOW_IT_WAS_FOUND)
+        overrides = []
+        for key, value in (read.dynamic or {}).items():
+            pattern = pattern_of(where, "dynamic", key[2:] if key[:2] in ("+:", "-:") else key)
+            one = None
+            if not key.startswith("-:"):
+                one = read_struct(GptqOverride, where, "gptq", value, f"dynamic.{key}.", HOW_IT_WAS_FOUND)
+            overrides.append((pattern, one))
+        return cls(where, read, tuple(overrides))
+
+    def form(self, layer: str) -> Form | None:
+        own = self.config
+        bits, size, symmetric = own.bits, own.group_size, own.sym
+        for pattern, override in self.overrides:
+            if pattern.match(layer) is not None:
+                if override is None:
+                    return None
+                bits = bits if override.bits is UNSET else override.bits
+                size = size if override.group_size is UNSET else override.group_size
+                symmetric = symmetric if override.sym is UNSET else override.sym
+                break
+        kind: Literal["gptq", "gptq_v2"] = "gptq_v2" if own.checkpoint_format == "gptq_v2" else "gptq"
+        return Form(kind, "integers", bits, (1, size) if size > 0 else ROW, not symmetric)
+
+
+class AwqConfig(Strict, frozen=True, forbid_unknown_fields=True):
+    bits: Literal[4]
+    group_size: int
+    zero_point: bool = True
+    sym: bool | None = None
+    version: Literal["gemm"] | None = None
+    format: Literal["gemm"] | None = None
+    checkpoint_format: Literal["gemm"] | None = None
+    method: Literal["awq"] = "awq"
+    pack_dtype: Literal["int32", "torch.int32"] | None = None
+    data_type: Literal["int"] = "int"
+    packing_format: Literal["auto_round:auto_awq", "auto_awq"] | None = None
+    desc_act: Literal[False] | None = None
+    lm_head: bool = False
+    modules_to_not_convert: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Awq:
+    config: AwqConfig
+    tool: str = "awq"
+
+    @classmethod
+    def of(cls, where: str, config: Config) -> Awq:
+        told = {OLD_AWQ.get(key, key): value for key, value in config.items()}
+        if isinstance(version := told.get("version"), str):
+            told["version"] = version.lower()
+        return cls(read_struct(AwqConfig, where, "awq", told, without=HOW_IT_WAS_FOUND))
+
+    def form(self, layer: str) -> Form | None:
+        if is_among(layer, self.config.modules_to_not_convert or ()):
+            return None
+        size = self.config.group_size
+        return Form("awq", "integers", 4, (1, size) if size > 0 else ROW, self.config.zero_point)
+
+
+OLD_AWQ = {"w_bit": "bits", "q_group_size": "group_size"}  # in quant_config.json
+
+
+# FP8, as DeepSeek, Qwen and Mistral publish it, and of AutoFP8
+
+
+class Fp8Config(Strict, frozen=True, forbid_unknown_fields=True):
+    weight_block_size: tuple[int, int] | None = None
+    fmt: Literal["e4m3", "e4m3fn", "float8_e4m3fn"] | None = None
+    scale_fmt: Literal["ue8m0", "float"] | None = None  # powers of two, stored as numbers
+    activation_scheme: Literal["dynamic", "static"] | None = None
+    modules_to_not_convert: list[str] | None = None
+    ignored_layers: list[str] | None = None
+    dequantize: bool = False  # asks transformers to
+    kv_cache_scheme: Any = None  # keys and values are kept as they are computed
+    kv_cache_quant_method: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8:
+    config: Fp8Config
+    tool: str = "fp8"
+
+    @classmethod
+    def of(cls, where: str, config: Config) -> Fp8:
+        return cls(read_struct(Fp8Config, where, "fp8", config, without="quant_method"))
+
+    def form(self, layer: str) -> Form | None:
+        own = self.config
+        if is_among(layer, [*(own.modules_to_not_convert or ()), *(own.ignored_layers or ())]):
+            return None
+        return Form("scaled", "floats", 8, own.weight_block_size)
+
+
+# modelopt of NVIDIA
+
+Algorithm = Literal[
+    "FP8",
+    "FP8_PER_CHANNEL_PER_TOKEN",
+    "NVFP4",
+    "W4A16_NVFP4",
+    "W4A8_NVFP4_FP8",
+    "MXFP8",
+    "W8A8_SQ_PER_CHANNEL",
+    "MIXED_PRECISION",
+]
+MODELOPT: dict[str, Form] = {
+    "FP8": Form("scaled", "floats", 8, TENSOR),
+    "FP8_PER_CHANNEL_PER_TOKEN": Form("scaled", "floats", 8, ROW),
+    "NVFP4": Form("nvfp4", "NVFP4", 4, (1, 16)),
+    "W4A8_NVFP4_FP8": Form("nvfp4", "NVFP4", 4, (1, 16)),
+    "W4A16_NVFP4": Form("nvfp4", "NVFP4", 4, (1, 16)),
+    "MXFP8": Form("mxfp8", "MXFP8", 8, (1, 32)),
+    "W8A8_SQ_PER_CHANNEL": Form("scaled", "integers", 8, ROW),
+}
+
+
+class ModeloptLayer(Strict, frozen=True, forbid_unknown_fields=True):
+    quant_algo: Algorithm
+    group_size: Literal[0, 16, 32] | None = None  # what quant_algo says too
+    has_zero_point: Literal[False] = False
+    pre_quant_scale: Literal[False] = False
+
+
+class ModeloptConfig(Strict, frozen=True, forbid_unknown_fields=True):
+    quant_algo: Algorithm
+    group_size: Literal[0, 16, 32] | None = None  # what quant_algo says too
+    has_zero_point: Literal[False] = False
+    pre_quant_scale: Literal[False] = False
+    kv_cache_quant_algo: str | None = None  # keys and values are kept as they are computed
+    kv_cache_scheme: Any = None
+    exclude_modules: list[str] | None = None
+    ignore: list[str] | None = None
+    quantized_layers: dict[str, ModeloptLayer] | None = None
+    config_groups: Any = None  # quant_algo says it too
+
+
+@dataclass(frozen=True, slots=True)
+class Modelopt:
+    config: ModeloptConfig
+    tool: str = "modelopt"
+
+    @classmethod
+    def of(cls, where: str, config: Config) -> Modelopt:
+        return cls(read_struct(ModeloptConfig, where, "modelopt", config, without="quant_method producer"))
+
+    def form(self, layer: str) -> Form | None:
+        own = self.config
+        for name in [*(own.exclude_modules or ()), *(own.ignore or ())]:
+            if re.fullmatch(re.escape(name).replace(r"\*", ".*"), layer) or layer.startswith(f"{name}."):
+                return None
+        if own.quant_algo != "MIXED_PRECISION":
+            return MODELOPT[own.quant_algo]
+        found = (own.quantized_layers or {}).get(layer)
+        return None if found is None else MODELOPT.get(found.quant_algo)
+
+
+# bitsandbytes
+
+
+class BitsandbytesConfig(Strict, frozen=True, forbid_unknown_fields=True):
+    load_in_4bit: bool = False
+    load_in_8bit: bool = False
+    bnb_4bit_quant_type: Literal["nf4", "fp4"] = "fp4"
+    bnb_4bit_quant_storage: Literal["uint8", "int8", "bfloat16", "float16", "float32"] = "uint8"
+    bnb_4bit_use_double_quant: bool = False
+    llm_int8_skip_modules: list[str] | None = None
+
+
+BNB_COMPUTES = (  # what products are computed with; a threshold parts off columns of inputs, which rounds less
+    "quant_method _load_in_4bit _load_in_8bit bnb_4bit_compute_dtype llm_int8_enable_fp32_cpu_offload "
+    "llm_int8_has_fp16_weight llm_int8_threshold"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bitsandbytes:
+    config: BitsandbytesConfig
+    tool: str = "bitsandbytes"
+
+    @classmethod
+    def of(cls, where: str, config: Config) -> Bitsandbytes:
+        return cls(read_struct(BitsandbytesConfig, where, "bitsandbytes", config, without=BNB_COMPUTES))
+
+    def form(self, layer: str) -> Form | None:
+        if self.config.load_in_8bit:
+            return Form("bnb8", "integers", 8, ROW)
+        return Form("bnb4", self.config.bnb_4bit_quant_type, 4)
+
+
+# MXFP4 of gpt-oss
+
+
+class Mxfp4Config(Strict, frozen=True, forbid_unknown_fields=True):
+    modules_to_not_convert: list[str] | None = None
+    dequantize: bool = False  # asks transformers to
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    config: Mxfp4Config
+    tool: str = "mxfp4"
+
+    @classmethod
+    def of(cls, where: str, config: Config) -> Mxfp4:
+        return cls(read_struct(Mxfp4Config, where, "mxfp4", config, without="quant_method"))
+
+    def form(self, layer: str) -> Form | None:
+        return None  # experts are quantised alone
+
+
+SCHEMES: dict[str, Callable[[str, Config], Scheme]] = {
+    "compressed-tensors": CompressedTensors.of,
+    "gptq": Gptq.of,
+    "awq": Awq.of,
+    "fp8": Fp8.of,
+    "modelopt": Modelopt.of,
+    "bitsandbytes": Bitsandbytes.of,
+    "mxfp4": Mxfp4.of,
+}
+
+
+def scheme_of(where: str, config: Config) -> Scheme:
+    """What a ``quantization_config`` says. ``where``: its file. Raises ModelError for all that is not known."""
+    method = method_in(config)
+    if method not in SCHEMES:
+        tool = TOOLS.get(method, f"quant_method {method!r}" if method else "quantised weights of an unnamed tool")
+        raise refused(where, tool, OTHERS)
+    return SCHEMES[method](where, config)

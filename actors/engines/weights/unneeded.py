@@ -1,0 +1,40 @@
+"""Tensors of a checkpoint that a text model does without, by their names. Any other that nothing takes is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from actors.engines.weights.faults import LAYER
+from protocols.errors import ModelError
+
+UNNEEDED = {  # why: names
+    "computed from the configuration": r"(.*\.)?(inv_freq|rotary_emb\..*|position_ids|embed_positions\._float_tensor)",
+    "a causal mask": r"(.*\.)?(attn|attention)\.(bias|masked_bias)",
+    "scales of a cache with fewer bits": r".*\.(q|k|v|kv|prob)_(scale|zero_point)|.*\.output_scale",
+    "the embedding, which is the head too": r"(model\.|language_model\.)*(lm_head|embed_out|output)\.weight",
+    "layers for more tokens, which a draft head reads": r"(model\.)*(mtp|nextn)\w*\..*",
+    "what ids of a smaller vocabulary stand for": r"(.*\.)?(d2t|t2d)",
+    "parts for images, sound and films": (
+        r"(model\.|thinker\.|base_model\.)*(visual|vision\w*|vit|image\w*|video\w*|audio\w*|speech\w*|talker|token2wav|"
+        r"code2wav|embed_vision|embed_audio|multi_modal_projector|mm_projector|\w*projector|patch_\w*|connector|"
+        r"perceiver\w*|resampler|aligner|qformer|query_tokens)(\..*)?"
+    ),
+}
+_UNNEEDED = re.compile("|".join(f"(?:{names})" for names in UNNEEDED.values()))
+
+
+def refuse_unused(where: str, names: Iterable[str], layers: int) -> None:
+    """Raise ModelError for a tensor of a checkpoint that nothing has taken, unless it is known why. ``layers``: of the
+    model; those behind them draft."""
+    strange = [name for name in names if _UNNEEDED.fullmatch(name) is None and not _is_behind(name, layers)]
+    if strange:
+        raise ModelError(
+            f"{where} has {len(strange)} tensors without a place in its model, {min(strange)} first, so answers would "
+            "be another model's; download it again, or choose a checkpoint that transformers reads without a warning"
+        )
+
+
+def _is_behind(name: str, layers: int) -> bool:
+    found = LAYER.search(f".{name}")
+    return found is not None and int(found[1]) >= layers
