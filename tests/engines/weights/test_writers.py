@@ -1,0 +1,87 @@
+"""Files that real quantisers wrote: the numbers that are multiplied are the tool's own, or the file is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from actors.engines.decoder.cpu.engine import CompiledEngine
+from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.weights.loading import load_for_engine, load_model
+from actors.models import ModelInfo
+from protocols.errors import ModelError
+
+WRITTEN = Path(__file__).parents[2] / "data" / "writers"
+FOUND = sorted(place.name for place in WRITTEN.iterdir() if place.is_dir())
+READ = [name for name in FOUND if (WRITTEN / name / "numbers.safetensors").exists()]
+REFUSED = {
+    "ct-spin-online": "rotations at run time in transform_config.R4 of compressed-tensors",
+    "modelopt-fp8-block": "quant_algo 'fp8_pb_wo' in its quantization_config of modelopt",
+    "modelopt-int4-awq": "quant_algo 'W4A16_AWQ' in its quantization_config of modelopt",
+    "modelopt-mxfp4": "quant_algo 'mxfp4' in its quantization_config of modelopt",
+    "modelopt-w4a8-awq": "quant_algo 'W4A8_AWQ' in its quantization_config of modelopt",
+}
+CPU, INFO = torch.device("cpu"), ModelInfo("tiny", 64, 128, frozenset({2}), "tiny-tokenizer")
+
+
+def test_each_file_is_read_or_refused_by_a_sentence() -> None:
+    assert set(FOUND) - set(READ) == REFUSED.keys()
+
+
+def test_the_page_about_weights_names_each_file() -> None:
+    page = (WRITTEN.parents[2] / "docs" / "weights.md").read_text()
+    for name in FOUND:
+        said = json.loads((WRITTEN / name / "said.json").read_text())
+        row = next(line for line in page.splitlines() if line.startswith(f"| {said['tool']} | {said['call']} |"))
+        assert ("refused" in row) is (name in REFUSED)
+
+
+def summed(weight: Tensor) -> Tensor:
+    """Each row's numbers times 1, 2, 3 …, as tools/writers/base.py sums them."""
+    return (weight.double() @ torch.arange(1.0, 1 + weight.shape[1]).double()).float()
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_numbers_and_the_greedy_tokens_are_those_of_the_tool(name: str) -> None:
+    said = json.loads((WRITTEN / name / "said.json").read_text())
+    model: Any = load_model(str(WRITTEN / name / "model"), CPU, torch.float32)
+    weights, compared = model.state_dict(), 0
+    for key, wanted in load_file(WRITTEN / name / "numbers.safetensors").items():
+        weight, _, what = key.rpartition(".")
+        found = weights[weight][-1] if what == "last" else summed(weights[weight])
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
+        compared += 1
+    assert compared >= 16  # two of each of seven matrices and of the embedding
+    ids = list(said["prompt"])
+    with torch.no_grad():
+        for _ in said["tokens"]:
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    assert ids[len(said["prompt"]) :] == said["tokens"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
+@pytest.mark.parametrize("name", READ)
+def test_compiled_layers_compute_with_the_numbers_of_the_tool(name: str) -> None:
+    """Products with integers round their inputs to 8 bits."""
+    place, said = str(WRITTEN / name / "model"), json.loads((WRITTEN / name / "said.json").read_text())
+    tokens = [*said["prompt"], *said["tokens"]]
+    with torch.no_grad():
+        model: Any = load_model(place, CPU, torch.float32)
+        expected = model(torch.tensor([tokens])).logits[0]
+    batch, places = FlatBatch(), [*range(len(tokens))]
+    batch.add(0, tokens, places, places, causal(0, len(tokens)))
+    found = CompiledEngine(load_for_engine(place, CPU, torch.float32), INFO, 128).forward(batch)
+    assert (found - expected).norm() < 0.03 * expected.norm()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_read_is_refused_before_it_is_loaded(name: str) -> None:
+    with pytest.raises(ModelError, match=rf"config\.json has {REFUSED[name]}, which duoactor does not read; choose"):
+        load_model(str(WRITTEN / name / "model"), CPU, torch.float32)

@@ -1,0 +1,47 @@
+"""Checkpoints that auto-round writes for other tools, with the numbers that it has rounded weights to."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import base
+import torch
+from auto_round import AutoRound
+from transformers import AutoTokenizer
+
+
+def write(into: Path, scheme: str, form: str, read: bool = True, **options: Any) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        plain = base.made(Path(place) / "plain")
+        model, tokenizer = base.loaded(plain), AutoTokenizer.from_pretrained(plain)
+        tool = AutoRound(
+            model, tokenizer, scheme=scheme, iters=0, disable_opt_rtn=True, device_map="cpu", group_size=32, **options
+        )
+        rounded, _ = tool.quantize()  # whose weights are the numbers that will be packed
+        found = {name: weight.detach().float().clone() for name, weight in rounded.state_dict().items()}
+        found.pop("lm_head.weight")
+        tool.save_quantized(str(Path(place) / "written"), format=form)
+        directory = next(Path(place, "written").rglob("config.json")).parent
+        said = {"tool": f"auto-round {version('auto-round')}", "call": f"{scheme}, {form}, {options}"}
+        base.keep(directory, into, found if read else {}, said)
+
+
+CASES: dict[str, Callable[[Path], None]] = {
+    "autoround-gptq": lambda into: write(into, "W4A16", "auto_gptq"),
+    "autoround-gptq-3": lambda into: write(into, "W3A16", "auto_gptq"),
+    "autoround-gptq-2": lambda into: write(into, "W2A16", "auto_gptq", sym=False),
+    "autoround-gptq-8": lambda into: write(into, "W8A16", "auto_gptq"),
+    "autoround-awq": lambda into: write(into, "W4A16", "auto_awq", sym=False),
+    "autoround-gptq-mixed": lambda into: write(
+        into, "W4A16", "auto_gptq", layer_config={"down_proj": {"bits": 8}, "k_proj": {"bits": 16}}
+    ),
+    "autoround-own": lambda into: write(into, "W4A16", "auto_round", False),
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    base.main(CASES)

@@ -1,0 +1,168 @@
+"""Checkpoints that llm-compressor writes, with the numbers that compressed-tensors decompresses them to."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import base
+import torch
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.compressors.nvfp4 import base as nvfp4
+from compressed_tensors.quantization import QuantizationConfig
+from compressed_tensors.utils.match import match_targets
+from llmcompressor import oneshot
+from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+nvfp4.unpack_fp4_from_uint8 = partial(nvfp4.unpack_fp4_from_uint8, dtype=torch.float32)  # no rounding to bfloat16
+LEFT = {"quant_method", "transform_config", "sparsity_config", "version"}
+
+
+def numbers(directory: Path) -> dict[str, Tensor]:
+    """The tool's own."""
+    said = json.loads((directory / "config.json").read_text())["quantization_config"]
+    config = QuantizationConfig(**{key: value for key, value in said.items() if key not in LEFT})
+    file = safe_open(directory / "model.safetensors", "pt")
+    schemes = {target: one for one in config.config_groups.values() for target in one.targets}
+    layers: dict[str, dict[str, Tensor]] = {}
+    for name in file.keys():  # noqa: SIM118
+        layer, _, end = name.rpartition(".")
+        layers.setdefault(layer, {})[end] = file.get_tensor(name)
+    found = {}
+    for layer, parts in layers.items():
+        if "weight_scale" in parts:
+            module = nn.Embedding(1, 1) if "embed_tokens" in layer else nn.Linear(1, 1)
+            scheme = schemes[match_targets(layer, module, schemes)[0]]
+            parts = {
+                end: one.float() if one.dtype == torch.bfloat16 else one for end, one in parts.items()
+            }  # no rounding
+            compressor = BaseCompressor.get_value_from_registry(scheme.format or config.format)
+            found[f"{layer}.weight"] = compressor.decompress(parts, scheme)["weight"].float()
+        elif "weight" in parts:
+            found[f"{layer}.weight"] = parts["weight"].float()
+    return found
+
+
+def write(into: Path, call: str, recipe: Any, calibrated: bool = False, read: bool = True, **changes: Any) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        model = base.loaded(base.made(Path(place) / "plain", **changes))
+        more: dict[str, Any] = {}
+        if calibrated:
+            from datasets import Dataset
+
+            ids = base.calibration()
+            rows = {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids]}
+            more = {"dataset": Dataset.from_dict(rows), "max_seq_length": 48, "num_calibration_samples": len(ids)}
+            more["processor"] = AutoTokenizer.from_pretrained(Path(place) / "plain")
+        oneshot(model=model, recipe=recipe, **more)
+        written = Path(place) / "written"
+        model.save_pretrained(written, save_compressed=True)
+        tool = f"llm-compressor {version('llmcompressor')}, compressed-tensors {version('compressed-tensors')}"
+        base.keep(written, into, numbers(written) if read else {}, {"tool": tool, "call": call}, **changes)
+
+
+def integers(bits: int, size: int = 32, symmetric: bool = True, strategy: str = "group", kind: str = "int") -> Any:
+    grouped = {"group_size": size} if strategy == "group" else {}
+    return {"num_bits": bits, "type": kind, "symmetric": symmetric, "strategy": strategy, **grouped}
+
+
+def groups(*each: tuple[list[str], Any], ignore: tuple[str, ...] = ("lm_head",), **more: Any) -> QuantizationModifier:
+    return QuantizationModifier(
+        config_groups={
+            f"group_{place}": {"targets": targets, "weights": weights} for place, (targets, weights) in enumerate(each)
+        },
+        ignore=list(ignore),
+        **more,
+    )
+
+
+def preset(name: str, targets: Any = "Linear", ignore: tuple[str, ...] = ("lm_head",)) -> QuantizationModifier:
+    return QuantizationModifier(targets=targets, scheme=name, ignore=list(ignore))
+
+
+def rotated(*rotations: str) -> list[Any]:
+    from llmcompressor.modifiers.transform import SpinQuantModifier
+
+    spin = SpinQuantModifier(rotations=list(rotations), transform_type="hadamard")
+    return [spin, groups((["Linear"], integers(4)))]
+
+
+LINEAR = ["Linear"]
+CASES: dict[str, Callable[[Path], None]] = {
+    **{
+        f"ct-w{bits}": lambda into, bits=bits: write(
+            into, f"{bits} bits, groups of 32", groups((LINEAR, integers(bits)))
+        )
+        for bits in (2, 3, 4, 5, 6, 7, 8)
+    },
+    "ct-w4-asym": lambda into: write(into, "4 bits, asymmetric", groups((LINEAR, integers(4, symmetric=False)))),
+    "ct-w3-asym": lambda into: write(into, "3 bits, asymmetric", groups((LINEAR, integers(3, symmetric=False)))),
+    "ct-w4-channel": lambda into: write(
+        into, "4 bits, a scale for each row, asymmetric", groups((LINEAR, integers(4, 0, False, "channel")))
+    ),
+    "ct-w4-static": lambda into: write(
+        into,
+        "GPTQModifier, actorder static",
+        GPTQModifier(
+            config_groups={"group_0": {"targets": LINEAR, "weights": {**integers(4), "actorder": "static"}}},
+            ignore=["lm_head"],
+        ),
+        calibrated=True,
+    ),
+    "ct-w8a8": lambda into: write(into, "W8A8", preset("W8A8")),
+    "ct-fp8": lambda into: write(into, "FP8", preset("FP8"), calibrated=True),
+    "ct-fp8-dynamic": lambda into: write(into, "FP8_DYNAMIC", preset("FP8_DYNAMIC")),
+    "ct-fp8-block": lambda into: write(into, "FP8_BLOCK", preset("FP8_BLOCK"), intermediate_size=288),
+    "ct-nvfp4": lambda into: write(into, "NVFP4A16", preset("NVFP4A16")),
+    "ct-mxfp4": lambda into: write(into, "MXFP4A16", preset("MXFP4A16")),
+    "ct-mxfp8": lambda into: write(into, "MXFP8A16", preset("MXFP8A16")),
+    "ct-mixed": lambda into: write(
+        into,
+        "4 bits for Linear, 8 bits for re:.*down_proj$",
+        groups((LINEAR, integers(4)), (["re:.*down_proj$"], integers(8))),
+    ),
+    "ct-mixed-formats": lambda into: write(
+        into,
+        "4 bits for Linear, FP8 for re:.*down_proj$",
+        groups((LINEAR, integers(4)), (["re:.*down_proj$"], integers(8, 0, True, "channel", "float"))),
+    ),
+    "ct-ignore": lambda into: write(
+        into, "4 bits, ignore lm_head and re:.*k_proj", groups((LINEAR, integers(4)), ignore=("lm_head", "re:.*k_proj"))
+    ),
+    "ct-head": lambda into: write(
+        into,
+        "8 bits, Linear and Embedding, nothing ignored",
+        groups((["Linear", "Embedding"], integers(8, 0, True, "channel")), ignore=()),
+        tie_word_embeddings=False,
+    ),
+    "ct-kv": lambda into: write(
+        into,
+        "4 bits and kv_cache_scheme of 8 bits",
+        groups(
+            (LINEAR, integers(4)),
+            kv_cache_scheme={
+                "num_bits": 8,
+                "type": "float",
+                "strategy": "tensor",
+                "dynamic": False,
+                "symmetric": True,
+            },
+        ),
+        calibrated=True,
+    ),
+    "ct-spin-folded": lambda into: write(into, "SpinQuant R1 and R2, 4 bits", rotated("R1", "R2")),
+    "ct-spin-online": lambda into: write(
+        into, "SpinQuant R1, R2 and R4, 4 bits", rotated("R1", "R2", "R4"), read=False, intermediate_size=128
+    ),
+}
+
+if __name__ == "__main__":
+    base.main(CASES)
