@@ -22,6 +22,7 @@ WRITTEN = Path(__file__).parents[2] / "data" / "writers"
 FOUND = sorted(place.name for place in WRITTEN.iterdir() if place.is_dir())
 READ = [name for name in FOUND if (WRITTEN / name / "numbers.safetensors").exists()]
 REFUSED = {
+    "autoround-own": r"auto-round's own format \(its formats auto_gptq, auto_awq and llm_compressor are read\)",
     "ct-spin-online": "rotations at run time in transform_config.R4 of compressed-tensors",
     "modelopt-fp8-block": "quant_algo 'fp8_pb_wo' in its quantization_config of modelopt",
     "modelopt-int4-awq": "quant_algo 'W4A16_AWQ' in its quantization_config of modelopt",
