@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
 from actors.engines.decoder.layout import lay_out_ends
 from actors.engines.engine import Trunk
+from actors.engines.weights.faults import LAYER, quantisation_of
 from actors.engines.weights.gguf_loading import file_source
 from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.loading import describe, known_config, serving_tokenizer
 from actors.engines.weights.panels import Panels
-from actors.engines.weights.source import StoredSource
+from actors.engines.weights.quantised import read_weights
+from actors.engines.weights.source import StoredSource, StoredWeight
 from actors.engines.weights.stored import StoredModel, generation_of
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
 from actors.models import ModelInfo
@@ -41,7 +45,11 @@ def ends_of(name: str, threads: int) -> tuple[Trunk, ModelInfo]:
         source = file_source(name, torch.float32)
     else:
         directory = Path(located(name))
-        weights, generation = TensorFiles(weight_files(directory)), generation_of(directory)
+        stored, generation = TensorFiles(weight_files(directory)), generation_of(directory)
+        weights: Mapping[str, Tensor | StoredWeight] = stored
+        if (scheme := quantisation_of(directory)) is not None:
+            outside = {key: stored[key] for key in stored if LAYER.search(key) is None}
+            weights = dict(read_weights(outside, scheme))
         source = StoredSource(name, weights, torch.float32)
     ends = lay_out_ends(spec, source)
     team = kernels.Team(threads - 1)

@@ -46,11 +46,13 @@ Tensors = Mapping[str, Tensor]
 
 
 def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
-    """The tensors of a checkpoint with wanted names, in safetensors or torch's own format."""
+    """The tensors of a checkpoint with wanted names, in safetensors or torch's format; numbers where quantised."""
     directory = Path(located(name))
+    scheme = quantisation_of(directory) if (directory / "config.json").is_file() else None
     if files := sorted(directory.glob("*.safetensors")):
         stored = TensorFiles(files)
-        return {key: stored[key] for key in stored if wanted(key)}
+        own = {key: stored[key] for key in stored if wanted(key)}
+        return own if scheme is None else dict(dequantised(own, scheme))
     found: dict[str, Tensor] = {}
     for path in sorted(directory.glob("*.bin")):
         whole = torch.load(path, map_location="cpu", weights_only=True)
@@ -66,8 +68,6 @@ def _own_head(name: str, trunk: Trunk) -> Head:
         return _out_of_file(name, load_config(name), trunk)
     prefixes = tuple(convention.prefix_of(stage, trunk.layers) for stage in range(MOST_STAGES))
     weights = tensors(name, lambda key: key.startswith(prefixes) and not key.endswith(COPIES))
-    if (scheme := quantisation_of(Path(place))) is not None:
-        weights = dict(dequantised(weights, scheme))
     return Mtp(load_config(name), weights, trunk, convention)
 
 

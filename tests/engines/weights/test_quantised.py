@@ -16,6 +16,7 @@ from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForC
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.heads.build import tensors
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
 from actors.engines.weights.quantised import dequantised, read_weights
@@ -549,3 +550,17 @@ def test_weights_of_mlx_lm_are_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config, "quantization": {"group_size": 64, "bits": 4}}))
     with pytest.raises(ModelError, match="weights as mlx-lm packs them, which duoactor does not read; choose"):
         load_config(str(tmp_path))
+
+
+def test_heads_are_read_by_the_same_rules_as_targets(tmp_path: Path) -> None:
+    """A config that was not checked gave a head of other weights than its publisher's."""
+    expected = written(tmp_path, *CASES["FP8 by blocks"]).state_dict()
+    read = tensors(str(tmp_path), lambda name: ".layers.1." in name)
+    for name, weight in read.items():
+        torch.testing.assert_close(weight, expected[name])
+    assert len(read) == 9
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"]["weight_scale_semantics"] = "inverse"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="the key weight_scale_semantics"):
+        tensors(str(tmp_path), lambda name: ".layers.1." in name)
