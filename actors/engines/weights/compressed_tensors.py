@@ -100,8 +100,8 @@ class CtConfig(Strict, frozen=True, forbid_unknown_fields=True):
     ignore: list[str] | None = None
     kv_cache_scheme: CtNumbers | None = None  # keys and values are kept as they are computed
     quantization_status: Literal["compressed", "frozen"] | None = None
-    sparsity_config: Any = None
-    transform_config: Any = None
+    sparsity_config: dict[str, Any] | None = None
+    transform_config: dict[str, Any] | None = None
 
 
 CT_PROVENANCE = "quant_method version global_compression_ratio"
@@ -118,11 +118,11 @@ class CompressedTensors:
     def of(cls, where: str, config: Config) -> CompressedTensors:
         name = "compressed-tensors"
         if config.get("format") in ("marlin-24", "sparse-24-bitmask", "sparse-bitmask") or (
-            (config.get("sparsity_config") or {}).get("format", "dense") != "dense"
+            _part(config, "sparsity_config").get("format", "dense") != "dense"
         ):
             raise refused(where, "sparse weights", "dense ones")
         read = read_struct(CtConfig, where, name, config, without=CT_PROVENANCE)
-        transforms = (read.transform_config or {}).get("config_groups", {}).items()
+        transforms = _part(_part(config, "transform_config"), "config_groups").items()
         for key, one in transforms:
             try:
                 msgspec.convert(one, CtTransform, strict=True)
@@ -176,6 +176,11 @@ class CompressedTensors:
                 return Form("mxfp8", "MXFP8", bits, (1, 32))
         zeros = "" if weights.symmetric else " with zero points"
         raise refused(self.where, f"{name} {numbers} of {bits} bits{zeros} of {self.tool}", READ[self.tool])
+
+
+def _part(config: Config, name: str) -> Config:
+    """A part of a config; empty: there is none, or it is none."""
+    return part if isinstance(part := config.get(name), dict) else {}
 
 
 def _matches(layer: str, target: str) -> bool:

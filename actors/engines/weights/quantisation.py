@@ -105,6 +105,8 @@ def method_in(config: Config) -> str:
 
 def read_struct(kind: type[T], where: str, tool: str, config: Config, prefix: str = "", without: str = "") -> T:
     """A config as a struct. ``prefix``: its place in the whole; ``without``: names of keys that change nothing."""
+    if not isinstance(config, Mapping):
+        raise refused(where, f"{prefix or 'a quantization_config '}{config!r} of {tool}", READ[tool])
     told = {key: value for key, value in config.items() if key not in without.split()}
     try:
         return msgspec.convert(told, kind, strict=True)
