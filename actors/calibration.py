@@ -16,13 +16,13 @@ from typing import Protocol
 from actors.estimate import Estimate
 from actors.tree.tree import Node
 
-BINS = 12  # of each rank
+BINS = 12  # bins for each rank
 LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
 MEMORY = 200  # observations that a bin remembers
 PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
 LEAST, SUREST = 1e-9, 0.99  # chances: nothing is impossible or certain
 BRANCHES = 4  # candidates of a leaf that join a tree: 2 to 8 are within 2%, 1 loses 4-5% (docs/experiments/policy.md)
-MIN_CHANCE = 0.01  # of a candidate beside the likeliest: of a hundred such rows one would be accepted
+MIN_CHANCE = 0.01  # a candidate's chance beside the likeliest: one such row in a hundred would be accepted
 USUAL = 0.6  # prior chance that a draft's first choice is right, for drafts that are of use at all
 USUAL_STRENGTH, USUAL_MEMORY = 32.0, 2000.0  # tokens that this prior counts for, and that are remembered
 

@@ -16,7 +16,7 @@ class Costs(NamedTuple):
 
     forward: Curve  # by rows
     step: Curve  # by leaves
-    slowdown: float  # of forwards
+    slowdown: float  # slowdown of forwards
     beside: float  # forward and draft steps
     message: float  # to the drafter and back
     streams: int

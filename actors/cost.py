@@ -11,7 +11,7 @@ from statistics import fmean
 
 from actors.estimate import Estimate
 
-DRIFT = 0.03  # of a measured forward
+DRIFT = 0.03  # share of a measured forward
 CONTRADICTED = 1.25  # times what rounds take: then the machine was busy when it was measured
 
 
@@ -38,7 +38,7 @@ class Curve:
         if not measured:
             raise ValueError("a cost model needs at least one measured row count")
         self.rows = sorted(measured)
-        levels: list[list[float]] = []  # of neighbouring row counts that share their mean
+        levels: list[list[float]] = []  # means of neighbouring row counts that share one
         for rows in self.rows:
             levels.append([measured[rows]])
             while len(levels) > 1 and fmean(levels[-2]) > fmean(levels[-1]):

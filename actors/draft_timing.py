@@ -11,7 +11,7 @@ from protocols.messages import Sampling
 
 PROMPT = 64  # tokens of the text behind which steps, and a target's rounds, are measured
 WIDTHS = (1, 2, 4, 8)  # leaves
-REPEATS = 7  # of each width, or shape of a round
+REPEATS = 7  # rounds of each width or shape
 PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for minutes
 
 

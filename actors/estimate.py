@@ -19,8 +19,8 @@ class Estimate:
     def __init__(self, mean: float = 0.0, weight: float = 0.0, memory: float = 32.0) -> None:
         """``mean``: a prior that counts as ``weight`` samples."""
         self.mean = mean
-        self.variance = 0.0  # of a sample
-        self.weight = weight  # of the samples in it
+        self.variance = 0.0  # variance of a sample
+        self.weight = weight  # weight of the samples in it
         self.memory = memory
 
     @property

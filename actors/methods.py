@@ -29,7 +29,7 @@ class Strategy:
     """Decoding by one method: a row of the table below."""
 
     method: Method
-    sources: tuple[str, ...] = ()  # of drafts, in the order in which they are asked
+    sources: tuple[str, ...] = ()  # sources of drafts, in the order in which they are asked
     window: WindowRule = "root"
     waits: WaitRule = "never"
     may_rest: bool = False  # drafting stops where it does not pay; a method that a user names always drafts

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RENDERING, NOTHING_READ = Rendering(), Reading()
-DEFAULT_NODES = 31  # of the largest window, and of the longest draft, where no number is named: 32 rows with the root
+DEFAULT_NODES = 31  # nodes of the largest window and the longest draft, if no number is named: 32 rows with the root
 MOST_PROBABLE = 1.001  # 1, and the rounding of a float32 softmax
-MAX_FAILURES = 3  # of a model in a row: then no request is the cause, and a process ends, to be started anew
+MAX_FAILURES = 3  # failures of a model in a row: then no request is the cause, and a process ends, to be started anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ModelInfo:
     parameters: int = 0
     device: str = "cpu"
     dtype: str = "float32"
-    layers: int = 0  # of which states can be kept
+    layers: int = 0  # layers whose states can be kept
     tokenizer: TokenizerParts | None = None  # what the digest is made of
     reading: Reading = NOTHING_READ
     tool_form: str = ""  # see ``Welcome``
@@ -72,7 +72,7 @@ class Outcome:
 
     path: list[int]  # indices of the accepted nodes, top first
     tokens: list[int]  # committed now: the accepted nodes' tokens, then one of the target's own
-    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each of ``tokens``, if the request asked for them
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # one for each of ``tokens``, if asked for
     # the target's token behind the root, then behind each node of the window; after a prefill there are none
     sampled: list[int] = field(default_factory=list)
     reused: int = 0  # after a prefill: tokens of the prompt that were not computed, because an earlier one had them
@@ -216,7 +216,7 @@ class Expansion:
     ``logits / T + noise``, so that the token which the shared noise picks has rank 0.
     """
 
-    slot: int  # where the node's K/V now lies (-1 for the root)
+    slot: int  # place of the node's K/V (-1 for the root)
     tokens: tuple[int, ...]
     probs: tuple[float, ...]
 

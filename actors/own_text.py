@@ -74,7 +74,7 @@ class PromptLookupSession:
         return NOTHING
 
 
-_REMEMBER = 4  # of the suffix and its shorter matches, this many are kept up to date
+_REMEMBER = 4  # the suffix and its shorter matches: this many are kept up to date
 
 
 @dataclass(frozen=True, slots=True)

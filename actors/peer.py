@@ -79,7 +79,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self.clock = clock or self._loop.time
         self._handshake = Handshake(hello, self.clock())
-        self._news: deque[Message | Lost] = deque()  # that ``next`` has not given out yet
+        self._news: deque[Message | Lost] = deque()  # messages that ``next`` has not given out yet
 
     @property
     def known(self) -> bool:

@@ -18,7 +18,7 @@ from itertools import pairwise
 import pyte
 
 COLUMNS, ROWS = 88, 20
-CELL, LINE = 8.4, 19.0  # of a monospaced font at 14 px
+CELL, LINE = 8.4, 19.0  # sizes of a monospaced font at 14 px
 FRAME_S = 0.06  # what changes within it is one frame
 LONGEST_S, HOLD_S = 12.0, 3.0
 COLOURS = {"default": "#e6edf3", "green": "#3fb950", "cyan": "#39c5cf", "magenta": "#d2a8ff", "red": "#ff7b72"}

@@ -2,7 +2,7 @@
 
     from duoactor import Client
 
-    with Client() as client:  # of a running `duoactor up`
+    with Client() as client:  # a running `duoactor up`
         print(client.generate("def factorial(n):").text)
 
 Every name is loaded at its first use: importing this package takes a millisecond, and none of them loads torch.

@@ -279,9 +279,9 @@ def resolve_model(
     if not name:
         raise ModelError(f"no {kind} model is named: give {given_as} a directory, a hub id or '{BUNDLED}'")
     missing = ModelError(f"{name} does not exist: give {given_as} a model directory, a hub id or '{BUNDLED}'")
-    if "\0" in name:  # which no path may hold
+    if "\0" in name:  # no path may hold it
         raise missing
-    path = Path(os.path.expanduser(name))  # which leaves ~NAME where there is no such user
+    path = Path(os.path.expanduser(name))  # leaves ~NAME where there is no such user
     if path.is_dir():
         check_checkpoint(str(path))
         # a head has its target's tokenizer

@@ -62,7 +62,7 @@ def _length(readings: Sequence[AnswerRanks], temperature: float) -> float:
 def verdict(result: TrainingResult) -> str:
     """One sentence: is the draft worth a try on this machine?"""
     was, now = map(fmean, zip(*lengths(result).values(), strict=True))
-    cost = 1 + GAMMA * result.step_us / result.round_us  # of a round with its drafts, in rounds of the target
+    cost = 1 + GAMMA * result.step_us / result.round_us  # cost of a round with its drafts, in rounds of the target
     if now <= was and result.start == "a draft":
         return f"It did not get better: {now:.2f} tokens a round after {was:.2f}. Keep the draft that it began with."
     if now <= cost:

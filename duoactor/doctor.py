@@ -24,9 +24,9 @@ from protocols.messages import InlineStatus, TargetStatus
 
 METHODS = "vanilla,sam,auto"
 SECONDS = 20.0
-TOKENS = 64  # of an answer
-PROMPTS = 3  # of each task, at most
-AGREES = 0.4  # of a head's first tokens: below, the head is not the target's, or is read wrongly
+TOKENS = 64  # tokens of an answer
+PROMPTS = 3  # prompts of each task, at most
+AGREES = 0.4  # share of a head's first tokens: below, the head is not the target's, or is read wrongly
 PAYS = 1.05  # speed-up; less is within the noise of a usual machine
 BUSY = 0.75  # load of a CPU
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
@@ -57,7 +57,7 @@ class DoctorReport(msgspec.Struct, kw_only=True):
     instructions: tuple[str, ...] = ()
     served: TargetStatus | None = None  # the target as the verifier serves it
     head: InlineStatus | None = None  # with which the verifier drafts; None: it has none
-    texts: int = 0  # that were compared with the target's own
+    texts: int = 0  # texts that were compared with the target's own
     methods: tuple[MeasuredMethod, ...] = ()  # vanilla first
     findings: tuple[Finding, ...] = ()
     place: str = ""  # what would pay, by the model of a round

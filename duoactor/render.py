@@ -22,7 +22,7 @@ ACCEPTED = "\x1b[32m"  # green: drafted, and confirmed by the target
 OWN = "\x1b[35m"  # magenta: made by the target itself
 DIM = "\x1b[2m"
 RESET = "\x1b[0m"
-UNKNOWN_WIDTH = 80  # of a terminal that does not say
+UNKNOWN_WIDTH = 80  # width of a terminal that does not say
 UNBOUNDED = 10_000  # columns
 
 

@@ -13,7 +13,7 @@ import msgspec
 from actors.records import LoggedRequest
 from duoactor import render
 
-RANKS = 4  # of the draft's choices that are shown
+RANKS = 4  # ranks of the draft's choices that are shown
 GAMMAS = (2, 4, 8)
 
 
@@ -25,7 +25,7 @@ class DraftAgreement(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None
     places: int
     ranks: tuple[float, ...]  # share of places where the token is the choice of rank 1, 2 …
-    tokens_per_round: dict[int, float]  # of a single chain, by gamma
+    tokens_per_round: dict[int, float]  # yield of a single chain, by gamma
 
 
 class ReplayReport(msgspec.Struct, kw_only=True):

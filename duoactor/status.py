@@ -21,7 +21,7 @@ from protocols.messages import (
     TargetStatus,
 )
 
-GGUF_BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # of a weight
+GGUF_BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # bits of a weight
 WHOLE = ("float32", "bfloat16", "float16")  # formats whose name says how large a weight is
 SMALLER = 0.8  # times as large, for another format to be worth its name
 SOURCE = "accepted_from_"  # in names of counters

@@ -26,7 +26,7 @@ from protocols.messages import StatusReport
 
 STATUS_S = 0.5  # between two reports
 ANSWER_S = 2.0  # for a report: the verifier answers between two forwards
-LATELY_S = 2.0  # of reports that rates are taken from
+LATELY_S = 2.0  # age of the reports that rates are taken from
 
 
 @dataclass(slots=True)

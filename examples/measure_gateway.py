@@ -22,7 +22,7 @@ GATEWAY = "127.0.0.1:8000"
 HOST, PORT = GATEWAY.split(":")
 ASK = {"max_tokens": 100, "temperature": 0.7, "ignore_eos": True}
 TURNS = [{"role": "user", "content": "Tell me a story about a dog that finds a house in the wood."}]
-PAIRS = {1: 12, 16: 4, 64: 5}  # of runs, one each way; many streams say much in one run
+PAIRS = {1: 12, 16: 4, 64: 5}  # pairs of runs, one each way; many streams say much in one run
 
 
 async def by_http(seed: int) -> tuple[float, float, int]:

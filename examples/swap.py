@@ -8,7 +8,7 @@ from duoactor import Client, DuoactorError
 
 MESSAGES = [{"role": "user", "content": "Tell me a story about a dog that finds a house in the wood."}]
 OPTIONS = {"max_tokens": 160, "temperature": 0.4, "seed": 7, "ignore_eos": True}
-COLOURS = ["\033[32m", "\033[36m"]  # of tokens that the first and the second drafter guessed; the target's are plain
+COLOURS = ["\033[32m", "\033[36m"]  # colours of the first and the second drafter's tokens; the target's are plain
 
 try:
     with Client() as client:

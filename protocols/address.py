@@ -83,7 +83,7 @@ def _parse_ipc(text: str, rest: str, bind: bool) -> Address:
         raise ConfigError(f"{text!r} names no socket file; write a path, such as {EXAMPLES}")
     path = Path(os.path.abspath(rest))
     is_telemetry = path.name.endswith(TELEMETRY_SUFFIX) and not bind
-    longest = IPC_PATH_MAX - (0 if is_telemetry else len(TELEMETRY_SUFFIX))  # which a verifier appends
+    longest = IPC_PATH_MAX - (0 if is_telemetry else len(TELEMETRY_SUFFIX))  # the verifier appends it
     if len(os.fsencode(path)) > longest:
         raise ConfigError(f"{text!r} is too long: a socket path may have {longest} bytes; choose a shorter directory")
     return Address("ipc", path=path)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-MAX_INT = (1 << 31) - 1  # of token ids, positions and token counts
+MAX_INT = (1 << 31) - 1  # largest token id, position and token count
 MAX_SENTENCE = 4096  # characters
 MAX_REQUEST_ID = 128  # characters
 MAX_ACTOR_ID = 128  # characters
@@ -20,13 +20,13 @@ MAX_STOPS, LONGEST_STOP = 16, 1024  # stop strings, and the characters of one
 LONGEST_GRAMMAR = 1 << 18  # characters
 MAX_STOP_TOKENS = 1024
 MAX_BIASES = 1024  # tokens of a logit_bias
-MAX_CALLS = 1024  # of functions in one turn
-MAX_TURNS = 1 << 14  # of a conversation
-MAX_TEMPERATURE = 1e6  # where logits hardly matter any more
+MAX_CALLS = 1024  # functions in one turn
+MAX_TURNS = 1 << 14  # turns of a conversation
+MAX_TEMPERATURE = 1e6  # temperature at which logits hardly matter any more
 MAX_LOGPROBS = 20  # likeliest tokens at one position
 MAX_DRAFT_LENGTH = 256  # draft tokens of one phase; windows are far smaller
 MAX_SEQUENCES = 64
-MAX_NODES = 512  # of a tree in one message
+MAX_NODES = 512  # nodes of a tree in one message
 MAX_FORWARDS = 256  # draft steps that one message tells of
 MAX_BUDGETS = 64  # in force at a time
 MAX_REQUESTS = 4096  # open at a verifier

@@ -61,7 +61,7 @@ class Origin(StrEnum):
 
     DRAFT = "draft"  # the drafter's likeliest token at its position
     SIBLING = "sibling"  # another of the drafter's candidates, in case the likeliest is rejected
-    RETRIEVED = "retrieved"  # from the verifier's own proposers
+    RETRIEVED = "retrieved"  # the verifier's own proposers
     FORCED = "forced"  # the only one in a grammar
     TARGET = "target"  # not a draft: a committed token of the target's own, never a node of a tree
 
@@ -118,7 +118,7 @@ class Sampling(Struct, frozen=True):
     stop: StopStrings = ()
     stop_token_ids: StopTokens = ()
     max_tokens: MaxTokens = 256
-    seed: Seed = 0  # of the noise
+    seed: Seed = 0  # seed of the noise
     logprobs: LogprobCount = -1  # -1: none; n >= 0: the chosen token's and those of the n likeliest
     ignore_eos: bool = False
     logit_bias: LogitBias = ()  # (token id, what is added to its logit), as in OpenAI's API
@@ -133,14 +133,14 @@ class StructuredOutputs(Struct, frozen=True):
     """What the output must follow, as in vLLM's StructuredOutputsParams. Exactly one field is given."""
 
     json_schema: Grammar | None = None  # the text of a JSON schema; ``{"type": "object"}`` allows any object
-    regex: Grammar | None = None  # of the whole output
+    regex: Grammar | None = None  # form of the whole output
     grammar: Grammar | None = None  # in llguidance's Lark, or GBNF
 
 
 class Dictation(Struct, frozen=True):
     """Output tokens that the target does not choose: to score a text, or to end a thought that has grown too long."""
 
-    at: Position = 0  # of the first of them, in the output
+    at: Position = 0  # position of the first of them, in the output
     tokens: Tokens = ()
     text: Label = ""  # in place of ``tokens``; it is not dictated if the output has it before ``at``
     behind: Label = ""  # with ``text``: it is dictated only if the output has this before ``at``
@@ -149,7 +149,7 @@ class Dictation(Struct, frozen=True):
 class TokenizerParts(Struct, frozen=True):
     """What a tokenizer's digest is made of, part by part, so that a refusal can say what differs."""
 
-    entries: Count  # of the vocabulary, added tokens included
+    entries: Count  # size of the vocabulary, added tokens included
     blocks: Blocks = b""  # WIDTH bytes for each BLOCK token ids: the first of the SHA-256 of their entries
     merges: Label = ""  # SHA-256
     special: Label = ""  # SHA-256 of the special tokens and their ids
@@ -174,9 +174,9 @@ class ChatTurn(Struct, frozen=True):
 
     role: Label
     content: Text
-    tool_calls: ToolCalls = ()  # of the role "assistant"
-    tool_call_id: Label = ""  # of the role "tool": the call that it answers
-    reasoning: Text = ""  # of the role "assistant": its thought, which the chat template shows or leaves out
+    tool_calls: ToolCalls = ()  # role "assistant" only
+    tool_call_id: Label = ""  # role "tool" only: the call that it answers
+    reasoning: Text = ""  # role "assistant" only: its thought, which the chat template shows or leaves out
 
 
 class Rendering(Struct, frozen=True):
@@ -196,17 +196,17 @@ class Thinking(Struct, frozen=True):
     markup: Markup = ()  # other texts that stand between thoughts and answers and belong to neither
     special: NamedTokens = ()  # the special tokens in these marks
     opens: bool = False  # the prompt ends inside a thought
-    opens_on: bool = False  # where the variable enable_thinking is true
-    opens_off: bool = False  # where enable_thinking is false
+    opens_on: bool = False  # thoughts are opened if the variable enable_thinking is true
+    opens_off: bool = False  # thoughts are opened if enable_thinking is false
     after: Label = ""  # the text that ends an answer and is no part of it
-    answers_off: bool = False  # where enable_thinking is false, the prompt ends in the last of ``markup``
+    answers_off: bool = False  # if enable_thinking is false, the prompt ends in the last of ``markup``
 
 
 class TokenLogprobs(Struct, frozen=True):
     """Natural-log probabilities at one position under the target's raw logits: before penalties, temperature, filters
     and masks."""
 
-    chosen: LogProbability  # of the committed token
+    chosen: LogProbability  # log-probability of the committed token
     top_ids: TopIds = ()  # the likeliest tokens, best first
     top_logprobs: TopLogprobs = ()
 
@@ -218,21 +218,21 @@ class RequestStats(Struct, frozen=True):
     prompt_tokens: Position = 0
     completion_tokens: Position = 0
     time_to_first_token_ms: Milliseconds = 0.0
-    decode_ms: Milliseconds = 0.0  # from the first token to the last
+    decode_ms: Milliseconds = 0.0  # time between the first token and the last
     rounds: Count = 0  # target forwards after the first token
-    draft_tokens: Count = 0  # that were verified
+    draft_tokens: Count = 0  # drafts that were verified
     accepted_tokens: Count = 0
     acceptance_histogram: Histogram = ()  # [j] = rounds that accepted j draft tokens
     sequences_histogram: Histogram = ()  # [k] = drafting phases with k sequences
     gamma: Mean = 0.0  # mean over rounds
-    forward_ms: Milliseconds = 0.0  # of the target
+    forward_ms: Milliseconds = 0.0  # the target's forward
     wait_ms: Milliseconds = 0.0  # time spent waiting for a drafter
     overhead_ms: Milliseconds = 0.0  # decode minus forward minus wait
-    drafters: ActorIds = ()  # that had its lease, the latest last
+    drafters: ActorIds = ()  # drafters that had its lease, the latest last
     resyncs: Count = 0  # drafters that had to ask for committed tokens
-    cached_tokens: Position = 0  # of the prompt: not computed again, because an earlier one began with them
+    cached_tokens: Position = 0  # prompt tokens that were not computed again, because an earlier one began with them
     forced_tokens: Count = 0  # accepted tokens that were the only ones a grammar allowed
-    prediction_tokens: Position = 0  # of the request's prediction
+    prediction_tokens: Position = 0  # tokens of the request's prediction
     predicted_tokens: Position = 0  # tokens of the prediction that the output has, too
     foreseen_rounds: Count = 0  # rounds that ended with drafts below the target's own token there already
 
@@ -244,17 +244,17 @@ class DrafterStatus(Struct, frozen=True):
     model_id: Label
     state: Label  # "active", "standby", "paused", "draining"
     leases: Count
-    step_us: StepMicroseconds  # of one leaf, as measured
+    step_us: StepMicroseconds  # time for one leaf, as measured
     drafted: Count  # draft tokens that were verified
     accepted: Count  # draft tokens
     dropped: Count  # messages that were fenced off
     host: Label = ""
     pid: ProcessId = 0
-    version: Count = 0  # of its weights, by the learner's count; 0: the weights at its start
+    version: Count = 0  # version of its weights, by the learner's count; 0: the weights at its start
     gain: Difference = 0.0  # in agreement, as replay found when these weights were promoted
     trouble: Sentence = ""  # why it does not serve what the learner has promoted
-    speedup: Mean = 0.0  # of its streams lately, over the same streams without it; 0: not known
-    tokens_per_second: Mean = 0.0  # of one of its streams, lately
+    speedup: Mean = 0.0  # gain of its streams lately, over the same streams without it; 0: not known
+    tokens_per_second: Mean = 0.0  # rate of one of its streams, lately
 
 
 class DraftTotals(Struct, frozen=True):
@@ -274,10 +274,10 @@ class Reading(Struct, frozen=True):
     of it."""
 
     read_bytes: Count = 0  # 0: not known
-    bits: Mean = 0.0  # of a weight, on average, as it is read; 0: a smaller file would not change it
+    bits: Mean = 0.0  # bits of a weight, on average, as it is read; 0: a smaller file would not change it
     gigabytes: Mean = 0.0  # a second, that the target's threads read of memory; 0: not measured
-    token_bytes: Count = 0  # of keys and values that each token of a stream takes; 0: not known
-    stream_bytes: Count = 0  # that a stream takes beside them: windows of layers that have them, recurrent states
+    token_bytes: Count = 0  # size of the keys and values that each token of a stream takes; 0: not known
+    stream_bytes: Count = 0  # size of a stream's windows in layers that have them, and of its recurrent states
 
 
 class TargetStatus(Struct, frozen=True):
@@ -291,10 +291,10 @@ class TargetStatus(Struct, frozen=True):
     kv_cached: Count = 0  # slots that hold prefixes for later prompts; they are free as soon as a request needs them
     rows_agree: RowCounts = ()  # window row counts that gave equal bits in the start-up self-check
     branches: bool = True  # whether windows may hold more than the likeliest path, see the self-check
-    threads: Count = 0  # that compute on a CPU; 0: it is on another device
-    cpus: Label = ""  # that they are pinned to
+    threads: Count = 0  # threads that compute on a CPU; 0: it is on another device
+    cpus: Label = ""  # CPUs that they are pinned to
     spare_cpus: Label = ""  # drafters' CPUs that compute as well while all drafters rest; "": none, or of no help
-    tokens_per_second: Mean = 0.0  # of one stream without drafts, by measured forwards
+    tokens_per_second: Mean = 0.0  # rate of one stream without drafts, by measured forwards
     sampling: Sampling = UNCHANGED  # as in Welcome
     reading: Reading = Reading()
 
@@ -311,7 +311,7 @@ class InlineStatus(Struct, frozen=True):
     """The draft model that the verifier itself drafts with between forwards."""
 
     model_id: Label
-    version: Count = 0  # of its weights, as DrafterStatus.version
+    version: Count = 0  # version of its weights, as DrafterStatus.version
     trouble: Sentence = ""  # as DrafterStatus.trouble
     agreement: Agreements = ()  # how often its first choice is right, by depth below the root
 
@@ -322,7 +322,7 @@ class RequestStatus(Struct, frozen=True):
     rid: RequestId
     method: Label
     state: Label  # "queued", "prefill", "decode"
-    tokens: Position  # of its output
+    tokens: Position  # output tokens
     drafter: Label = ""  # actor id of the holder of its lease; "": none
 
 
@@ -340,7 +340,7 @@ class HiddenStates(Struct, frozen=True):
     """What the target computed of committed tokens in a row, for a drafter with a draft head: the states that enter the
     layers of ``Hello.states``, counted from 0; of the number of layers, those that leave the last."""
 
-    start: Position  # of the first token
+    start: Position  # position of the first token
     width: Count  # numbers of a token, of all these layers
     rows: StateRows  # bfloat16, little-endian
 
@@ -380,16 +380,16 @@ class Hello(Message, frozen=True):
     max_context: Position = 0
     host: Label = ""
     pid: ProcessId = 0
-    step_us: StepMicroseconds | None = None  # of a drafter: a draft step of one leaf, as calibrated
+    step_us: StepMicroseconds | None = None  # drafters only: a draft step of one leaf, as calibrated
     tokenizer: TokenizerParts | None = None  # what ``tokenizer_digest`` is made of
-    loads: bool = False  # of a drafter: it can load other weights of its model while it serves, see Load
-    states: Layers = ()  # of a draft head: it reads what enters these layers of the target, see HiddenStates
+    loads: bool = False  # drafters only: it can load other weights of its model while it serves, see Load
+    states: Layers = ()  # draft heads only: it reads what enters these layers of the target, see HiddenStates
 
 
 class Heartbeat(Message, frozen=True):
     """Sent every ``heartbeat_ms`` by peers, and sent back by the verifier."""
 
-    busy_ms: BusyMilliseconds = 0.0  # of a drafter: length of a computation without reading or sending
+    busy_ms: BusyMilliseconds = 0.0  # drafters only: length of a computation without reading or sending
 
 
 class Goodbye(Message, frozen=True):
@@ -406,17 +406,17 @@ class Welcome(Message, frozen=True):
 
     incarnation: Label  # the verifier's
     heartbeat_ms: Interval  # between two heartbeats
-    ttl_ms: Interval  # of silence after which either side takes the other for dead
+    ttl_ms: Interval  # silence after which either side takes the other for dead
     telemetry: Label  # address of the PUB socket; "": none, or not for this key
-    model_id: Label = ""  # of the target, as what follows
+    model_id: Label = ""  # the target's, as what follows
     vocab_size: Position = 0
     max_context: Position = 0
     forward_us: StepTimes = ()  # (rows, microseconds) of a forward, measured at start-up
     tool_form: Label = ""  # how the model writes tool calls: "hermes", "llama", "mistral" or "template"
     response_template: Text = ""  # with the form "template": transformers' response template, as JSON
-    dtype: Label = ""  # of its weights
+    dtype: Label = ""  # type of its weights
     thinking: Thinking = NO_THOUGHTS
-    sampling: Sampling = UNCHANGED  # of a request that names none: generation_config.json's
+    sampling: Sampling = UNCHANGED  # sampling of a request that names none: generation_config.json's
     identity: Label = ""  # digest of the target's weights, configuration, tokenizer and chat template; "": not known
 
 
@@ -438,7 +438,7 @@ class Open(Message, frozen=True):
     """A lease: the drafter may grow the tree of request ``rid`` until ``Close``, or an ``Open`` of a later epoch."""
 
     rid: RequestId
-    epoch: Count  # of the lease; a verifier never uses one twice
+    epoch: Count  # epoch of the lease; a verifier never uses one twice
     prefix: Tokens  # every committed token, prompt included
     prompt_len: Position
     sampling: Sampling
@@ -459,7 +459,7 @@ class Verdict(Message, frozen=True):
     plan: Plan | None = None  # None: as before
     verify_us: Microseconds | None = None  # expected length of the next round; None: the phase is sent as a whole
     awaited: Nodes | None = None  # drafts in a row that end the verifier's wait; None: the end of the phase, or no wait
-    states: HiddenStates | None = None  # of committed tokens
+    states: HiddenStates | None = None  # states of committed tokens
 
 
 class Close(Message, frozen=True):
@@ -520,9 +520,9 @@ class DraftStats(Message, frozen=True):
     actor_id: ActorId
     step_us: StepTimes  # (leaves in one step, microseconds), as measured
     busy: Probability  # share of the time since the last report that forwards took
-    version: Count = 0  # of the weights that new leases get, see Load
+    version: Count = 0  # version of the weights that new leases get, see Load
     trouble: Sentence = ""  # why it is not that of the last Load
-    path: Sentence | None = None  # of the Load that it was last told; None: it does not say
+    path: Sentence | None = None  # path in the Load that it was last told; None: it does not say
 
 
 # --- verifier <-> learner --------------------------------------------------------------------------------------------
@@ -541,7 +541,7 @@ class Promote(Message, frozen=True):
 
     version: Count
     path: Sentence  # as in Load
-    model_id: Label  # of the drafters that are meant
+    model_id: Label  # model of the drafters that are meant
     gain: Difference = 0.0  # in agreement with the target, by replay of texts that it did not learn from
 
 
@@ -567,15 +567,15 @@ class RoundStats(Message, frozen=True):
     window: Nodes  # draft tokens verified
     accepted: Nodes
     committed: Position  # tokens
-    rows: Position  # of the whole forward, all requests together
+    rows: Position  # rows of the whole forward, all requests together
     forward_us: Microseconds
     wait_us: Microseconds  # for drafts, before the forward
-    wall_us: Microseconds  # from the end of the previous round to the end of this one
-    started_us: Microseconds = 0.0  # of the forward, since the verifier's start
-    plan: Plan | None = None  # of the drafter; None: there is none, or it rests
+    wall_us: Microseconds  # time between the ends of the previous round and of this one
+    started_us: Microseconds = 0.0  # beginning of the forward, since the verifier's start
+    plan: Plan | None = None  # the drafter's plan; None: there is none, or it rests
     drafting: Drafting = Drafting()
     streams: Count = 1  # requests that decode at the verifier, this one included
-    slowdown: Mean = 1.0  # of forwards against ``Welcome.forward_us``, by the verifier's running estimate
+    slowdown: Mean = 1.0  # ratio of forwards to ``Welcome.forward_us``, by the verifier's running estimate
 
     @property
     def rounds(self) -> int:
@@ -623,12 +623,12 @@ class Budget(Message, frozen=True):
 
     revision: Count
     ttl_ms: Interval
-    kind: Kind = Kind()  # of the requests that it is for
+    kind: Kind = Kind()  # kind of the requests that it is for
     gamma: Gamma | None = None  # draft tokens of a phase; of a tree its depth
     sequences: Leaves | None = None  # cap on the theta rule; in a tree the leaves of one draft step
     window: Nodes | None = None  # most draft tokens in one round
     wait_us: WaitMicroseconds | None = None  # longest wait for drafts
-    measured_tokens_per_second: Mean = 0.0  # of one stream, lately
+    measured_tokens_per_second: Mean = 0.0  # rate of one stream, lately
 
 
 Budgets = Annotated[tuple[Budget, ...], Meta(max_length=MAX_BUDGETS)]
@@ -654,10 +654,10 @@ class Generate(Message, frozen=True):
     tools: Text = ""  # a JSON array in OpenAI's shape, for the chat template
     cache_salt: Label = ""  # only requests with the same salt share what is cached (keys and values, texts)
     priority: Priority = 0  # the lowest number is served first and preempted last
-    deadline_ms: Milliseconds = 0.0  # from the request's arrival to its last token; 0: none
-    rendering: Rendering = Rendering()  # of ``messages``
+    deadline_ms: Milliseconds = 0.0  # time from the request's arrival to its last token; 0: none
+    rendering: Rendering = Rendering()  # way to render ``messages``
     dictation: Dictation | None = None
-    prediction: Text = ""  # of the output, as far as the client knows it: a draft
+    prediction: Text = ""  # the output, as far as the client knows it: a draft
 
 
 class Cancel(Message, frozen=True):
@@ -699,7 +699,7 @@ class Swap(Message, frozen=True):
 
     rid: RequestId
     old: ActorId  # or ``OWN_HEAD``
-    new: Sentence  # of a head its directory or hub id; empty: the one before
+    new: Sentence  # new weights; a head's directory or hub id; empty: the one before
 
 
 class DrainActor(Message, frozen=True):
@@ -726,16 +726,16 @@ class Chunk(Message, frozen=True):
     unless the request asked for a trace."""
 
     rid: RequestId
-    offset: Position  # of the first token, in the output
+    offset: Position  # position of the first token, in the output
     token_ids: Tokens
     pieces: Pieces  # [i]: the text that token i completes; "" inside a character
     accepted: Flags  # [i]: token i is a draft token that the target has accepted
     finish_reason: FinishReason | None = None  # in the last chunk
-    logprobs: Logprobs = ()  # of each token, if the request asked for them
+    logprobs: Logprobs = ()  # one for each token, if the request asked for them
     stats: RequestStats | None = None  # in the last chunk
     stop_reason: StopString | TokenId | None = None  # the request's own stop that ended it; None: another reason
     prompt_tokens: Position = 0  # in the first chunk
-    trace: RoundTrace | None = None  # of the round that brought the tokens, if the request asked for it
+    trace: RoundTrace | None = None  # trace of the round that brought the tokens, if the request asked for it
     cached_tokens: Position = 0  # in the first chunk: prompt tokens that were not computed again
 
     @property
@@ -745,7 +745,7 @@ class Chunk(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """That request or question has failed; nothing more follows about it."""
+    """A request or question has failed; nothing more follows about it."""
 
     rid: RequestId
     code: FailureCode
@@ -775,7 +775,7 @@ class StatusReport(Message, frozen=True):
     """The verifier, and all that is connected to it, as the asking client may see it."""
 
     rid: RequestId
-    method: Label  # of requests that name none
+    method: Label  # method of requests that name none
     uptime_ms: Milliseconds
     target: TargetStatus
     verifier: ActorStatus

@@ -38,7 +38,7 @@ class KeyRole(StrEnum):
     OPERATOR = "operator"
 
 
-_DEFAULT_ROLES = frozenset({KeyRole.CLIENT})  # of a key that names none
+_DEFAULT_ROLES = frozenset({KeyRole.CLIENT})  # roles of a key that names none
 WATCHERS = frozenset({KeyRole.CONTROLLER, KeyRole.LEARNER, KeyRole.OPERATOR})  # who may hear the telemetry
 
 

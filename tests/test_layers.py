@@ -46,7 +46,7 @@ def complaints(path: Path) -> Iterator[str]:
         yield from tops & TORCH
     if place not in WITH_RAY:
         yield from tops & {"ray"}
-    if place.parts[0] != "actors" or place.parts[1] == "replay":  # which runs the actors
+    if place.parts[0] != "actors" or place.parts[1] == "replay":  # it runs the actors
         return
     own = place.parts[1] if len(place.parts) > 2 else ""
     if own == "tree":

@@ -31,7 +31,7 @@ FIRST = 128  # rounds before the first trial, in which the acceptance rate is le
 BLOCK = 32  # rounds of one side of a trial in turn
 UNDER_WAY = 2  # rounds that name a new setting, but verify what was drafted before it came
 LATEST = 4 * BLOCK  # rounds in which a setting must come into force: a user may have fixed another
-MAX_BLOCKS = 12  # of a trial; what has not won by then differs by less than is worth knowing
+MAX_BLOCKS = 12  # blocks of a trial; what has not won by then differs by less than is worth knowing
 WON, LOST = 2.0, 1.0  # standard errors by which a trial is decided: the start is good, a move must be sure
 STEP = math.sqrt(2)  # factor between neighbouring settings
 MOST = {"gamma": DEFAULT_NODES, "sequences": max(WIDTHS)}
@@ -42,8 +42,8 @@ class Measured:
     """Times and tokens of streams' rounds of one load."""
 
     def __init__(self) -> None:
-        self.rounds = 0  # of all streams together
-        self.right = Estimate(USUAL, weight=BLOCK, memory=FIRST)  # of draft tokens
+        self.rounds = 0  # rounds of all streams together
+        self.right = Estimate(USUAL, weight=BLOCK, memory=FIRST)  # share of draft tokens that are right
         self.wall, self.tokens, self.beside, self.streams = (Estimate() for _ in range(4))
         self.slowdown, self.message = 1.0, 0.0
 
@@ -77,7 +77,7 @@ class Climb:
         self.factors = dict.fromkeys(self.names, 0.0)  # on the start, in powers of STEP
         self.turn = 0  # direction of the next trial: two for each dimension
         self.lost = 0  # trials in a row
-        self.rounds = 0  # of the verifier, each of which has a part of every stream
+        self.rounds = 0  # the verifier's rounds, each of which has a part of every stream
         self.pause = Backoff(FIRST)  # rounds without trials, after those in all directions were lost
         self.pause.pause(0)
         self.said: dict[str, int] = {}  # the settings that were commanded last
@@ -86,8 +86,8 @@ class Climb:
         self.since = 0  # rounds, at which this side of the trial was commanded
         self.until = math.inf  # rounds, at which it ends; not known before it is in force
         self.sides = _sides()
-        self.blocks = 0  # of the trial so far
-        self.usual_us = 1.0  # of a round, as the trial began
+        self.blocks = 0  # blocks of the trial so far
+        self.usual_us = 1.0  # time of a round, as the trial began
         self.tried = False  # whether the tried side is commanded
         self._seen: set[str] = set()  # streams with a part in the present round
         self._booked: list[tuple[float, float]] = []  # their tokens and times that count for the side

@@ -13,7 +13,7 @@ from protocols import wire
 from protocols.messages import Budget, DraftStats, Drain, Hello, Kind, RoundStats, ToController, Welcome
 from protocols.transport import Network
 
-PERIOD_S = 0.05  # of decisions
+PERIOD_S = 0.05  # time between decisions
 
 
 class Controller:
@@ -59,7 +59,7 @@ class Controller:
 
     async def _converse(self) -> None:
         while not isinstance(news := await self.line.next(), Drain):
-            if isinstance(news, Welcome):  # of a verifier that has restarted
+            if isinstance(news, Welcome):  # a verifier that has restarted
                 self.control.calibrated(news.forward_us)
 
 

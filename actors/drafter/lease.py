@@ -19,8 +19,8 @@ class Commit:
     """The draft model's work after a verdict: commit ``tokens`` and release the scratch slots ``dead``."""
 
     tokens: Sequence[int]
-    slots: list[int]  # where each token's K/V lies; -1: it is not computed
-    dead: list[int]  # of nodes that the target has not followed
+    slots: list[int]  # places of each token's K/V; -1: it is not computed
+    dead: list[int]  # nodes that the target has not followed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Limits:
     """Limits of the draft model and the target."""
 
     scratch: int  # most expanded nodes of one request
-    max_context: int  # of the draft model, in tokens
-    vocab_size: int = 0  # of the target: a draft's padded ids from here on are no candidates; 0: not known
+    max_context: int  # the draft model's, in tokens
+    vocab_size: int = 0  # the target's: a draft's padded ids from here on are no candidates; 0: not known
     eos: frozenset[int] = frozenset()
 
 
@@ -38,7 +38,7 @@ class Unsent:
 
     def __init__(self) -> None:
         self.nodes = False  # some nodes of the tree
-        self.complete = True  # that the phase is over, once it is
+        self.complete = True  # whether the phase is over
         self.awaited = 0  # drafts in a row that the verifier waits for; 0: it does not, or they were sent
         self.forwards: list[tuple[float, float]] = []  # (start, length)
         self.ranks: list[int] = []  # see ``Grow``
@@ -88,7 +88,7 @@ class Lease:
         self.prefilling = False  # these are computed chunk by chunk, before the tree grows
         self.silence = 0  # ticks since the verifier's last message about this lease
         self.unsent = Unsent()
-        self._round = 0  # of the newest verdict
+        self._round = 0  # number of the newest verdict
 
     @property
     def rid(self) -> str:

@@ -44,8 +44,8 @@ from protocols.errors import ModelError
 if TYPE_CHECKING:
     from actors.engines.generic.engine import TransformersEngine
 
-DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same device
-MAX_RINGS = 4 * MAX_REQUESTS  # of open requests, mostly shorter ones, and of texts that are kept for later prompts
+DRAFT_SHARE = 0.5  # share of the memory for KV pools, because the target may be on the same device
+MAX_RINGS = 4 * MAX_REQUESTS  # rings of open requests, mostly shorter, and of texts kept for later prompts
 
 
 def _rings(model: nn.Module, max_context: int) -> int:
@@ -72,7 +72,7 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     size = max(1, shape.slot_bytes(parameter.dtype))
     recorded = parameter.device.type == "cuda" and supports(model.config, parameter.device)
     beside = recorded_bytes(model.config, parameter.dtype) if recorded else 0
-    beside += model.source.nbytes if isinstance(model, StoredModel) else 0  # which are not on the device yet
+    beside += model.source.nbytes if isinstance(model, StoredModel) else 0  # weights that are not on the device yet
     return kv_slots(asked, full_request, size, parameter.device, share, beside)
 
 
@@ -143,7 +143,7 @@ def openmp_threads() -> int:
 
 
 def use_openmp_threads(threads: int) -> None:
-    """Of the calling thread, from now on."""
+    """Set the calling thread's, from now on."""
     torch.set_num_threads(threads)
 
 
@@ -155,7 +155,7 @@ class EngineOptions:
     dtype: str = AUTO
     kv_tokens: int = 0  # slots of its pool; 0: as many as fit
     threads: int = 1
-    spare_cpus: Sequence[int] = ()  # of a target, see :meth:`Engine.use_spare_cpus`
+    spare_cpus: Sequence[int] = ()  # a target's, see :meth:`Engine.use_spare_cpus`
 
 
 def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tuple[Target, TokenizerCodec]:

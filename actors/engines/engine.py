@@ -72,7 +72,7 @@ class Picks:
         return whole if whole.shape[1] == self.vocabulary else whole[:, : self.vocabulary]
 
 
-PerRow = Callable[[torch.Tensor], torch.Tensor]  # of one number for each row, or of one row, to one row each
+PerRow = Callable[[torch.Tensor], torch.Tensor]  # one number for each row, or one row, to one row each
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Trunk:
     layers: int
     vocabulary: int
     device: torch.device
-    dtype: torch.dtype  # of the states
+    dtype: torch.dtype  # the states' type
     embed: PerRow  # ids to what the first layer reads
     norm: PerRow  # the norm behind the last layer
     logits: PerRow  # float32, of states behind that norm
@@ -184,5 +184,5 @@ class Engine(DraftEngine, Protocol):
 
     @property
     def tapped(self) -> torch.Tensor:
-        """Of every row of the last forward the states that are kept, side by side: ``(rows, layers * hidden)``."""
+        """The kept states of every row of the last forward, side by side: ``(rows, layers * hidden)``."""
         ...

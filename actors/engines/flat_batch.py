@@ -69,9 +69,9 @@ class Segment:
     visible: Mask  # (rows, span): the slots that each row sees; at least one, or its softmax would divide by zero
     text: int = 0  # tokens that the request's text may have at most: some models' positions depend on it
     padding: bool = False  # the rows only fill the batch up, behind all others; what is computed for them is discarded
-    state: TextState | None = None  # from which the first row goes on
+    state: TextState | None = None  # state from which the first row goes on
     prompt: bool = False  # a piece of a prompt
-    parents: Sequence[int] = ()  # of each row: the row before it on its path, -1 of the first; (): one path
+    parents: Sequence[int] = ()  # each row's predecessor on its path, -1 for the first; (): one path
 
 
 @dataclass(slots=True)

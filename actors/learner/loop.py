@@ -27,7 +27,7 @@ IDLE_S = 0.5  # between two looks for something to do
 PASSES = 10  # over each text: by then a small draft has learned all it can from one
 FEWEST_TOKENS = 4_000  # to begin to learn from: below that a draft learns them by heart
 FIRST_TRIAL = 20  # steps; averaged weights are little else than the incumbent's before
-TRIAL_SHARE = 0.2  # of the time that judging may take
+TRIAL_SHARE = 0.2  # share of the time that judging may take
 
 
 class Trainer(Protocol):
@@ -69,7 +69,7 @@ class Learner:
         self.seen = 0  # tokens learned from, repetitions included, ever
         self.trials = 0  # ever
         self.judging = False
-        self.due_s = 0.0  # of training until the next trial
+        self.due_s = 0.0  # training until the next trial
         self.incumbent: dict[LoggedRequest, int] = {}  # hits of the current version
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -94,7 +94,7 @@ class Learner:
                     self.traffic.add(news)
                 case Undo():
                     self._undo(news)
-                case Welcome():  # of a verifier that has restarted
+                case Welcome():  # a verifier that has restarted
                     self._welcomed(news)
 
     def _welcomed(self, welcome: Welcome) -> None:
@@ -199,5 +199,5 @@ class Learner:
             self.anew = True
             log.info("what was learned is worse and is given up: %s", figures)
         else:
-            level = logging.INFO if self.trials == 1 else logging.DEBUG  # of many, seconds apart
+            level = logging.INFO if self.trials == 1 else logging.DEBUG  # one in many, seconds apart
             log.log(level, "not promoted yet: %s, error %.3f", figures, trial.error)

@@ -31,7 +31,7 @@ class Pace:
         self._working, self._resting = (Estimate(memory=COMPARED) for _ in range(2))  # rounds over those
         self._alone = True  # when it was last asked
         self._at_work = False  # while a request is served
-        self._until = 0.0  # of its work
+        self._until = 0.0  # end of its work
         self._last_round = -math.inf
         self._pause = Backoff(REST_S)
 

@@ -22,7 +22,7 @@ from protocols.messages import Role, ToLearner
 
 log = logging.getLogger("duoactor")
 LOWEST = 19  # priority
-AUTOGROUP = Path("/proc/self/autogroup")  # of this session, see sched(7)
+AUTOGROUP = Path("/proc/self/autogroup")  # this session's, see sched(7)
 
 
 def give_way() -> None:

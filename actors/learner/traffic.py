@@ -19,7 +19,7 @@ class _Latest:
     """The latest texts, bounded by their tokens of output, and by all of their tokens."""
 
     def __init__(self, most: int, held: int) -> None:
-        self.tokens = 0  # of output
+        self.tokens = 0  # output tokens
         self.texts: deque[LoggedRequest] = deque()
         self._prompts = 0  # tokens of prompts
         self._most, self._held = most, held

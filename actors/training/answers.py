@@ -22,7 +22,7 @@ STREAMS = 64  # answers that are written at once: rows of one forward
 LONGEST = 256  # tokens of an answer
 SHORTEST = 8  # tokens of an answer that must fit behind a prompt, or the prompt is left out
 GREEDY = 0.0
-TEMPERATURES = (1.0, 0.6)  # of the sampled answers, in turn
+TEMPERATURES = (1.0, 0.6)  # temperatures of the sampled answers, in turn
 
 
 @dataclass(frozen=True, slots=True)

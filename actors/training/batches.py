@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from actors.training.answers import TargetAnswer
 
-TOKENS = 4096  # of a batch, prompts and padding included
+TOKENS = 4096  # a batch's tokens, prompts and padding included
 LOGITS = 1 << 26  # most elements of a batch's logits: 256 MB in float32, of which training holds a few copies
 # Lengths and numbers of positions are multiples of it: oneDNN compiles a product for each size, and keeps it. Without
 # that a training grew by 1 MB with each new number of rows (docs/experiments/heads.md).

@@ -14,7 +14,7 @@ from actors.training.questions import Questions
 from actors.training.shards import Shards
 
 MOST_ANSWERS = 100_000
-TESTING = 1 / 8  # of the time goes into answers to prompts kept apart, at most
+TESTING = 1 / 8  # share of the time for answers to prompts kept apart, at most
 TESTED = 64  # tokens of such an answer
 
 
@@ -25,7 +25,7 @@ class PromptSet:
     learned: list[TrainingPrompt]
     apart: list[TrainingPrompt]
     own: Questions
-    states: States | None  # that are kept with each answer
+    states: States | None  # states that are kept with each answer
 
 
 def collect_answers(
@@ -65,7 +65,7 @@ def collect_answers(
         write_answers(target, missing, keep, go_on, own.ends, asked.states)
         shards.flush()
 
-    # where time is short, some of every task and temperature
+    # With little time, some of every task and temperature
     mixed, learned = (random.Random(0).sample(some, len(some)) for some in (asked.apart, asked.learned))
     tests = (Job(prompt, t, 1, TESTED) for prompt in mixed for t in (GREEDY, *TEMPERATURES))
     write("answers to prompts kept apart", held, tests, seconds * TESTING)

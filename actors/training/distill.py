@@ -41,8 +41,8 @@ class Material:
     answers: Shards
     held: Shards  # answers to the prompts kept apart
     shape: DraftShape
-    round_us: float  # of the target
-    training_s: float  # that this run may train
+    round_us: float  # the target's round
+    training_s: float  # time that this run may train
 
 
 def distill(plan: TrainingPlan, report: Report, timer: Timer = time.monotonic) -> TrainingResult:
@@ -109,7 +109,7 @@ class Distillation:
             self.report(Progress(EXPECTED, expected))
         held, answers = work.shards()
         seconds, earlier = plan.minutes * 60, held.seconds + answers.seconds
-        until = (seconds + earlier + trained_seconds(work.checkpoint)) * kind.answering  # of all runs together
+        until = (seconds + earlier + trained_seconds(work.checkpoint)) * kind.answering  # time of all runs together
         own = Questions(codec, target.info, [*given, *tests, *(one.job.prompt for one in answers.answers)])
         asked = PromptSet(learned, tests, own, kind.states)
         collect_answers(target, asked, (held, answers), until, self.report, self.timer)

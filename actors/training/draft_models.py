@@ -37,8 +37,8 @@ CPU = torch.device("cpu")
 class DraftModels:
     """The drafts of one plan."""
 
-    answering = 1 / 3  # of the time; the rest is training
-    tokens = TOKENS  # of a batch
+    answering = 1 / 3  # share of the time; the rest is training
+    tokens = TOKENS  # a batch's tokens
     depth = 1  # logits of a position
     states: States | None = None  # the target's, that it reads
 

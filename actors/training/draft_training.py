@@ -23,8 +23,8 @@ MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider 
 OTHERS = 1.5e-3  # AdamW's, on embeddings, norms and biases
 WIDTH = 384
 WARM_UP = 50  # steps
-AVERAGED = 0.995  # of the weights' running mean, once there are a few hundred steps to average over
-FITTING_FROM = 1 / 3  # of the time: before that it cannot be told which places the draft will never fit
+AVERAGED = 0.995  # decay of the weights' running mean, once there are a few hundred steps to average over
+FITTING_FROM = 1 / 3  # share of the time before which it cannot be told which places the draft will never fit
 
 
 class DraftTraining:
@@ -36,7 +36,7 @@ class DraftTraining:
         self.device = device
         self.columns = columns_of(self.model)
         self.steps = 0
-        self.seconds = 0.0  # of training so far
+        self.seconds = 0.0  # training so far
         self.acceptance = 0.0  # running mean of 1 - TV
         width = int(model.config.get_text_config().hidden_size)  # type: ignore[operator,union-attr]
         embeddings = {id(p) for part in _ends(model) for p in part.parameters()}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-SHARPNESS = 3.0  # of the change from KL to TV: the paper's eta
+SHARPNESS = 3.0  # steepness of the change from KL to TV: the paper's eta
 GREEDY_AS = 0.4  # temperature in place of 0 for greedy texts: at 0 only ties have a gradient
 # Share of a batch's positions that are left out, the worst-fitted ones: capacity spent on them is lost
 # (AdaSPEC, arXiv 2510.19779).
@@ -24,7 +24,7 @@ AT_ONCE = 1 << 20  # logits in float32, so that what is made of them stays in a 
 
 
 class _Read(torch.autograd.Function):
-    """Of each row of logits those of some ``columns``, and the logarithms of the sums of exp(logits) and of
+    """Each row's logits in some ``columns``, and the logarithms of the sums of exp(logits) and of
     exp(logits * scale).
 
     Rows go through the cache a few at a time. As separate operations these took two thirds of a training step."""

@@ -23,7 +23,7 @@ _LEAST = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Of matrices that are neither embeddings nor an output layer."""
+    """Muon's steps for matrices that are neither embeddings nor an output layer."""
 
     def __init__(
         self, matrices: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.01

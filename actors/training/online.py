@@ -24,8 +24,8 @@ from actors.training.draft_training import DraftTraining, halfway
 from actors.training.losses import cross_entropy
 from protocols.errors import ModelError
 
-TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
-RATE = 0.3  # of the rate that a draft is made with: its knowledge is to stay
+TOKENS = 2048  # a step's tokens, half of what distilling takes: a second of one core for a draft of 1.5M parameters
+RATE = 0.3  # share of the rate that a draft is made with: its knowledge is to stay
 LOADED = 2  # drafts to replay with: incumbent and candidate
 CPU = torch.device("cpu")
 

@@ -33,15 +33,15 @@ class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True):
     init: str = ""
     minutes: float = 30
     device: str = "auto"
-    cpus: tuple[int, ...] = (0,)  # that may be used; the last one would be a drafter's
+    cpus: tuple[int, ...] = (0,)  # CPUs that may be used; the last one would be a drafter's
     resume: bool = False
 
 
 class LearnedFrom(msgspec.Struct, kw_only=True):
     prompts: int
-    own: int  # of these the target wrote itself
+    own: int  # answers among them that the target wrote itself
     answers: int
-    tokens: int  # of the answers
+    tokens: int  # tokens in the answers
     kept_apart: int  # prompts to judge by
 
 
@@ -55,12 +55,12 @@ class TrainingResult(msgspec.Struct, kw_only=True):
     head: int  # tokens that the draft's output layer covers; 0: all
     covered: float  # share of the tokens in the answers kept apart that it covers
     steps: int
-    seconds: float  # of training
-    round_us: float  # of the target with 16 rows
-    step_us: float  # of the draft
-    before: list[AnswerRanks]  # of the answers to the prompts kept apart
+    seconds: float  # time of training
+    round_us: float  # the target's round with 16 rows
+    step_us: float  # the draft's step
+    before: list[AnswerRanks]  # ranks in the answers to the prompts kept apart
     after: list[AnswerRanks]
-    depths: tuple[float, ...] = ()  # of a head: how often its first choice is right, by depth behind right ones
+    depths: tuple[float, ...] = ()  # heads only: how often the first choice is right, by depth behind right ones
 
 
 EXPECTED = "expected"  # the phase of a sentence that stays on the screen

@@ -15,7 +15,7 @@ from actors.training.answers import GREEDY, TEMPERATURES, Job, TargetAnswer, Tra
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn
 
-TASK = "own"  # of these prompts
+TASK = "own"  # the task of these prompts
 LONGEST = 128  # tokens of a question
 BEGINNING = 32  # tokens of a prompt that no template ends
 SHORTEST = 3  # tokens of either
@@ -35,7 +35,7 @@ class Questions:
         self._codec, self._known = codec, {prompt.tokens for prompt in known}
         self._seeds = random.Random(len(self._known))
         self._waiting = deque[Job]()  # answers to the questions that were written
-        self.ends = info.eos_token_ids  # of a question, or an answer
+        self.ends = info.eos_token_ids  # ends of a question or an answer
         try:
             first, *others = (codec.chat([ChatTurn("user", text)]) for text in PROBES)
         except RequestError:

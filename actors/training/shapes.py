@@ -16,12 +16,12 @@ from actors.training.covered import head_tokens
 from actors.training.start import HEAD, DraftShape, draft_config, empty_draft, is_cut
 from protocols.messages import Sampling
 
-STEPS = 25  # of a narrow draft in a round: it begins with no place right, so a tree must be large
-CUT_STEPS = 6  # of a draft that is cut from the target: it begins with a third of its places right
-FRACTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 8)  # of the target's width
+STEPS = 25  # a narrow draft's steps in a round: it begins with no place right, so a tree must be large
+CUT_STEPS = 6  # steps of a draft that is cut from the target: it begins with a third of its places right
+FRACTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 8)  # shares of the target's width
 LAYERS = (4, 2, 1)
 WINDOW = 15  # draft tokens of a usual round
-ROUNDS = 9  # of which the median counts
+ROUNDS = 9  # measured rounds; their median counts
 
 
 def narrower(target: Any) -> list[DraftShape]:

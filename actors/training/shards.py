@@ -23,7 +23,7 @@ class Shards:
         directory.mkdir(parents=True, exist_ok=True)
         self._files = sorted(directory.glob("answers-*.npz"))
         self.answers: list[TargetAnswer] = []
-        self.seconds = 0.0  # of writing, by all runs
+        self.seconds = 0.0  # time of writing, by all runs
         for file in self._files:
             found, self.seconds = _read(file)
             self.answers += found

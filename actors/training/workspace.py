@@ -13,7 +13,7 @@ from protocols.errors import ConfigError
 
 
 class Workspace:
-    """Of one training. Nothing is written before :meth:`begin`: a run that is refused leaves no folder behind."""
+    """A training's files. Nothing is written before :meth:`begin`: a run that is refused leaves no folder behind."""
 
     def __init__(self, plan: TrainingPlan) -> None:
         """ConfigError if the directory is not as ``--resume`` or its absence wants it, or if the training that is to be

@@ -19,7 +19,7 @@ from actors.tree.accept import ROOT as ROOT
 OWN = -1  # named by the verifier's own proposers
 FORCED = -2  # the only token that a grammar allows
 
-NO_SLOT = -1  # of a node that no draft model holds
+NO_SLOT = -1  # slot for a node that no draft model holds
 LEAST, ROUNDED = -1e9, 1e-6  # log-probabilities: as in messages, and above 0 by rounding
 
 _logprob = attrgetter("logprob")
@@ -209,7 +209,7 @@ class TokenTree:
         Where more tokens were committed since it was sent, only nodes below the committed path are alive.
         """
         alive = 0
-        where: list[int | Node | None] = []  # of each node: its committed position, its tree node, or None if dead
+        where: list[int | Node | None] = []  # each node's committed position, its tree node, or None if dead
         for parent, token, logprob in zip(fragment.parents, fragment.tokens, fragment.logprobs, strict=True):
             at = base_len - 1 if parent == ROOT else where[parent]
             if isinstance(at, int):

@@ -141,7 +141,7 @@ class Admission:
             self._refuse(arrival, error)
         except asyncio.CancelledError:
             self._refuse(arrival, RequestError(FailureCode.DRAINING, "this verifier is shutting down"))
-        except Exception as error:  # of the tokenizer or a grammar: no reason to end the verifier
+        except Exception as error:  # the tokenizer's or a grammar's: no reason to end the verifier
             log.warning("request %s cannot be prepared", arrival.message.rid, exc_info=True)
             self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"this request cannot be prepared: {error}"))
         else:

@@ -30,7 +30,7 @@ class ForwardTimes(NamedTuple):
     forward_us: float
     rows: int  # a piece of a prompt included
     decoding: int  # streams
-    cores_us: float  # of ``forward_us``, for each stream with a drafter that works on CPUs of the target
+    cores_us: float  # part of ``forward_us`` for each stream with a drafter that works on CPUs of the target
 
 
 class Committer:
@@ -39,7 +39,7 @@ class Committer:
         self.sources, self.leases, self.outbox, self.faults = sources, leases, outbox, faults
         # what rounds wait for, beside drafters
         self._drafting = {"reading", *(source.name for source in sources if source.together)}
-        self._prompts_us = 0.0  # that forwards have taken for prompts since the start
+        self._prompts_us = 0.0  # time that forwards have taken for prompts since the start
 
     def commit(self, batch: Batch, computed: Computed, started: float, took_us: Callable[[], float]) -> Round:
         """Commit a forward that ``started`` at that time. ``took_us``: of the round, called when all is committed.

@@ -26,7 +26,7 @@ class Equipment:
 
     model: TargetModel
     codec: Codec
-    cost: CostModel  # of the model's forwards, as calibrated
+    cost: CostModel  # cost of the model's forwards, as calibrated
     compute: Compute  # runs the target
     tokenizing: Compute = field(default_factory=InlineCompute)  # runs the tokenizer
     library: Library = field(default_factory=Library)

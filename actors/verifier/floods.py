@@ -13,7 +13,7 @@ from protocols.messages import Role
 # core half as fast.
 SHARE = 0.002
 LEASE_SHARE = 0.06
-NEWCOMERS_SHARE = 0.03  # of all newcomers together
+NEWCOMERS_SHARE = 0.03  # share of all newcomers together
 BURST_S = 0.01  # what a peer may owe beyond its share before it is dropped: some 130 messages
 # A message's largest charge: beyond it the machine was busy.
 MAX_CHARGE_S = 0.002

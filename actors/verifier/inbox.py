@@ -115,7 +115,7 @@ class Inbox:
             else:
                 self.peers.seen(peer, message)
                 self._deliver(peer, role, message)
-        except Exception as error:  # of our own code, about one message
+        except Exception as error:  # our own code's, about one message
             self._failed(peer, message, error)
 
     def _failed(self, peer: bytes, message: Message, error: Exception) -> None:

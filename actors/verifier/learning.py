@@ -11,7 +11,7 @@ from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Finished, Load, Promote, Undo
 
-MAX_TOKENS = 16_384  # of one text, or told with one heartbeat, which then ends: half a millisecond to encode
+MAX_TOKENS = 16_384  # tokens of one text, or told with one heartbeat, which then ends: half a millisecond to encode
 MAX_WAITING = 262_144  # tokens of texts, some 10 MB: those of minutes in which streams leave a learner no CPU
 
 

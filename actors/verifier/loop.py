@@ -153,7 +153,7 @@ class Verifier:
     def _work(self, batch: Batch) -> Callable[[], Computed]:
         """The work of the compute thread."""
         model, timer, handled = self.context.target, self.context.equipment.timer, self.inbox.handled
-        messages_s = 0.0  # that messages took between the forwards
+        messages_s = 0.0  # time that messages took between the forwards
 
         def undisturbed() -> bool:
             nonlocal messages_s

@@ -42,7 +42,7 @@ class Operations:
     def __init__(self, context: Context, leases: Leases, admission: Admission, learning: Learning) -> None:
         self.context, self.state = context, context.state
         self.leases, self.admission, self.learning = leases, admission, learning
-        self._swaps = set[asyncio.Task[None]]()  # of heads
+        self._swaps = set[asyncio.Task[None]]()  # swaps of heads
 
     def order(self, peer: bytes, message: Swap | DrainActor | Undo) -> None:
         """Carry out an operator's order, and answer with Done or Failed and a sentence."""

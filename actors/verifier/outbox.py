@@ -16,8 +16,8 @@ from protocols.messages import RoundTrace
 # Seconds between two chunks of a stream, where few are served: no screen shows more than 60 a second, and each chunk
 # costs its reader some 0.3 ms of CPU time.
 CHUNK_S = 1 / 60
-MAX_CHUNK_S = 1 / 25  # where many are: as many pictures a second as films have
-SHARE = 0.08  # of the time that may go into what ends a row of forwards
+MAX_CHUNK_S = 1 / 25  # longest with many streams: as many pictures a second as films have
+SHARE = 0.08  # share of the time that may go into what ends a row of forwards
 
 
 def chunk_s(price: Price, streams: int) -> float:

@@ -18,7 +18,7 @@ from actors.tree.window import Cost
 from actors.verifier.rounds import Round
 
 PIECE_MEMORY = 4  # pieces of prompts: each sees more tokens than the one before, so that its rows take longer
-GOOD_AGREEMENT = 0.8  # of a good draft: where even it does not pay, none is tried
+GOOD_AGREEMENT = 0.8  # a good draft's agreement: where even it does not pay, none is tried
 
 
 class Price:
@@ -31,7 +31,7 @@ class Price:
         longest = target.own.rows[-1]
         slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
         self._prompt_row = Estimate(max(1e-3, slope), weight=1, memory=PIECE_MEMORY)
-        self._beside = Estimate()  # of a round without drafts, for each stream
+        self._beside = Estimate()  # rest of a round without drafts, for each stream
 
     def forward(self, streams: int, drafts: int = 0) -> float:
         """Time of a forward with a row for each of ``streams`` and ``drafts`` further ones in all."""

@@ -18,7 +18,7 @@ from actors.records import LoggedRequest, encoded
 log = logging.getLogger("duoactor.verifier")
 MAX_BYTES = 64 << 20  # then the file becomes FILE.1 and a new one begins: some 20,000 requests of 600 tokens in each
 MAX_PENDING = 1 << 22  # tokens of requests that wait for the disk: some 160 MB
-CLOSE_S = 2.0  # that closing waits for the disk
+CLOSE_S = 2.0  # longest wait for the disk at the end
 
 
 class _Pending(queue.Queue[LoggedRequest | None]):

@@ -49,14 +49,14 @@ class Batch:
     """One flat forward: a window for each of ``streams``, a piece of a prompt, or both; or several without drafts."""
 
     streams: tuple[Stream, ...] = ()
-    windows: tuple[Chosen, ...] = ()  # of ``streams``, in that order
+    windows: tuple[Chosen, ...] = ()  # windows of ``streams``, in that order
     asked: tuple[tuple[Asked, ...], ...] = ()  # for each of ``streams``
     decoding: int = 0  # streams that decode, whether they have a part in it or wait
     piece: Stream | None = None  # stream with a prompt that goes on
     piece_rows: int = 0  # tokens of it at most; 0: as many as suit the model
     steps: int = 1  # forwards at most, each of which brings every stream a token; 1 where drafts are verified
-    drafting_us: float = 0.0  # that sources took before the forward, reading included
-    reading_us: float = 0.0  # of ``drafting_us``, for texts that the draft model had not read
+    drafting_us: float = 0.0  # time that sources took before the forward, reading included
+    reading_us: float = 0.0  # part of ``drafting_us`` for texts that the draft model had not read
 
     @property
     def everybody(self) -> tuple[Stream, ...]:
@@ -73,9 +73,9 @@ class Share(NamedTuple):
     """One source's part in one stream's round."""
 
     source: str
-    rows: int  # of the window, that no other source had named
+    rows: int  # rows of the window that no other source had named
     without: int  # tokens that the round would have brought without the source
-    time_us: float  # that the round waited for it
+    time_us: float  # time that the round waited for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Part:
 
     stream: Stream
     group: Group
-    rounds: int  # of the stream so far, this one included
+    rounds: int  # rounds of the stream so far, this one included
     tokens: int
     own_us: float  # since the stream's last round ended, without the prompts computed meanwhile
     shares: tuple[Share, ...]
@@ -95,14 +95,14 @@ class Part:
 class Round:
     """Times and tokens of a batch. Times are microseconds."""
 
-    streams: int  # that had a window
-    rows: int  # of their windows, roots included
+    streams: int  # streams that had a window
+    rows: int  # rows of their windows, roots included
     prompt_rows: int  # at most
     steps: int  # forwards that there were
-    forward_us: float  # of all of them together
-    prompt_us: float  # of ``forward_us``, the prompt's part
-    own_us: float  # from the last round's end to this one's, without the prompt
-    waited_us: float  # of ``own_us``, before the forward: sources that drafted, and drafters that were waited for
+    forward_us: float  # forward of all of them together
+    prompt_us: float  # the prompt's part of ``forward_us``
+    own_us: float  # time from the last round's end to this one's, without the prompt
+    waited_us: float  # part of ``own_us`` before the forward: sources that drafted, and drafters that were waited for
     whole_piece: bool  # whether the piece had as many rows as were asked for
     tokens: int
     parts: tuple[Part, ...] = ()
@@ -126,7 +126,7 @@ class Committed(NamedTuple):
     logprobs: list[TokenLogprobs]
     finish: FinishReason | None
     chosen: Chosen
-    root: Node  # that the window hung on
+    root: Node  # node that the window hung on
     held: Sequence[Node | None]  # [i]: the tree's node of token i
     sampled: Sequence[int]  # the target's token behind the root and behind each node of the window
 

@@ -22,11 +22,11 @@ from actors.verifier.sources.source import Allowance, Source
 from actors.verifier.streams import Stage, Stream
 from actors.verifier.windows import choose
 
-MAX_DRAFTS = 0.5  # of a round, that drafts may take of a forward that others wait for
+MAX_DRAFTS = 0.5  # share of a round that drafts may take of a forward that others wait for
 MAX_PIECE = 64  # rows of a piece that others wait for, in a forward of its own: the calibration's largest
 MAX_SHARED = 256  # rows of a forward that a piece shares with a round
 LEAST_PIECE = 16  # rows of a shared forward that are kept for the prompt
-MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
+MAX_ROWS = 512  # rows of one forward: their logits alone take 300 MB with a vocabulary of 152,000
 
 
 class Turns:

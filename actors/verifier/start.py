@@ -224,8 +224,8 @@ async def _load(
     )
     library = _library(settings, model.info)
     cost, again = await compute.start(lambda: _calibrated(model))
-    openmp = await compute.start(openmp_threads)  # of the thread that built the target
-    use_openmp_threads(openmp)  # of this one, which may compute too: others would want the cores of compiled layers
+    openmp = await compute.start(openmp_threads)  # threads of the thread that built the target
+    use_openmp_threads(openmp)  # this thread's, which may compute too: others would want the cores of compiled layers
     serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
     bound = compute.pool if model.info.device == "cpu" and openmp > 1 else None
     inline = await compute.start(lambda: head_of(settings, model, bound, serving))

@@ -24,7 +24,7 @@ class ClientPeer:
     peer: bytes  # routing id
     actor_id: str
     last_seen: float  # seconds
-    holder: Holder = ANYBODY  # of the key that it connected with
+    holder: Holder = ANYBODY  # owner of the key that it connected with
 
     @property
     def operates(self) -> bool:
@@ -64,7 +64,7 @@ class State:
     budgets: Budgets = field(default_factory=Budgets)
     counters: Counter[str] = field(default_factory=Counter)  # as ``StatusReport.counters`` tells them
     totals: Totals = field(init=False)
-    epoch: int = 0  # of the newest lease; every lease has an epoch of its own
+    epoch: int = 0  # epoch of the newest lease; every lease has its own
     draining: bool = False  # the verifier is shutting down
 
     def __post_init__(self) -> None:

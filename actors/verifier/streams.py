@@ -84,8 +84,8 @@ class Times:
     first_at: float = 0.0  # when its first token was committed; 0: it has none
     last_at: float = 0.0  # when its latest token was committed
     round_ended_at: float = 0.0
-    overhead_us: float = 0.0  # of its rounds, beside forwards and waits
-    prompts_us: float = 0.0  # that forwards had taken for prompts when its latest round ended
+    overhead_us: float = 0.0  # rest of its rounds, beside forwards and waits
+    prompts_us: float = 0.0  # time that forwards had taken for prompts when its latest round ended
     spent_us: dict[str, float] = field(default_factory=dict)  # before the next forward, by source
     turn: float = field(init=False)  # the arrival by which it is served
 
@@ -115,7 +115,7 @@ class Delivery:
 
     offset: int  # output tokens that the client has
     trace: Trace | None = None  # makes the trace of its rounds, if its client asked for one
-    cached_tokens: int = 0  # of the prompt: not computed again, because an earlier one began with them
+    cached_tokens: int = 0  # prompt tokens that were not computed again, because an earlier one began with them
     unsent: list[tuple[Committed, RoundTrace | None]] = field(default_factory=list)
     sent_at: float = -math.inf  # seconds: when its latest chunk was made
     begun: bool = False  # whether the client of a request that saw a crash knows that its prompt is being computed
@@ -134,7 +134,7 @@ class Stream:
     times: Times
     delivery: Delivery
     grammar: Grammar | Dictated | None = None
-    prediction: Sequence[int] = ()  # of the output, by the request itself
+    prediction: Sequence[int] = ()  # the output as the request itself foresees it
     owner: Owner = NOBODY
     scope: str = EVERYBODY  # label of the requests that may use what it leaves behind, see Owner
     status: Stage = Stage.QUEUED

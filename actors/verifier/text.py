@@ -35,8 +35,8 @@ class Detokenizer:
         self.decode = decode
         whole, incomplete = self._split(context)
         self.ids = [*whole, *incomplete]
-        self.prefix_at = 0  # where the context of the next decoding begins in ``ids``
-        self.read_at = len(whole)  # where the text that is not given out begins, in tokens
+        self.prefix_at = 0  # place in ``ids`` at which the context of the next decoding begins
+        self.read_at = len(whole)  # first token whose text is not given out
 
     def _split(self, context: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """The last tokens that are whole characters, and behind them those of a character that is not complete yet.

@@ -92,7 +92,7 @@ def _measured(
     info = model.info
     tokens = sample_tokens(max(1, min(PROMPT, info.max_context // 2)), info.vocab_size)
     left = min(info.max_context - len(tokens), (DEFAULT_NODES + 1) * (REPEATS + 2))
-    shapes = [shape for shape in shapes if shape.rows == 1 or 4 * shape.rows <= left]  # of a short context
+    shapes = [shape for shape in shapes if shape.rows == 1 or 4 * shape.rows <= left]  # a short context has no room
     largest = max(shape.rows for shape in shapes)
     handle = model.open(tokens, Sampling(max_tokens=left, ignore_eos=True), most_nodes=largest - 1)
     times: dict[Shape, list[float]] = {shape: [] for shape in shapes}

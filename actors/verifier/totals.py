@@ -20,7 +20,7 @@ class _Drafts:
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     rate: Estimate = field(default_factory=Estimate)  # tokens per second of one stream, by seconds
-    plain_us: float = 0.0  # of a round without drafts, lately
+    plain_us: float = 0.0  # a round without drafts, lately
 
     def add(self, stats: RoundStats, plain_us: float) -> None:
         self.rounds += stats.window > 0

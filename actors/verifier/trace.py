@@ -19,7 +19,7 @@ class Trace:
     """One request's. It notes when nodes arrive, and copies the tree before a commit prunes it."""
 
     def __init__(self) -> None:
-        self._arrived: dict[Node, int] = {}  # of nodes that a drafter sent: microseconds since the verifier's start
+        self._arrived: dict[Node, int] = {}  # arrival of drafters' nodes: microseconds since the verifier's start
 
     def grew(self, tree: TokenTree, now_us: float) -> None:
         """A drafter's fragment was merged into the tree."""

@@ -17,7 +17,7 @@ from actors.estimate import STALL, SURE, Estimate
 from actors.verifier.rounds import Group, Part, Round
 from actors.verifier.totals import MAX_KNOWN
 
-PRIOR, PRIOR_WEIGHT = 1.2, 8.0  # of a source of which nothing is known, in rounds
+PRIOR, PRIOR_WEIGHT = 1.2, 8.0  # yield of a source of which nothing is known, in rounds
 GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
 BORROWED = 16.0  # rounds that a stream's kind counts for: the variance of rounds over that between texts
 
@@ -42,7 +42,7 @@ class Trial:
         """``gain``: tokens over those without the source, as far as known."""
         self.stakes, self.gain = stakes, gain
         self.backoff = Backoff(stakes.first)
-        self.rounds = 0  # that it was judged by
+        self.rounds = 0  # rounds that it was judged by
         self._fresh = 0.0  # rounds' worth since the last rest
 
     def observe(self, tokens: float, without: float) -> None:

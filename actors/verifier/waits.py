@@ -20,7 +20,7 @@ from actors.tree.window import Cost
 MAX_WAITED_FOR = 8  # draft tokens in a row
 MAX_LATE = 3  # waits in a row without a draft; then no round waits for the drafter until a draft comes
 WORTH = 1.1  # a wait must gain this much, because a processor that has idled is slower afterwards
-DEFAULT_US = 600.0  # of a message there and back, before it is measured (0.3 to 1 ms on an idle core)
+DEFAULT_US = 600.0  # a message's way there and back, before it is measured (0.3 to 1 ms on an idle core)
 
 
 @dataclass(slots=True)
@@ -59,12 +59,12 @@ class Going:
     """The next round if it began now."""
 
     now_us: float
-    cost: Cost  # of a round, by the stream's rows
+    cost: Cost  # a round's cost, by the stream's rows
     value: float  # tokens per microsecond
     covered: bool  # the whole last window was accepted
     alone: bool  # no other stream decodes, so that a wait ends when drafts arrive, and not when a forward ends
-    gamma: int | None  # of the plan
-    longest_us: float | None  # that the controller lets it wait; None: no limit but the price
+    gamma: int | None  # the plan's draft length
+    longest_us: float | None  # longest wait that the controller allows; None: no limit but the price
 
 
 def patience(pace: DrafterPace, agreement: float, going: Going) -> int:
@@ -93,12 +93,12 @@ class Wait:
         self.since = 0.0  # when the latest wait began
         self.drafts: int | None = None  # draft tokens in a row that end the wait; None: the end of the drafting phase
         self.decided_at = 0  # committed tokens for which it was decided
-        self.waited_us = 0.0  # of the round that comes
+        self.waited_us = 0.0  # wait in the round that comes
         self.covered = True  # the whole last window was accepted
         self.agreement = Estimate(USUAL, weight=4)  # how often the drafter's likeliest token is the target's
         self._phase_over = False  # the drafter has sent all that it drafts in this phase
         self._late = 0  # waits in a row without a draft
-        self._pace: DrafterPace | None = None  # that this wait's length is a measurement of
+        self._pace: DrafterPace | None = None  # the drafter's pace, which this wait measures
 
     def cancel(self) -> None:
         """The next round does not wait."""

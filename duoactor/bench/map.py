@@ -63,9 +63,9 @@ class PayMap(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     machine: dict[str, Any] = {}
     models: dict[str, Any] = {}
-    forward_us: Points  # of the target, by rows
-    step_us: float  # of the draft
-    beside_us: float  # of a round, beside the forward
+    forward_us: Points  # the target's forwards, by rows
+    step_us: float  # the draft's step
+    beside_us: float  # rest of a round, beside the forward
     agreement: float  # share of draft tokens that are the target's own
     measured: tuple[Cell, ...] = ()
     different: int = 0  # texts that were not plain decoding's

@@ -25,7 +25,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     ttft_ms: float = 0.0
     total_ms: float = 0.0  # request to last token
-    digest: str = ""  # of the token ids
+    digest: str = ""  # digest of the token ids
     error: str = ""
     stats: RequestStats | None = None  # None: not ours
 
@@ -36,7 +36,7 @@ class StreamsRun(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     streams: int
     repeat: int
-    tokens_per_second: float  # of all streams together, while all were at work
+    tokens_per_second: float  # rate of all streams together, while all were at work
     first_ms: tuple[float, ...]  # time to first token, of each answer
     pauses_ms: tuple[float, ...]  # between two chunks of an answer, of all answers
     digests: dict[str, str]  # prompt -> digest of its answer
@@ -47,7 +47,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that comparable results have in common."""
 
     suite: str
-    suite_digest: str  # of the selected prompts
+    suite_digest: str  # digest of the selected prompts
     prompts: int
     tasks: tuple[str, ...]
     max_tokens: int

@@ -15,7 +15,7 @@ from msgspec import Meta
 from protocols.errors import ConfigError
 
 BUILTIN = "builtin"
-TASKS = ("chat", "translation", "summarization", "qa", "math_reasoning", "rag", "code")  # of the built-in suite
+TASKS = ("chat", "translation", "summarization", "qa", "math_reasoning", "rag", "code")  # tasks of the built-in suite
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 SPEC_BENCH = {

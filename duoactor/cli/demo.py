@@ -166,7 +166,7 @@ def _real() -> str:
 
 async def _run(bench: Benchmark, method: str, as_json: bool) -> None:
     spinner = render.Spinner(sys.stderr)
-    streams: list[render.TokenStream] = []  # that are shown now
+    streams: list[render.TokenStream] = []  # streams that are shown now
 
     def tell(text: str, done: int, count: int) -> None:
         spinner.show(f"{text} ({done} of {count}) …" if text else "")

@@ -25,7 +25,7 @@ from duoactor.prove.report import lines
 from duoactor.prove.run import ProofJob
 from protocols.errors import ConfigError
 
-DATASTORE_FILES = 20  # of the standard library: method rest must have drafts, but not good ones
+DATASTORE_FILES = 20  # files of the standard library: method rest must have drafts, but not good ones
 CHAIN = re.compile(r"[1-9]\d*:[0-9a-f]{32}")
 
 

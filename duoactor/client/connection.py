@@ -88,7 +88,7 @@ class Connection:
         self._welcomed = asyncio.Event()
         self._welcome: Welcome | None = None  # the latest of any verifier
         self._lost_at = self.loop.time()
-        self._announced = False  # that streams wait for the verifier
+        self._announced = False  # whether it was said that streams wait for the verifier
         self._network = network
         self._addresses = tuple(addresses)
         self._lines = {one: self._line(one) for one in addresses if not one.startswith(FILE)}

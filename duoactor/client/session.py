@@ -54,7 +54,7 @@ ANSWERS: Mapping[type[Question], type[Answer]] = {
     Undo: Done,
 }
 
-SETTLED_TOKENS = 16  # that come from a verifier before it ends: the request is not taken for the cause then
+SETTLED_TOKENS = 16  # tokens that come from a verifier before it ends: the request is not taken for the cause then
 
 log = logging.getLogger("duoactor.client")
 
@@ -70,7 +70,7 @@ class Call:
     since: float = 0.0  # seconds
     served: Served | None = None  # the model of a stream: no other may continue it; None: any
     at: str | None = None  # the address of the verifier; None: none yet
-    submitted: bool = False  # that verifier was asked
+    submitted: bool = False  # whether that verifier was asked
     answered: bool = False  # it has begun to answer
     asked: str = ""  # incarnation of the verifier that was asked last, unless that one gave the request back
     refused_by: set[str] = field(default_factory=set)  # addresses that had no room

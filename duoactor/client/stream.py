@@ -26,8 +26,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         """``unsaid``: values of its sampling that are the model's to choose."""
         self.request = request
         self._connect, self._unsaid = connect, unsaid
-        self._thinking = NO_THOUGHTS  # of the model
-        self._thoughts: Thoughts | None = None  # of the answer, as far as it was split
+        self._thinking = NO_THOUGHTS  # the model's thoughts
+        self._thoughts: Thoughts | None = None  # the answer's thoughts, as far as it was split
         self._connection: Connection | None = None
         self._mailbox: Mailbox | None = None
         self._over = False

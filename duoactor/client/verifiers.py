@@ -15,7 +15,7 @@ ONLY = ""  # the address of the only verifier, where it need not be told from ot
 # in the verifier's cache already is worth more than that.
 CALM = 2
 OPENING = 1024  # characters or tokens of a prompt that tell one conversation from another
-CONVERSATIONS = 4096  # that are remembered
+CONVERSATIONS = 4096  # conversations that are remembered
 
 
 class Served(NamedTuple):

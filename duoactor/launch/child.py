@@ -18,7 +18,7 @@ from typing import Final, Literal
 from actors.settings import PEER_VARIABLES
 from protocols.messages import Role
 
-STOP_S = 5.0  # from SIGTERM to SIGKILL
+STOP_S = 5.0  # time between SIGTERM and SIGKILL
 END_OF_OUTPUT_S = 1.0  # after its exit: for output that a process which left its group still holds open
 TAIL = 20  # lines of a child's output that are kept for the error message
 LONGEST_LINE = 1 << 20  # bytes; a longer one is cut in two
@@ -38,7 +38,7 @@ class ActorPlan:
     command: tuple[str, ...]
     threads: int = 1
     http: tuple[str, int] = ("", 0)
-    finish_s: float = 0.0  # that it may take to finish its work, before it has ``STOP_S`` to end
+    finish_s: float = 0.0  # time that it may take to finish its work, before it has ``STOP_S`` to end
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 

@@ -14,7 +14,7 @@ from protocols.address import default_address, parse
 from protocols.extras import install
 
 TRIED = 100  # ports in a row: more than one host's users start
-MODULES = ("starlette", "uvicorn", "httptools", "prometheus_client")  # of the extra `serve`
+MODULES = ("starlette", "uvicorn", "httptools", "prometheus_client")  # modules of the extra `serve`
 
 
 class Usual(NamedTuple):

@@ -33,7 +33,7 @@ class LaunchReport:
         self._clock = clock
         self._began = clock()
         self._waiting: dict[str, str] = {}
-        self._moving: dict[str, str] = {}  # of those, what tells how far it is
+        self._moving: dict[str, str] = {}  # those that tell how far they are
         self.is_done = False  # every actor was ready
         self._spinner = render.Spinner(sys.stderr)
 

@@ -20,7 +20,7 @@ from protocols.messages import Chunk, FailureCode, Method, TokenLogprobs
 STREAMS = (16, 4, 1, 8, 2, 16, 12, 3)  # at once, by rounds
 PER_QUESTION = 4  # streams of a round: few streams compare fewer tokens a second, and so get fewer questions
 ROUND = 5  # as long as its questions alone, at most: so a slow target, too, is compared in batches of several sizes
-LEFT = 0.1  # of the answers are left before their end
+LEFT = 0.1  # share of the answers that is left before their end
 SHARED = "duoactor-prove"  # the salt of answers that may read the prefix cache
 
 
@@ -30,7 +30,7 @@ class Expected:
 
     question: ProofQuestion
     tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...]  # of each token, where the question has them
+    logprobs: tuple[TokenLogprobs, ...]  # each token's, where the question has them
 
 
 @dataclass(slots=True)

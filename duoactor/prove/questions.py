@@ -12,9 +12,9 @@ from duoactor.client.async_client import AsyncClient
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, FailureCode, Sampling
 
-KINDS = ("short", "turn", "long", "short", "begun", "short")  # of questions, in turns
+KINDS = ("short", "turn", "long", "short", "begun", "short")  # kinds of questions, in turns
 LONGEST = 1200  # tokens of a prompt: several pieces of any engine
-MOST_TOKENS = (32, 128, 384)  # of an answer: a prompt takes as long as tens of tokens
+MOST_TOKENS = (32, 128, 384)  # lengths of an answer: a prompt takes as long as tens of tokens
 KEPT = 12  # earlier questions that prompts may continue
 # greedy; what Qwen and Gemma recommend; the model's own distribution
 TEMPERATURES = (Sampling(), Sampling(temperature=0.7, top_p=0.95, top_k=20), Sampling(temperature=1.0))

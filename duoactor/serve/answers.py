@@ -43,10 +43,10 @@ class Answer(ABC):
         self.id = f"{prefix}{uuid.uuid4().hex}"
         self.created = now()
         self.model = model
-        self.thought_tokens = 0  # of all choices
-        self.prompt_ids: Sequence[Sequence[int]] = ()  # of each prompt, where they are wanted
-        self.prompts: Sequence[Tokenized] = ()  # where the prompts themselves are scored
-        self.sampling = UNCHANGED  # that was asked for, with the model's own defaults
+        self.thought_tokens = 0  # thought tokens of all choices
+        self.prompt_ids: Sequence[Sequence[int]] = ()  # each prompt's, where they are wanted
+        self.prompts: Sequence[Tokenized] = ()  # prompts that are scored themselves
+        self.sampling = UNCHANGED  # what was asked for, with the model's own defaults
         self._parsers = [parser() for _ in range(n)]
 
     @abstractmethod

@@ -28,7 +28,7 @@ MOST_TOLD = 200  # characters of an origin in a sentence
 
 def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
     """Every key that opens the gateway. ConfigError if the file cannot be read or holds none, or a key is empty."""
-    if "" in settings.api_key:  # which is what a request without a key would be taken to carry
+    if "" in settings.api_key:  # a request without a key would be taken to carry it
         raise ConfigError("an API key is empty: give --api-key a text, or leave it out")
     given = (*settings.api_key, *filter(None, os.environ.get(API_KEYS, "").splitlines()))
     if not settings.api_key_file:

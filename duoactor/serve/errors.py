@@ -13,7 +13,7 @@ from starlette.responses import Response
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import FailureCode, Sampling
 
-RETRY_AFTER_MS = 1000.0  # where the verifier did not say when
+RETRY_AFTER_MS = 1000.0  # wait if the verifier did not say when
 
 _STATUS = {
     FailureCode.BAD_REQUEST: 400,

@@ -79,7 +79,7 @@ class Ignored:
 
     said: frozenset[str] = frozenset()  # names at the top that something is made of
     hints: list[str] = field(default_factory=list)  # names
-    unknown: list[str] = field(default_factory=list)  # where they stand
+    unknown: list[str] = field(default_factory=list)  # places of unknown fields
 
     @property
     def warning(self) -> str:

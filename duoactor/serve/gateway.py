@@ -36,7 +36,7 @@ from protocols.messages import (
 )
 
 T = TypeVar("T")
-HEALTH_TIMEOUT_S = 0.9  # of a probe: those of orchestrators wait one second
+HEALTH_TIMEOUT_S = 0.9  # limit for a probe: those of orchestrators wait one second
 MAX_TRACED = 8  # answers at once: each costs the verifier up to 0.4 ms a round, see actors/verifier/trace.py
 
 
@@ -48,8 +48,8 @@ class Model:
     max_context: int
     vocab_size: int
     calling: Calling
-    sampling: Sampling = UNCHANGED  # of requests that name none
-    dtype: str = ""  # of its weights
+    sampling: Sampling = UNCHANGED  # sampling of requests that name none
+    dtype: str = ""  # type of its weights
     identity: str = ""  # see ``Welcome``
 
     def called(self, name: str) -> str:
@@ -303,7 +303,7 @@ class Choices:
         self._gateway = gateway
         self.streams, self.traced = streams, traced
         self.stops_shown = False  # see Question
-        self.prompt_tokens = 0  # of the longest prompt that is known
+        self.prompt_tokens = 0  # length of the longest prompt that is known
         self._begin = begin
         self._span: QuestionSpan | None = None
         self._structure = structure
@@ -367,7 +367,7 @@ class Choices:
         try:
             async for chunk in stream:
                 await self._queue.put((index, chunk))
-        except Exception as error:  # of whatever kind: the answer waits for it
+        except Exception as error:  # any kind: the answer waits for it
             await self._queue.put(error)
 
 

@@ -33,7 +33,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._most = self.limit_concurrency or MOST_CONNECTIONS
         self.limit_concurrency = None  # uvicorn would let connections be, and refuse their requests
-        self._size = self._fields = 0  # of the present head
+        self._size = self._fields = 0  # size and fields of the present head
         self._unseen = 0  # bytes since the parser's last event, all of which it may hold
         self._in_head = False
         self._fault = ApiError(400, "this is no HTTP request")  # reason of the parser's next error

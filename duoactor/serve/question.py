@@ -40,8 +40,8 @@ class Question:
     rendering: Rendering = RENDERING
     thinking: Wish | None = None  # None: the API has no thoughts
     ignored: Ignored = field(default_factory=Ignored)
-    prediction: str = ""  # of the answer
-    gap: Gap | None = None  # that the answers to a prompt fill
+    prediction: str = ""  # the answer, as the client foresees it
+    gap: Gap | None = None  # gap that the answers to a prompt fill
     cut: PromptCut = WHOLE_PROMPT
     stops_shown: bool = False  # a stop string that ends an answer is part of it
     context: int = 0  # tokens of context that the request counts on; 0: any

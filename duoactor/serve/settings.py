@@ -15,7 +15,7 @@ API_KEYS = "DUOACTOR_API_KEYS"  # an environment variable of further keys, one p
 LOCALHOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 DEFAULT_HTTP = f"{LOCALHOST}:{DEFAULT_PORT}"
-GRACE_S = 2.5  # of the five seconds that the supervisor gives
+GRACE_S = 2.5  # part of the five seconds that the supervisor gives
 
 
 class Defaults(StrEnum):

@@ -58,7 +58,7 @@ class Models:
 
     def __init__(self, loads: Mapping[str, Load], idle_s: float) -> None:
         self._loads, self._idle_s = loads, idle_s
-        self._name = ""  # of the model that is loaded
+        self._name = ""  # name of the model that is loaded
         self._app: ASGIApp | None = None
         self._loaded = AsyncExitStack()
         self._waiting: list[_Waiting] = []  # the oldest first
@@ -170,7 +170,7 @@ class Models:
             await self._unload()
             if name:
                 await self._load(name)
-        except Exception as error:  # of whatever kind: the requests for it wait
+        except Exception as error:  # any kind: the requests for it wait
             log.error("%s", error)
             for one in self._waiting:
                 if one.name == name and not one.let_in.done():

@@ -44,7 +44,7 @@ class Structure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StructureParameters(SamplingParameters, frozen=True, kw_only=True):
-    """Of chat and text completions: OpenAI's parameter and vLLM's."""
+    """The forms of chat and text completions: OpenAI's parameter and vLLM's."""
 
     response_format: ResponseFormat = ResponseFormat()
     structured_outputs: Structure | None = None

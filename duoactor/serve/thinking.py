@@ -74,7 +74,7 @@ class Wish:
     on: bool | None = None
     budget: int = 0
     effort: str = ""  # a word for the chat template
-    variables: Mapping[str, Any] = field(default_factory=dict)  # of the chat template; they win
+    variables: Mapping[str, Any] = field(default_factory=dict)  # variables of the chat template; they win
 
     def rendered(self, form: Thinking) -> str:
         """The text of ``Rendering.variables``."""

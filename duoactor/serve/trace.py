@@ -50,8 +50,8 @@ class ChunkTrace(msgspec.Struct, frozen=True):
 
     token_ids: Sequence[int]
     pieces: Sequence[str]  # the text that each token completes
-    origins: list[str]  # of each token: an Origin, or REMEMBERED
-    chance: list[float | None]  # of each, as its drafter believed; null: not a draft
+    origins: list[str]  # each token's Origin, or REMEMBERED
+    chance: list[float | None]  # each token's chance, as its drafter believed; null: not a draft
     round: dict[str, Any] | None = None
     tree: TracedTree | None = None
 

@@ -84,7 +84,7 @@ class Drafter:
         self.line, self.model = Line(address, "drafter", wire.ToDrafter, actor_id, model), model
         self.leases: dict[str, Lease] = {}  # by request
         self.wake = asyncio.Event()
-        self.step_s = 0.0  # of a draft step: a running mean
+        self.step_s = 0.0  # time of a draft step: a running mean
 
     async def run(self) -> None:
         await asyncio.gather(self.inbox(), self.grow(), self.report(), self.line.beat())

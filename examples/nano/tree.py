@@ -71,7 +71,7 @@ class Tree:
         """Add the nodes of a message. If text was committed since, only those on paths that agree with it are alive.
 
         Merging is by (parent, token): a message that is lost, late or repeated costs speed only."""
-        where: list[int | Node | None] = []  # of each node: a position of ``text``, a node of the tree, None: dead
+        where: list[int | Node | None] = []  # each node's place: in ``text``, a node of the tree, or None: dead
         for parent, token, logprob in zip(grow.parents, grow.tokens, grow.logprobs, strict=True):
             at = grow.base_len - 1 if parent == ROOT else where[parent]
             if isinstance(at, int) and at + 1 < len(text):

@@ -22,7 +22,7 @@ from wire import Chunk, Decline, Generate, Grow, Heartbeat, Hello, Message, Open
 HEARTBEAT_MS, TTL_MS = 500, 2_000
 WINDOW = 16  # draft tokens in one round, at most
 GAMMA = 8  # depth of the tree while no controller says otherwise
-WAIT, AWAITED = 0.3, 2  # where the tree is empty: longest wait, in forwards; drafts in a row that end it
+WAIT, AWAITED = 0.3, 2  # with an empty tree: longest wait, in forwards; drafts in a row that end it
 LIMIT = 512  # nodes of a tree
 
 

@@ -56,7 +56,7 @@ def message(name: str, **fields) -> type[Message]:
     typed = [(field, *kind) if isinstance(kind, tuple) else (field, kind) for field, kind in fields.items()]
     return msgspec.defstruct(name, typed, bases=(Message,))
 
-Heartbeat = message("Heartbeat", busy_ms=(float, 0.0))  # from every peer, and back; ms that a drafter will be silent
+Heartbeat = message("Heartbeat", busy_ms=(float, 0.0))  # every peer's, and back; ms that a drafter will be silent
 Goodbye = message("Goodbye", reason=(str, ""))
 Refuse = message("Refuse", code=str, detail=str)
 Drain = message("Drain")  # the verifier asks a peer to leave
@@ -76,7 +76,7 @@ class Generate(Message):  # a client asks for text
 
 class Chunk(Message):  # the next tokens of an output
     rid: str
-    offset: int  # of the first of these tokens in the output
+    offset: int  # position of the first of these tokens in the output
     token_ids: tuple[int, ...]
     pieces: tuple[str, ...]  # [i]: the text that token i completes
     accepted: tuple[bool, ...]  # [i]: token i is an accepted draft token

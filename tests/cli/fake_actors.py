@@ -25,7 +25,7 @@ class FakeClient:
 
     wrong: str = ""
     stop_after: int = 0  # answers, before somebody presses Ctrl-C; 0: nobody does
-    rounds: int = 0  # that an answer's stats tell of
+    rounds: int = 0  # rounds that an answer's stats tell of
     pids: dict[Role, int] = field(default_factory=dict)
     asked: list[tuple[str, int, int]] = field(default_factory=list)
 

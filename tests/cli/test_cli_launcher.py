@@ -12,7 +12,7 @@ from protocols.extras import install
 def test_a_missing_ray_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "duoactor.ray", raising=False)
-    monkeypatch.delattr(duoactor, "ray", raising=False)  # which an earlier test may have imported
+    monkeypatch.delattr(duoactor, "ray", raising=False)  # an earlier test may have imported it
     assert main(["up", "--launcher", "ray"]) == 1
     assert capsys.readouterr().err == f"duoactor: Ray is not installed: {install('ray')}\n"
 

@@ -39,7 +39,7 @@ class Deployment:
     drafter: bool = False  # a process of its own
     inline: bool = False  # the verifier drafts between forwards
     streams: int = 1
-    requests: int = 12  # of each method
+    requests: int = 12  # requests of each method
     prompt: tuple[int, int] = (32, 128)  # tokens, least and most
     answer: tuple[int, int] = (300, 300)
 

@@ -14,7 +14,7 @@ from protocols.messages import Budget, DraftStats, Kind, RoundStats
 from tests.world.simulation import Fixed, Simulation, World
 
 GAMMAS = (1, 2, 4, 8, 16)
-SETTLES, TOKENS = 200, 120  # of the first stream
+SETTLES, TOKENS = 200, 120  # tokens of the first stream
 SKILLS = (0.5, 0.85)
 
 

@@ -26,7 +26,7 @@ def rounds(method, *, skill, forward_us=10_000.0, count=120, seed=0, gamma=0, se
 
 
 def budgets_of(control, wanted, *others):
-    """Of ``wanted`` rounds, each followed by one of every other kind."""
+    """Budgets after ``wanted`` rounds, each followed by one of every other kind."""
     found = []
     for several in zip(wanted, *others, strict=True):
         for stats in several:

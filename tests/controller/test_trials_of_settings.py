@@ -26,7 +26,7 @@ class Load:
         self.chance, self.control = random.Random(seed), Control()
         self.control.calibrated(((1, 1000.0 * round_ms), (8, 1010.0 * round_ms), (64, 1100.0 * round_ms)))
         self.control.steps["d"] = Curve({1: round_ms * 1000 / 6})
-        self.gammas = deque([6, 6, 6])  # of the rounds that come: in force, named, commanded
+        self.gammas = deque([6, 6, 6])  # settings of the rounds that come: in force, named, commanded
         self.now = self.decides = 0.0
         self.right = self.counted = 0
 

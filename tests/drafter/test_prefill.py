@@ -23,7 +23,7 @@ def long_prompt(prefill_s: float, method: str = "tree") -> Simulation:
 
 
 def longest_s(sim: Simulation) -> float:
-    """Of all computations of the draft, which nothing can interrupt."""
+    """The longest of all computations of the draft, which nothing can interrupt."""
     return max(seconds for _, seconds in sim.process.worked)
 
 

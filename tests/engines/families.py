@@ -186,7 +186,7 @@ TEXT = (
     "Llama4",
     "Qwen3_5",
     "Qwen3_5Moe",
-)  # that are parts of models with eyes
+)  # parts of models with eyes
 
 
 def config_of(name: str, **more):

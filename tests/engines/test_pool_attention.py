@@ -23,7 +23,7 @@ class Attention:
         self.queries = chance.standard_normal((rows, (heads * (group + 2)) * width), dtype=np.float32)
 
     def computed(self, helpers: int = 0, only: slice = slice(None)) -> np.ndarray:
-        """Of the requests ``only``."""
+        """Outputs of the requests ``only``."""
         from actors.engines.decoder.cpu.team import JOB, Team  # compiles
 
         lists = [row for request in self.slots[only] for row in request]

@@ -134,7 +134,7 @@ def test_prompts_go_on_behind_what_earlier_ones_have_computed_with_the_same_bits
     asked([*first, *answer, *text_of(50, 11)])  # the next turn of a chat
     asked([*first, *answer[:9], 3, 4])  # ... another, behind a part of the answer
     asked(first)  # once more
-    asked(other)  # of the same beginning, which is kept from now on
+    asked(other)  # same beginning, which is kept from now on
     asked(third)
     short = text_of(300, 12)
     asked([*short[:200], *text_of(30, 13)])

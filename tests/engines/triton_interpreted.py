@@ -53,7 +53,7 @@ def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpret
 interpreter.InterpreterBuilder.create_dot = dot_in_one_order
 SPECS = {name: spec_of(config_of(name)) for name in (*FAMILIES, *VARIANTS)}
 RECORDED = [name for name, spec in SPECS.items() if spec is not None and not spec.recurrent]
-COMMON["num_hidden_layers"] = 2  # of every model here: it is slow
+COMMON["num_hidden_layers"] = 2  # layers of every model here: it is slow
 GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
 NAME = "actors.engines.decoder.gpu.triton_kernels"
 
@@ -96,7 +96,7 @@ def test_a_row_sees_its_text_wherever_that_lies_and_has_the_bits_that_it_has_alo
     rows = len(batch.tokens)
     query = torch.randn(rows + 1, heads, width, generator=chance).to(dtype)
     found = attended(batch, query, rows + 1)
-    assert not found[-1].any()  # of no length
+    assert not found[-1].any()  # no length
     row = 0
     for segment in batch.segments:
         for visible in segment.visible:

@@ -18,7 +18,7 @@ def test_examples_without_actors_end_in_a_sentence(tmp_path):
         if path.name not in ALONE
     }
     said = {name: one.communicate("Hello\n")[1].strip() for name, one in running.items()}
-    tried = {name: text for name, text in said.items() if "No module named" not in text}  # of clients that are not here
+    tried = {name: text for name, text in said.items() if "No module named" not in text}  # clients that are here
     assert len(tried) >= 6
     assert not {name: text for name, text in tried.items() if "Traceback" in text or "start" not in text}
     assert {running[name].returncode for name in tried} == {1}

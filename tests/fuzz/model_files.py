@@ -97,7 +97,7 @@ def start(model: Path) -> None:
 
 
 def ending_of(model: Path, starts: int = 1) -> Ending:
-    """Of a child that starts with that model."""
+    """The end of a child that starts with that model."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -176,7 +176,7 @@ def trial(corpus: Corpus, seed: int, number: int, directory: Path) -> Trial:
 
 
 def trials(corpus: Corpus, seed: int, numbers: range, workers: int = 1) -> Iterator[Trial]:
-    """Of those numbers. Several ``workers`` take turns in waiting for children."""
+    """The trials with those numbers. Several ``workers`` take turns in waiting for children."""
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
         if workers == 1:

@@ -37,7 +37,7 @@ class World:
         self.asked = 0
         self.answers = True  # the verifier, while it runs
         self.welcomes = True  # drafters that run
-        self.controller_pid = 0  # of whom the verifier takes for the controller; 0: of the one that runs
+        self.controller_pid = 0  # process that the verifier takes for the controller; 0: the one that runs
         self.supervisor = Supervisor(plans, self.probe, report=self.report)
 
     def report(self, event: Event) -> None:

@@ -102,7 +102,7 @@ def test_a_handshake_reads_only_what_has_changed_in_the_list(tmp_path: Path, mon
         assert security.holder(pair.public).roles == {KeyRole.DRAFTER}
     assert len(read) == len(pairs)
     changed = allowed / "peer7.pub"
-    changed.write_bytes(changed.read_bytes().replace(b"drafter", b"learner"))  # of the same length
+    changed.write_bytes(changed.read_bytes().replace(b"drafter", b"learner"))  # same length
     assert security.holder(pairs[7].public).roles == {KeyRole.LEARNER}
     assert read[len(pairs) :] == ["peer7.pub"]
     (allowed / "peer7.pub").unlink()

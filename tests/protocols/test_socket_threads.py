@@ -35,7 +35,7 @@ def test_a_network_has_its_threads_on_the_cpus_that_it_is_given():
         link = network.connect(listener.address)
         await link.writable()
         link.send(encode(Cancel("1")))
-        await listener.receive()  # which the thread has read: it has begun
+        await listener.receive()  # the thread has read it: it has begun
         placed = [os.sched_getaffinity(int(task)) for task in set(os.listdir(TASKS)) - before]
         network.close()
         assert {max(allowed)} in placed

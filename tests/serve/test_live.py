@@ -182,7 +182,7 @@ async def test_a_swap_in_mid_stream_leaves_the_text_equal():
     assert drained.status_code == 200
 
 
-@pytest.mark.parametrize("drafter", ["d1", "head"])  # of the first verifier; others may have none of that name
+@pytest.mark.parametrize("drafter", ["d1", "head"])  # the first verifier's; others may have none of that name
 async def test_the_page_does_not_make_the_verifier_load_a_head(drafter):
     """Whoever may ask for text may move streams between drafters, and not name files to load."""
     async with served() as gateway:

@@ -50,7 +50,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self.state: dict | None = STATE  # None: nobody is there
-        self.key = ""  # that a request must carry
+        self.key = ""  # key that a request must carry
         self.asked: list[dict] = []
         self.answers: list[str | int | None] = []  # bodies or statuses, the last for all that follow; None: never
 

@@ -188,7 +188,7 @@ def test_kept_conversations_hold_no_more_memory_than_is_said(turn):
         now, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most / 2 < now < 1.6 * most  # of the small ones the table itself takes a third
+    assert most / 2 < now < 1.6 * most  # the table itself takes a third of the small ones
 
 
 @pytest.mark.parametrize("stream", [False, True])

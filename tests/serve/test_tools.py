@@ -148,7 +148,7 @@ async def test_a_calls_arguments_that_a_template_reads_are_no_call_if_they_are_n
     template = json.dumps({"start_anchor": "x", "fields": {"tool_calls": field, "content": {"content": "text"}}})
     for arguments in ("[1]", '"x"', '""', "7", '{"a": NaN}', '{"a": 1,}', '{"a'):
         text = f"Well, <call:get_weather>{arguments}</call>"
-        if arguments == '{"a':  # where a stop string ended it
+        if arguments == '{"a':  # cut by a stop string
             text = text.removesuffix("</call>")
         async with served(scripted(text, response_template=template)) as gateway:
             (choice,) = (await chat(gateway)).choices

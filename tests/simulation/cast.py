@@ -28,7 +28,7 @@ from tests.world.models import INFO, ToyCodec, ToyLanguage, ToyTarget, Watch
 
 ADDRESSES = {FIRST: ADDRESS, SECOND: "memory://second"}
 INCARNATIONS = {FIRST: "v", SECOND: "w"}
-SMALL = replace(INFO, max_context=240)  # which a hostile client asks to be filled
+SMALL = replace(INFO, max_context=240)  # a hostile client asks to fill it
 
 
 class Cast:
@@ -41,7 +41,7 @@ class Cast:
         self.addresses = [ADDRESSES[name] for name in plan.verifiers]
         self.verifiers: dict[str, Verifier] = {}
         self.targets: dict[str, ToyTarget] = {}
-        self.processors: dict[str, Processor] = {}  # of drafters
+        self.processors: dict[str, Processor] = {}  # processors of drafters
         self.drafters: dict[str, Drafter] = {}
         learning = plan.learning
         self.school = School(learning, self.language, self.network, self.chance) if learning is not None else None

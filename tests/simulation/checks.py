@@ -41,7 +41,7 @@ def left(world: World) -> list[str]:
 
 
 def _left_at(world: World, name: str) -> dict[str, int]:
-    """Of one verifier."""
+    """What is left at one verifier."""
     verifier, target = world.verifiers[name], world.targets[name]
     state = verifier.state
     names = {draft.name for draft in world.plan.drafts_at(name)}

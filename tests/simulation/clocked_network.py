@@ -30,7 +30,7 @@ class ClockedNetwork(MemoryNetwork):
     def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
         super().__init__(seed)
         self.log = log
-        self.digest = hashlib.blake2b()  # of every message, when it was sent and what it said
+        self.digest = hashlib.blake2b()  # digest of every message, when it was sent and what it said
         self.messages = 0
         self._held: dict[str, int] = {}  # until when messages of a host are under way
 

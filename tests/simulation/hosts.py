@@ -19,7 +19,7 @@ RESTART_S = 1.0  # a supervisor starts an actor that ended by itself
 
 
 class Processor(Watch):
-    """Of a process that drafts, whichever weights it has loaded."""
+    """A process that drafts, whichever weights it has loaded."""
 
     fails = False
 

@@ -11,7 +11,7 @@ from tests.simulation.readers import scope_of
 from tests.world.garbage import mutated
 
 EVERY_S = 0.1  # such a caller comes
-LONGEST_S = 2.0  # that it stays
+LONGEST_S = 2.0  # time that it stays
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/health", "/v1/nothing")
 FAILED = b"the gateway failed"  # what it answers after an exception of its own
 VALUES: tuple[Any, ...] = (None, True, -1, 0, 1, 3, 60, 1 << 40, 0.5, 1e300, "", "text", [], [5, 9, 33], {}, [{}])

@@ -22,7 +22,7 @@ METHODS = [
     "duodecoding-lockstep",
 ]
 FIRST, SECOND = "verifier", "verifier-2"
-HOSTS = ("c1", "c2", "c3", "gateway")  # of clients; a gateway is asked over HTTP
+HOSTS = ("c1", "c2", "c3", "gateway")  # hosts of clients; a gateway is asked over HTTP
 GATEWAYS = ("gateway", "gateway-2")
 LEARNER = "learner"
 STREAMS_S = 3.0  # in which streams begin
@@ -86,14 +86,14 @@ class Learning(msgspec.Struct, frozen=True):
     does after some hundred rounds."""
 
     eager: bool
-    piece_s: float  # of its work
-    drift: float  # of the draft's skill in a step of training, at most, up or down
+    piece_s: float  # length of its work
+    drift: float  # change of the draft's skill in a step of training, at most, up or down
     unsound: float  # share of candidates that replay well and that no drafter can load
-    load_s: float  # that drafters take to load one, at most
+    load_s: float  # time that drafters take to load one, at most
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Of a message's fates. ``delay``: milliseconds at most."""
+    """Rates of a message's fates. ``delay``: milliseconds at most."""
 
     drop: float = 0.0
     duplicate: float = 0.0
@@ -112,7 +112,7 @@ class Plan(msgspec.Struct, frozen=True):
     streams: tuple[Stream, ...]
     troubles: tuple[Trouble, ...]
     mixes_prompts: bool = False
-    inline_draft: Draft | None = None  # of a verifier's own; one with few rooms that is never right fails
+    inline_draft: Draft | None = None  # a verifier's own; one with few rooms that is never right fails
     verifiers: tuple[str, ...] = (FIRST,)  # over which every client and the gateway spread their streams
     learning: Learning | None = None
 

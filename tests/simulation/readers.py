@@ -73,7 +73,7 @@ class ClientHost:
     def __init__(self, network: ClockedNetwork, name: str, told: list[Told], addresses: Sequence[str]) -> None:
         self.told, self.addresses = told, addresses
         self.client: AsyncClient | None = None
-        self.app: Any = None  # of a gateway
+        self.app: Any = None  # a gateway's
         self.host = Host(name, network, self._main)
 
     async def _main(self, host: Host) -> None:

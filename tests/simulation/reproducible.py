@@ -30,7 +30,7 @@ def reproducible(seed: int) -> Iterator[None]:
         patch("os.getpid", lambda: 1),
         patch("socket.gethostname", lambda: "host"),
     ):
-        warnings.simplefilter("ignore", RuntimeWarning)  # of what a killed process had not begun yet
+        warnings.simplefilter("ignore", RuntimeWarning)  # a killed process had not begun them yet
         level = logging.root.manager.disable
         logging.disable()
         gc.disable()

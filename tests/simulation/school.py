@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 DIRECTORY = Path("learner")  # below one of the simulation's own: each run says the same paths
 WEIGHTS = "config.json"
-STEP_TOKENS = 50  # that a step of training is said to have seen: a dozen trials before all is learned
-FIRST_SKILL = 0.4  # of the weights that training begins with
+STEP_TOKENS = 50  # tokens that a step of training is said to have seen: a dozen trials before all is learned
+FIRST_SKILL = 0.4  # skill of the weights that training begins with
 WORST, BEST = 0.2, 0.95
 # What it has heard before, as if it had served for a while: no stream of a plan is long enough to learn from.
 PAST = [Finished((number, 5, *range(40)), 2, Sampling(seed=number)) for number in range(200)]
@@ -169,9 +169,9 @@ class School:
         self.in_force: set[str] = set()  # paths of versions that were, at one time
         self.undone = self.asked = 0  # changes back, and how often the operator asked for one
         self.unwanted: set[int] = set()  # versions that the operator asked it to leave
-        self.mistaken: list[int] = []  # that it left, and which the operator never meant
+        self.mistaken: list[int] = []  # versions that it left, and which the operator never meant
         self.promoted = self.refused = self.deaths = 0  # versions; loads that failed; deaths in mid-change
-        self.dies_before = ""  # which step of its next change
+        self.dies_before = ""  # step of its next change before which it dies
         self.defects: list[str] = []
 
     async def begin(self, host: Host) -> None:
@@ -198,7 +198,7 @@ class School:
         return work(*arguments) if not early else result  # type: ignore[return-value]
 
     def step(self, name: str) -> None:
-        """Of a change of versions: the learner may die before it."""
+        """A step in a change of versions: the learner may die before it."""
         if name == self.dies_before:
             self._die()
 
@@ -209,7 +209,7 @@ class School:
         raise Broken
 
     def loader(self, model: ToyDraft) -> Loader:
-        """Of an actor that drafts with ``model``."""
+        """The loader of an actor that drafts with ``model``."""
 
         async def load(path: str) -> ToyDraft:
             await asyncio.sleep(self.chance.uniform(0.0, self.learning.load_s))

@@ -56,7 +56,7 @@ def test_such_plans_promote_and_undo_fail_to_load_and_die_in_mid_change():
         schools.append(school)
 
     with patch.object(School, "__init__", noting):
-        for seed in (9, 10, 21, 22, 30):  # which have all of it
+        for seed in (9, 10, 21, 22, 30):  # seeds that have all of it
             simulate(with_learner(plan_of(seed)))
     for what in ("promoted", "undone", "refused", "deaths"):
         assert sum(getattr(school, what) for school in schools) > 1, what

@@ -30,15 +30,15 @@ IDLE_S = 75.0
 RAVE_S, RAVE = 0.02, 10  # a hostile peer says so many messages every so often
 LOOK_S = 0.37  # no part of the heartbeats' half second, or each look would find one under way
 HALT_S = 30.0
-THINKS_S, LOOKS = 1.0, 10  # of an operator, before going back; that find nothing to go back from
-SLOW_US = 100_000.0  # of a step: no draft comes in time
+THINKS_S, LOOKS = 1.0, 10  # an operator's wait before going back; looks that find nothing to go back from
+SLOW_US = 100_000.0  # a step so long that no draft comes in time
 SILENT_S = 2.0  # a verifier or a client that is not heard for so long may be taken for gone
 
 
 @dataclass(frozen=True)
 class Result:
     problems: tuple[str, ...]
-    digest: str  # of every message
+    digest: str  # digest of every message
     messages: int
     tokens: int
     seconds: float  # virtual

@@ -35,7 +35,7 @@ from duoactor.bench.suites import by_turns, load_suite
 WAIT_S = 600.0  # for a verifier, which compiles its layers at a machine's first start
 METHODS = ("auto", "tree", "duodecoding", "pearl", "sps", "pld", "sam", "lookahead", "vanilla")
 PAUSES = (50, 99)  # percentiles
-RANKS = ("verifier", "drafter", "controller")  # of several that are away, what a pause is put down to
+RANKS = ("verifier", "drafter", "controller")  # reasons for a pause, if several are away
 LOOK_S = 0.2  # between two looks at which processes serve
 
 

@@ -58,7 +58,7 @@ def working(status: StatusReport) -> DrafterStatus | None:
 
 @pytest.fixture(scope="session")
 def clocks(tmp_path_factory: pytest.TempPathFactory) -> WallClocks | None:
-    """Of the deployment's processes; None: no compiler is here, and they cannot be moved."""
+    """Clocks of the deployment's processes; None: no compiler is here, and they cannot be moved."""
     return WallClocks(tmp_path_factory.mktemp("clocks")) if COMPILER else None
 
 

@@ -27,7 +27,7 @@ from protocols.zeromq import ZmqNetwork
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 CPU = 1
 BATCH = 64
-MANY = "heartbeats of 100 connections"  # of one host, without keys: each pays for itself
+MANY = "heartbeats of 100 connections"  # connections of one host, without keys: each pays for itself
 KINDS = {
     "a process that computes": None,
     "heartbeats": Heartbeat(),

@@ -87,7 +87,7 @@ class Soak:
         self.running = 0  # streams that are no trouble and no measurement
         self.going = asyncio.Event()  # unset while they are to rest
         self.going.set()
-        self.idle_slots = 0  # of the KV pool, that the verifier holds without any request
+        self.idle_slots = 0  # slots of the KV pool that the verifier holds without any request
 
     # --- streams -----------------------------------------------------------------------------------------------------
 

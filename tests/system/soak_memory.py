@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 PART = 1000  # requests; fewer where all are not three times as many
-GROWTH_MB = 40.0  # that the last part may hold more than the first: caches of texts fill up
+GROWTH_MB = 40.0  # growth of the last part over the first, at most: caches of texts fill up
 ENOUGH = 300  # requests of the run, or of a process's life, for growth in it to count: actors had to load
 
 Size = tuple[int, float]  # requests that were over by then, and megabytes

@@ -14,7 +14,7 @@ LENT = (Method.PEARL, Method.SPS, Method.DUODECODING, Method.DUODECODING_LOCKSTE
 
 
 class Return:
-    """Of one drafter, from when the verifier knows it to the first draft of its that is accepted.
+    """Time of one drafter, from when the verifier knows it to the first draft of its that is accepted.
 
     Its delay is the time in which it could have been of use: it had a stream that drafts, or some such stream had no
     drafter at all. While others had them all it was not needed. What is done to it or to its verifier before (killed,
@@ -24,7 +24,7 @@ class Return:
     def __init__(self, before: set[int]) -> None:
         """``before``: processes of the drafters until now."""
         self.before = before
-        self.pid = 0  # of the one that returned
+        self.pid = 0  # process that returned
         self.delay_s = 0.0
         self.elapsed_s = 0.0
         self.used = False

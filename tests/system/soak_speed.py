@@ -50,9 +50,9 @@ class Comeback:
 
     how: str
     normal: float
-    without: float  # from when the drafters were struck until the verifier had as many again
-    after: tuple[float, ...]  # of each half second from then on
-    seconds: float | None  # from then to the first second at normal speed; None: there was none
+    without: float  # time between the strike and as many drafters again
+    after: tuple[float, ...]  # rate of each half second from then on
+    seconds: float | None  # time until the first second at normal speed; None: there was none
 
     @property
     def late(self) -> bool:

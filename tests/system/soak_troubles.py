@@ -27,8 +27,8 @@ from tests.world.wall_clocks import DAY, HOUR, WallClocks
 if TYPE_CHECKING:
     from tests.system.soak import Soak
 
-METHODS = [method.value for method in Method if method is not Method.REST]  # which needs a datastore
-TOKENS = 80  # of every answer
+METHODS = [method.value for method in Method if method is not Method.REST]  # REST needs a datastore
+TOKENS = 80  # length of every answer
 UNREAD_S = 12.0
 CANCELS = 10
 JUMPS = (0, 60, -60, 5 * HOUR, -7 * HOUR, 4000 * DAY, -9000 * DAY)  # ahead of the machine's wall clock, or behind
@@ -56,7 +56,7 @@ class Troubles:
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def pids(self) -> dict[str, list[int]]:
-        """Of the actors that are alive, by role."""
+        """Processes of the actors that are alive, by role."""
         hired = [process.pid for process in self.hired if process.poll() is None]
         found: dict[str, list[int]] = {"drafter": hired} if hired else {}
         line = ["pgrep", "-P", str(self.up.process.pid)]
@@ -70,7 +70,7 @@ class Troubles:
         return found
 
     def resident_mb(self) -> dict[tuple[str, int], float]:
-        """Of every process, and this one."""
+        """Memory of every process, and this one."""
         hired = {process.pid for process in self.hired}
         found = {("client", os.getpid()): _resident_mb(os.getpid())}
         for role, pids in (self.pids() | {"supervisor": [self.up.process.pid]}).items():

@@ -49,7 +49,7 @@ def test_a_process_whose_clock_cannot_be_moved_is_told_apart(clocks):
 
 
 async def hear(client: AsyncClient, news: list[Message]) -> None:
-    """Of actors that came, or were taken for dead."""
+    """Put on ``news`` which actors came or were taken for dead."""
     async for message in client.telemetry():
         if isinstance(message, ActorUp | ActorDown):
             news.append(message)

@@ -83,7 +83,7 @@ def legend(page: Page) -> dict[str, int]:
 
 
 def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(page, url):
-    ask(page, "tree")  # which always drafts
+    ask(page, "tree")  # method tree always drafts
     finished(page)
     assert page.locator("#answer").text_content() == truth(url)
     tokens = page.locator("#answer .t")
@@ -112,7 +112,7 @@ def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(p
 
 def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
     fields = {"Temperature": "0.8", "Most tokens": "1200"}
-    ask(page, "tree", **fields, Seed="7")  # which always drafts
+    ask(page, "tree", **fields, Seed="7")  # method tree always drafts
     expect(page.locator("#answer .t").nth(20)).to_be_attached()
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
     before = re.search(r"drafter-\d", page.locator("#facts").inner_text())[0]

@@ -27,7 +27,7 @@ from tests.world.structured import Told
 
 STREAMS, TURNS = 32, 42
 ABOUT = replace(INFO, model_id="tiny", vocab_size=VOCAB, max_context=512)
-METHODS = [method for method in Method if method != Method.REST]  # that has no datastore here
+METHODS = [method for method in Method if method != Method.REST]  # REST has no datastore here
 SYSTEM = tuple(3 + 7 * i % 150 for i in range(40))  # what half of the prompts begin with
 
 

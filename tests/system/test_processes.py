@@ -46,7 +46,7 @@ def test_every_method_gives_vanillas_text(client, method, temperature):
         drafted = client.chat(QUESTION, method=method, **options)
         assert drafted.token_ids == plain.token_ids
         assert drafted.text == plain.text
-        if drafted.stats.draft_tokens > 0 or method == "tree":  # which waits for drafts only where that pays
+        if drafted.stats.draft_tokens > 0 or method == "tree":  # method tree waits for drafts only where that pays
             return
     pytest.fail("20 answers without a draft")
 

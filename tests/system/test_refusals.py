@@ -240,4 +240,4 @@ def test_what_a_controller_has_commanded_ends_with_it(farewell):
             await said(0)
             return asyncio.get_running_loop().time() - begun
 
-    assert run(go()) < 10.0  # of virtual time; silence is noticed after 2.5
+    assert run(go()) < 10.0  # seconds of virtual time; silence is noticed after 2.5

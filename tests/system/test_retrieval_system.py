@@ -18,7 +18,7 @@ PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()
 COPYING = (*PROMPT, *LANGUAGE.continuation(PROMPT, Sampling(max_tokens=100)), *PROMPT)
 PARALLEL = ["sps", "pearl", "duodecoding", "tree", "auto"]
-FORWARD_S = 0.001  # where a round takes no time no row has a price, and a priced window means nothing
+FORWARD_S = 0.001  # a round that takes no time has no price for a row, and a priced window means nothing
 
 
 @pytest.fixture(scope="module")

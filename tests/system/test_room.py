@@ -30,7 +30,7 @@ def small_pool(slots: int, **settings) -> Cluster:
 
 
 async def failure(caller, rid: str) -> Failed:
-    """Of that request; it may have come while others' were waited for."""
+    """The failure of that request; it may have come while others' were waited for."""
     while True:
         for message in caller.seen:
             if isinstance(message, Failed) and message.rid == rid:

@@ -50,7 +50,7 @@ def test_it_learns_what_it_is_shown_and_serves_it_from_its_directory(draft, tmp_
     seen = sum(trainer.learn(shown) for _ in range(30))
     trainer.save(tmp_path / "candidate")
     after = sum(trainer.hits(str(tmp_path / "candidate"), text) for text in later)
-    assert after > 2 * before + 28, (before, after)  # of 280
+    assert after > 2 * before + 28, (before, after)  # out of 280
     assert 0 < seen <= 30 * 2048
     trainer.begin("")
     trainer.save(tmp_path / "candidate")  # the same name again: what is served is what is written now

@@ -55,7 +55,7 @@ class Published:
         return sequence
 
     def steps(self, position: int) -> list[Step]:
-        """Of ROUNDS rounds, behind ``position`` tokens of text. In the first, the target processes the prompt."""
+        """ROUNDS rounds behind ``position`` tokens of text. In the first, the target processes the prompt."""
         found: list[Step] = []
         chosen: list[int] = []  # what is left of the sequence that the target's token selected
         while len(found) < ROUNDS + 1:

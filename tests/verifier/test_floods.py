@@ -32,7 +32,7 @@ def floods(leases: int = 0, clients: tuple[bytes, ...] = (), asked: bool = False
 
 
 def dropped(one: Floods, peer: bytes, share: float, seconds: float) -> int:
-    """Of a message every millisecond, each of which takes that share of it."""
+    """Messages dropped of one every millisecond, each of which takes that share of it."""
     found = 0
     for millisecond in range(round(seconds * 1000)):
         now = millisecond / 1000
@@ -73,7 +73,7 @@ def test_clients_are_always_heard():
 
 
 def strangers(one: Floods, seconds: float) -> int:
-    """Of a message every millisecond, each from another and half of it to be read: how many were dropped."""
+    """Messages, one every millisecond, each from another and half of it to be read: how many were dropped."""
     return sum(dropped_once(one, b"%d" % number, number / 1000) for number in range(round(seconds * 1000)))
 
 
@@ -86,7 +86,7 @@ def dropped_once(one: Floods, peer: bytes, now: float) -> bool:
 
 def test_a_flood_from_ever_new_peers_is_dropped_for_most_of_the_time():
     one = floods(leases=1, clients=(b"c",))
-    one.charge(b"d", 0.0, now=-2 * NEW_S)  # that drafter has been here for longer
+    one.charge(b"d", 0.0, now=-2 * NEW_S)  # the drafter has been here for longer
     assert strangers(one, seconds=20) > 0.85 * 20_000
     one.charge(b"another", 0.0005, now=20.0)
     assert one.drops(b"another", 20.0) and not one.drops(b"d", 20.0) and not one.drops(b"c", 20.0)

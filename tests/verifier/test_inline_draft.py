@@ -118,7 +118,7 @@ def test_a_trace_tells_when_a_round_waited_for_its_own_drafts():
 
 
 def test_slots_of_what_was_drafted_in_vain_come_back():
-    model = ToyDraft(skill=0.5, scratch_slots=8)  # which asserts that no more are taken
+    model = ToyDraft(skill=0.5, scratch_slots=8)  # it asserts that no more are taken
     chunks = run(one_stream(cluster(model)))
     assert tokens_of(chunks) == model.language.continuation(PROMPT, LONG)
 

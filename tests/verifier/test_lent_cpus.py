@@ -23,7 +23,7 @@ class Sharing(ToyTarget):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.used = False
-        self.prompts: list[bool] = []  # of each whether the further CPUs computed it too
+        self.prompts: list[bool] = []  # for each prompt whether the further CPUs computed it too
         self.rounds_alone = 0  # forwards behind a prompt that had the further CPUs
 
     def use_spare_cpus(self, used: bool) -> None:

@@ -18,7 +18,7 @@ def rate(method: str, inline: bool) -> float:
 @pytest.mark.parametrize("inline", [False, True], ids=["thread", "inline"])
 @pytest.mark.parametrize("method", METHODS)
 def test_drafts_that_came_during_a_forward_are_seen_when_it_is_committed(method, inline, monkeypatch):
-    foreseen: list[bool] = []  # of each round whether its last token stood below the accepted ones
+    foreseen: list[bool] = []  # for each round whether its last token stood below the accepted ones
     extend = Committer._extend
 
     def watched(self, stream, chosen, outcome):

@@ -8,7 +8,7 @@ from tests.world.simulation import Simulation, World
 
 WORLD = World(forward=2000.0, row=300.0, prompt_row=300.0, step=100.0)
 PROMPT = 1500
-NOISE = 0.1  # of a round: forwards scatter by 3%
+NOISE = 0.1  # share of a round: forwards scatter by 3%
 
 
 def rounds_beside(prompts: int, method: str, inline: bool, mixes: bool = True, world: World = WORLD) -> list[float]:

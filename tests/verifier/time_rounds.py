@@ -50,7 +50,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.spent_ns = defaultdict[str, float](float)
-        self.rounds = self.tokens = 0  # that count
+        self.rounds = self.tokens = 0  # rounds that count
         self._round = defaultdict[str, float](float)
         self._open: list[str] = ["loop"]
         self._watched: list[tuple[Any, str, Any]] = []

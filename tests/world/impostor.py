@@ -32,7 +32,7 @@ class Impostor:
         self.extremes = Extremes(seed)
         self.extremes.fresh = 0.1
         self.kinds = [one for one in typing.get_args(UNDERSTANDS[role]) if one.__name__ != "Drain"]
-        self.heard: deque[Message] = deque(maxlen=8)  # of what it was asked, or offered
+        self.heard: deque[Message] = deque(maxlen=8)  # questions and offers
         self.sent = 0
         self._peer = b""
         self._greeted = asyncio.Event()

@@ -100,7 +100,7 @@ class Texts:
 @dataclass(frozen=True)
 class Text:
     tokens: tuple[int, ...]
-    luck: tuple[float, ...]  # of the draft, at each position
+    luck: tuple[float, ...]  # the draft's at each position
     sure: tuple[float, ...]
 
     def guesses(self, at: int, right: bool, skill: float, boast: float = 0.0, vocab: int = VOCAB) -> Guesses:
@@ -144,18 +144,18 @@ def _others(truth: int, *steps: int, vocab: int = VOCAB) -> tuple[int, ...]:
 class Costs:
     """Microseconds that computing takes."""
 
-    forward: float = 10_000.0  # of the target, one row
+    forward: float = 10_000.0  # the target's, one row
     row: float = 100.0  # each further one
     stream: float = 0.0  # ... and each stream beside the first, in addition
     prompt_row: float = 0.0  # each row of a prompt; 0: prompts take no time
     sight: float = 0.0  # each token that a prompt's row sees
     lent: float = 1.0  # factor on all of it, with the CPUs of drafters that rest
-    code: float = 150.0  # of a round, outside the forward
-    step: float = 500.0  # of the draft, one leaf
+    code: float = 150.0  # rest of a round, outside the forward
+    step: float = 500.0  # the draft's, one leaf
     leaf: float = 75.0  # each further one
     read: float = 0.0  # each token of a text that the draft has not seen
     jitter: float = 0.03
-    curve: tuple[tuple[int, float], ...] = ()  # of the target, by rows; (): a straight line
+    curve: tuple[tuple[int, float], ...] = ()  # the target's, by rows; (): a straight line
 
     def rows(self, count: int) -> float:
         """One stream's forward."""
@@ -315,7 +315,7 @@ class ToyTarget:
         return outcome
 
     def _reading_us(self, handle: int, rows: int) -> float:
-        """Of a piece of a prompt, beside its forward."""
+        """The time of a piece of a prompt, beside its forward."""
         costs, seen = self.costs or Costs(), len(self.open_requests[handle][0]) - self.unread[handle]
         return rows * (costs.prompt_row + costs.sight * (seen + rows / 2))
 

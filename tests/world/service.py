@@ -50,7 +50,7 @@ class Service:
         self.up = Up(directory)
         self.chance = random.Random(seed)
         self.faults: list[str] = []  # what was found
-        self.texts = 0  # that were compared
+        self.texts = 0  # texts that were compared
         self.truth: tuple[int, ...] = ()
         self.text = ""
         self.vocab_size = 0

@@ -84,7 +84,7 @@ class Trace:
 
     rounds: list[tuple[float, RoundStats]] = field(default_factory=list)
     budgets: list[tuple[float, int, Budget]] = field(default_factory=list)  # with the number of rounds before
-    forwards: list[tuple[float, float]] = field(default_factory=list)  # of the draft: start and length, microseconds
+    forwards: list[tuple[float, float]] = field(default_factory=list)  # the draft's: start and length, microseconds
 
 
 class Simulation:
@@ -98,7 +98,7 @@ class Simulation:
     ) -> None:
         """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU."""
         self.method, self.control, self.inline = method, control, inline
-        self.text = Texts(LONGEST, UNCOPIED).text(2 + seed % 60, False)  # of all streams
+        self.text = Texts(LONGEST, UNCOPIED).text(2 + seed % 60, False)  # text of all streams
         self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what else happens, from the first scene on
         self.network = MemoryNetwork(
             seed, drop=world.lost, faulty=only(*TO_DRAFTERS), seconds={"drafter": world.message / 1e6}
@@ -115,7 +115,7 @@ class Simulation:
         self.at = START  # position at which streams begin
         self.joining_at: int | None = None  # position at which further streams begin, if that is another
         self.tamper: Callable[[Drafter], None] = lambda drafter: None  # makes the drafter another than it should be
-        self.gamma = 0  # that requests ask for; 0: they leave it to the controller
+        self.gamma = 0  # length that requests ask for; 0: they leave it to the controller
 
     def become(self, world: World) -> None:
         self.world = self.target.costs = self.draft.costs = world

@@ -33,7 +33,7 @@ class WallClocks:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of processes whose clocks can be moved."""
+        """Variables of processes whose clocks can be moved."""
         return {"LD_PRELOAD": str(self._library), "WALL_CLOCKS": str(self._table)}
 
     def reaches(self, pid: int) -> bool:

@@ -11,7 +11,7 @@ from protocols.zeromq import ZmqNetwork
 from tests.world.garbage import garbled
 from tests.world.hostile import Hostile
 
-GARBLED = 0.4  # of what is sent
+GARBLED = 0.4  # share of what is sent
 
 
 @dataclass

@@ -68,7 +68,7 @@ def calibration(count: int = 16, length: int = 48) -> list[list[int]]:
 
 
 def summary(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of each matrix its last row, and for each row the sum of its numbers times 1, 2, 3 …, which shows a change or an
+    """Each matrix's last row, and for each row the sum of its numbers times 1, 2, 3 …, which shows a change or an
     exchange of any of them."""
     kept = {}
     for name, weight in weights.items():
@@ -112,6 +112,6 @@ def main(cases: Mapping[str, Callable[[Path], None]]) -> None:
         try:
             cases[name](Path(place) / name)
             print("wrote", name, flush=True)
-        except Exception as error:  # of the tool: the other cases are tried all the same
+        except Exception as error:  # the tool's: the other cases are tried all the same
             traceback.print_exc(limit=-4)
             print("FAILED", name, type(error).__name__, error, flush=True)

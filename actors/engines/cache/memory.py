@@ -16,11 +16,11 @@ from protocols.errors import ConfigError, ModelError
 
 MAX_REQUESTS = 32  # requests of full length that a pool is made for by default
 MIN_TOKENS = 1024  # a smaller pool holds no conversation
-GPU_SHARE = 0.9  # of the free memory; the rest is for activations (vLLM's gpu_memory_utilization is as large)
+GPU_SHARE = 0.9  # share of the free memory; the rest is for activations (vLLM's gpu_memory_utilization is as large)
 # Of the host's free memory, which other processes need as well. Pages are taken when they are first written, so that an
 # idle pool takes none.
 HOST_SHARE = 0.5
-STATE_SHARE = 0.5  # of a pool's memory, if the model has recurrent layers: their states need the rest
+STATE_SHARE = 0.5  # share of a pool's memory, if the model has recurrent layers: their states need the rest
 # Bytes of a host's memory for texts of ended requests, or as many as the weights have if those are more: a small model
 # is expected to be a small process, and two chats with a large one must not drive each other out.
 KEPT = 256 << 20
@@ -56,7 +56,7 @@ def kv_slots(
             f"{gigabytes(free)} are free on {device} once the model is loaded, which is too little for its KV cache "
             f"({gigabytes(slot_bytes * MIN_TOKENS)} for {MIN_TOKENS:,} tokens); choose a smaller model or another dtype"
         )
-    return min(fitting, MAX_REQUESTS * full_request + SPAN)  # which no request gets
+    return min(fitting, MAX_REQUESTS * full_request + SPAN)  # slots that no request gets
 
 
 def kept_bytes(weights: int) -> int:

@@ -34,7 +34,7 @@ class KVShape:
 
     @classmethod
     def alike(cls, layers: int, kv_heads: int, width: int) -> KVShape:
-        """Of layers that are all the same."""
+        """The shape of layers that are all the same."""
         return cls(((kv_heads, width),) * layers)
 
     @classmethod
@@ -109,7 +109,7 @@ class KVPool:
         self._host: list[NDArray[np.uint8]] | None = (
             [part.view(torch.uint8).numpy() for part in self.parts] if on_cpu else None
         )
-        self.positions = np.zeros(slots + spare, dtype=np.int64)  # of the token in each slot, in its text
+        self.positions = np.zeros(slots + spare, dtype=np.int64)  # position of the token in each slot, in its text
         # a stream has the same span for up to 64 tokens, and making its views costs as much as a layer's attention
         self.views = functools.lru_cache(maxsize=MAX_VIEWS)(self._views)
 

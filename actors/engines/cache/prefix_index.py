@@ -19,7 +19,7 @@ class Region:
     reused: int = 0  # tokens of it that an earlier request has computed
     source: Region | None = None  # the region to copy from before anything is computed
     readers: int = 0  # requests that read it
-    marks: list[int] = field(default_factory=list)  # of the chunks that are ready
+    marks: list[int] = field(default_factory=list)  # digests of the chunks that are ready
 
 
 class PrefixIndex:

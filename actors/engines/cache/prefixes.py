@@ -32,7 +32,7 @@ class PrefixCache:
         which is kept whatever it takes."""
         self.allocator, self._most = allocator, most
         self.open_regions: dict[Region, None] = {}
-        self.kept: dict[Region, None] = {}  # of requests that have ended; the least recently used first
+        self.kept: dict[Region, None] = {}  # texts of requests that have ended; the least recently used first
         self._index = PrefixIndex(chunk)
         self._floor = allocator.used  # slots at the beginning that are not regions here, and never move
         self._moves: list[tuple[int, int, int]] = []  # (from, to, how many)

@@ -49,7 +49,7 @@ class Steps:
     values: Tensor  # (rows, heads, values)
     decays: Tensor  # (rows, heads): factor of the state before
     rates: Tensor  # (rows, heads): factor of what is added
-    parents: Sequence[int]  # of each row: the row whose state it goes on from, below 0: the text's
+    parents: Sequence[int]  # for each row the one whose state it goes on from, below 0: the text's
 
 
 @dataclass(slots=True)

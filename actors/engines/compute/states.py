@@ -20,7 +20,7 @@ from actors.engines.decoder.layout import LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import CONVOLUTION, DELTA, SCAN, DecoderSpec, Recurrent
 from actors.engines.flat_batch import Segment
 
-UNIT_EPS = 1e-6  # of unit queries and keys, in every model with a delta rule
+UNIT_EPS = 1e-6  # added to squares of unit queries and keys, in every model with a delta rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TorchState:
 
     def __init__(self, memories: Sequence[LayerMemory], pending: Sequence[Tensor]) -> None:
         self.memories, self.pending = [*memories], [*pending]  # pending: records of the rows behind the memories
-        self.records: list[Tensor] = []  # of all rows of the last forward
+        self.records: list[Tensor] = []  # records of all rows of the last forward
         self.ahead: list[LayerMemory] = []  # what to remember behind what was pending, or behind a piece of a prompt
         self.prompt = False  # the last forward was a piece of a prompt
 
@@ -102,7 +102,7 @@ class TextRows:
     """One text in a forward."""
 
     state: TorchState
-    parents: tuple[int, ...]  # of each row: the row before it, -1: the text
+    parents: tuple[int, ...]  # each row's predecessor, -1: the text
     prompt: bool
 
 
@@ -146,7 +146,7 @@ def _run(ops: Ops, number: int, mixer: Recurrent, weights: RecurrentWeights, tex
     memory, pending = state.memories[number], state.pending[number]
     every, before = torch.cat([pending, rows]), len(pending)
     inputs = torch.cat([memory.past, every[:, : mixer.channels]])
-    # of each row the row before it; rows below 0 are the text's past
+    # Each row's predecessor; rows below 0 are the text's past
     parents = [*range(-1, before - 1), *(before + parent if parent >= 0 else before - 1 for parent in text.parents)]
     mixed = _convolved(mixer, weights, inputs, [_back(parents, row, mixer.kernel) for row in range(len(every))])
     kept = len(every) - 1 if text.prompt else before - 1  # the row behind which the state is kept

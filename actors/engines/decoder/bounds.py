@@ -244,7 +244,7 @@ class Shapes:
 
     @classmethod
     def whole(cls, spec: DecoderSpec, head: int | None = None) -> Shapes:
-        """Of all layers too."""
+        """The shapes of all layers too."""
         made = cls(spec, head)
         made._turns = spec.transposed
         for layer in spec.layers:
@@ -290,7 +290,7 @@ class Shapes:
         if len(shapes) != count:
             raise ModelError(f"{place} has {len(shapes)} {experts}, and its configuration says {count}")
 
-    _width: int | None = None  # of a layer's inputs
+    _width: int | None = None  # width of a layer's inputs
 
     def _set(self, name: str, wanted: Wanted, bias: bool = True) -> None:
         self.wanted[name] = wanted
@@ -409,7 +409,7 @@ class Shapes:
 
 
 class _EachHead(Wanted):
-    """Of each head, or one for all of them."""
+    """One for each head, or one for all of them."""
 
     def admits(self, shape: Sequence[int]) -> bool:
         (heads, _), (width, _) = self.dimensions

@@ -1,9 +1,4 @@
-"""A model's weights as the bodies read them, laid out by its description.
-
-Rotary embedding turns pairs ``(i, i + d/2)`` in most families; here the rows of the query and key weights are put in an
-order in which such pairs are neighbours, so that turning them is one complex multiplication. Scores do not change:
-queries and keys are permuted alike.
-"""
+"""A model's weights as the bodies read them, laid out by its description, in the orders of its rows."""
 
 from __future__ import annotations
 
@@ -17,8 +12,8 @@ from torch.nn.functional import softplus
 
 from actors.engines.decoder import spec as described
 from actors.engines.decoder.bounds import Shapes, check_shapes
+from actors.engines.decoder.orders import head_order, qkv_order, recurrent_order
 from actors.engines.decoder.spec import (
-    DELTA,
     SCAN,
     UNWEIGHTED,
     XIELU_SLOPE,
@@ -41,9 +36,9 @@ class DecoderShape:
     hidden: int
     heads: int  # these three of the first layer with attention
     kv_heads: int
-    width: int  # of a head
-    inner: int  # of the widest MLP
-    vocabulary: int  # of the head
+    width: int  # a head's width
+    inner: int  # width of the widest MLP
+    vocabulary: int  # rows of the head
     eps: float
 
     @property
@@ -75,7 +70,7 @@ class LatentWeights:
 
     query: Matrix | None
     query_norm: Tensor | None
-    key_norm: Tensor  # of its last dimensions
+    key_norm: Tensor  # norm of its last dimensions
 
 
 @dataclass(slots=True)
@@ -116,7 +111,7 @@ class LayerNorms:
 
 @dataclass(slots=True)
 class LayerWeights:
-    """Of an MLP of experts ``up`` and ``down`` are the shared one's, or None.
+    """The weights of a layer. With experts ``up`` and ``down`` are the shared one's, or None.
     ``qkv``: of a recurrent layer the channels of its convolution (queries, keys and values), then the gate, then what
     heads have a number of; of LFM 2's factor, gate and factor."""
 
@@ -133,7 +128,7 @@ class LayerWeights:
     sinks: Tensor | None = None
     beside: BesideWeights | None = None
     scale: float = 1.0
-    shape: tuple[float, float] = (0.0, 0.0)  # of XIELU: factors of its positive and its negative part
+    shape: tuple[float, float] = (0.0, 0.0)  # XIELU's factors of its positive and its negative part
 
 
 @dataclass(slots=True)
@@ -264,11 +259,11 @@ class Taken:
         dense = mlp.shared if isinstance(mlp, described.Experts) else mlp
         latent = recurrent = head_norms = sinks = None
         if isinstance(mixer, Recurrent):
-            qkv, out = self.matrix(mixer.inputs, _recurrent_order(mixer)), self.matrix((mixer.out,))
+            qkv, out = self.matrix(mixer.inputs, recurrent_order(mixer)), self.matrix((mixer.out,))
             recurrent = self._recurrent(mixer)
         else:
             if mixer.latent is None:
-                qkv, out = self.matrix(mixer.qkv, _qkv_order(mixer)), self.matrix((mixer.out,))
+                qkv, out = self.matrix(mixer.qkv, qkv_order(mixer)), self.matrix((mixer.out,))
             else:
                 qkv, out, latent = self._latent(mixer, mixer.latent)
             head_norms = self._head_norms(mixer)
@@ -327,7 +322,7 @@ class Taken:
     def _latent(self, attention: Attention, latent: described.Latent) -> tuple[Matrix, Matrix, LatentWeights]:
         """What takes the place of the matrices of queries, keys and values, and of the output's."""
         heads, turned, take = attention.heads, latent.turned, self._source.take
-        order, dtype = _order(attention)[:turned], self._source.dtype
+        order, dtype = head_order(attention)[:turned], self._source.dtype
         up = take(latent.up).float().view(heads, latent.plain + latent.values, latent.rank)
         query = take(latent.query).float().view(heads, latent.plain + turned, -1)
         plain = torch.einsum("hpr,hpi->hri", up[:, : latent.plain], query[:, : latent.plain])
@@ -417,7 +412,7 @@ class Taken:
         norms, parts, biases = attention.norms, list[Tensor](), list[Tensor]()
         if norms is None:
             return None
-        width, order = attention.width, _order(attention)
+        width, order = attention.width, head_order(attention)
         kv_heads = attention.kv_heads if attention.shares is None else 0
 
         def each(found: Tensor, heads: int) -> Tensor:
@@ -432,57 +427,3 @@ class Taken:
         if norms.value and kv_heads:
             parts.append(torch.ones(kv_heads, width, device=self._source.device))
         return Affine(torch.cat(parts), torch.cat(biases) if biases else None)
-
-
-def _order(attention: Attention) -> Tensor:
-    """The dimensions of a head with the partners of its rotation side by side."""
-    places = torch.arange(attention.width)
-    turning = attention.rotation
-    if turning is None or turning.neighbours:
-        return places
-    turned = 2 * len(turning.frequencies)
-    return torch.cat([places[:turned].view(2, -1).t().reshape(-1), places[turned:]])
-
-
-def _qkv_order(attention: Attention) -> Tensor | None:
-    """Of the rows of queries, keys and values; None: as they are."""
-    width, order = attention.width, _order(attention)
-    if attention.woven:
-        return _unwoven(attention)
-    beside = attention.gated and len(attention.qkv) < 4  # each head's gates lie behind its queries
-    if order.tolist() == [*range(width)] and not beside:
-        return None
-    kv_heads = attention.kv_heads if attention.shares is None else 0
-    apart, queries = (2 if beside else 1) * width, torch.arange(attention.heads)[:, None]
-    keys = torch.arange(kv_heads)[:, None] * width + attention.heads * apart
-    values = torch.arange(kv_heads * width) + attention.heads * apart + kv_heads * width
-    gates = queries * apart + width + torch.arange(width) if beside else values[:0]
-    if attention.gated and not beside:
-        gates = torch.arange(attention.heads * width) + (attention.heads + 2 * kv_heads) * width
-    heads = [(queries * apart + order).reshape(-1), (keys + order).reshape(-1)]
-    return torch.cat([*heads, values, gates.reshape(-1)])
-
-
-def _unwoven(attention: Attention) -> Tensor:
-    """Of the rows of a matrix with queries, key and value head of keys by head of keys."""
-    order, each = _order(attention), attention.heads // attention.kv_heads
-    rows = torch.arange((attention.heads + 2 * attention.kv_heads) * attention.width)
-    rows = rows.view(attention.kv_heads, -1, attention.width)
-    queries, keys, values = torch.split(rows, [each, 1, 1], 1)
-    return torch.cat([queries[..., order].reshape(-1), keys[..., order].reshape(-1), values.reshape(-1)])
-
-
-def _recurrent_order(mixer: Recurrent) -> Tensor | None:
-    """Of the rows of all inputs; None: as they are."""
-    shared, inner = mixer.groups * mixer.keys, mixer.inner
-    if mixer.kind == SCAN:
-        every = torch.arange(2 * inner + 2 * shared + mixer.heads)
-        gate, values, keys, queries, steps = torch.split(every, [inner, inner, shared, shared, mixer.heads])
-        return torch.cat([queries, keys, values, gate, steps])
-    if mixer.kind == DELTA and mixer.woven:
-        own = inner // mixer.groups
-        whole = torch.arange(2 * shared + 2 * inner).view(mixer.groups, -1)
-        parts = torch.split(whole, [mixer.keys, mixer.keys, own, own], 1)
-        numbers = torch.arange(2 * mixer.heads).view(mixer.groups, 2, -1) + 2 * shared + 2 * inner
-        return torch.cat([part.reshape(-1) for part in (*parts, *numbers.unbind(1))])
-    return None

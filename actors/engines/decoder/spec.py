@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = "silu", "gelu_tanh", "gelu", "relu", "relu_squared"
-CLAMPED_SWIGLU = "clamped_swiglu"  # of gate and up: gpt-oss's
+CLAMPED_SWIGLU = "clamped_swiglu"  # gate and up are clamped: gpt-oss's
 XIELU = "xielu"  # arXiv 2411.13010, with two numbers of each layer's own
 XIELU_SLOPE, XIELU_EDGE = 0.5, -1e-6  # at zero, and the largest number that an exponential is taken of
 ACTIVATIONS = (SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU, XIELU)
@@ -42,7 +42,7 @@ class Rotation:
     """Rotary embedding of the leading dimensions of queries and keys; those behind them stay as they are."""
 
     frequencies: tuple[float, ...]  # radians a position, of each pair
-    factor: float = 1.0  # of cosines and sines
+    factor: float = 1.0  # multiplies cosines and sines
     neighbours: bool = False  # pairs lie side by side in the checkpoint, not half a head apart
     stretch: QueryScale | None = None
 
@@ -53,29 +53,29 @@ class Latent:
     arXiv 2405.04434). With ``up`` inside the queries' and the output's matrices, the two are the one key, and the
     vector is the one value."""
 
-    rank: int  # of the vector
+    rank: int  # width of the vector
     turned: int  # leading dimensions of a head, which are the last ones in the checkpoint
     plain: int  # the others of a query's head in the checkpoint
     values: int  # width of a head's values in the checkpoint
     query: str  # (heads * (plain + turned), hidden or the rank of ``query_down``)
     down: str  # (rank + turned, hidden)
-    norm: str  # of the vector
+    norm: str  # the vector's norm
     up: str  # (heads * (plain + values), rank)
     query_down: str | None = None
     query_norm: str | None = None
-    query_rank: int = 0  # of what ``query_down`` gives
-    eps: float = 1e-6  # of both norms
+    query_rank: int = 0  # width of what ``query_down`` gives
+    eps: float = 1e-6  # both norms' epsilon
 
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
-    """Of every head of queries and keys, in the order of the checkpoint's dimensions; None: without weights. The bias
+    """Norms of heads of queries and keys, in the order of the checkpoint's dimensions; None: without weights. The bias
     of a norm that takes the mean away has the same name with ``bias``."""
 
     query: str | None = None
     key: str | None = None
-    whole: bool = False  # of all heads together
-    value: bool = False  # of every head of values too, without weights
+    whole: bool = False  # one norm over all heads together
+    value: bool = False  # norm of every head of values too, without weights
     turned: bool = False  # behind the rotation, not before it
 
 
@@ -86,8 +86,8 @@ class Attention:
 
     heads: int
     kv_heads: int
-    width: int  # of a head
-    scale: float  # of scores
+    width: int  # a head's width
+    scale: float  # multiplies scores
     qkv: tuple[str, ...]
     out: str
     rotation: Rotation | None = None
@@ -114,19 +114,19 @@ class Recurrent:
     (LFM 2). A state is ``(heads, keys, values)``; ``heads / groups`` of them share queries and keys.
     """
 
-    kind: str  # of RECURRENT
+    kind: str  # one of RECURRENT
     heads: int
     groups: int
     keys: int
     values: int
-    kernel: int  # of the convolution
-    inputs: tuple[str, ...]  # of the delta rule q/k/v, gate, beta and alpha; else one
+    kernel: int  # width of the convolution
+    inputs: tuple[str, ...]  # the delta rule's q/k/v, gate, beta and alpha; else one
     convolution: str  # (channels, 1, kernel)
     out: str
     decay: str | None = None  # (heads,): the logarithm of its rate
     step: str | None = None  # (heads,): added to what its softplus is taken of
     skip: str | None = None  # (heads,): the share of a value in its output
-    norm: str | None = None  # of outputs: before the gate (delta rule) or behind it (scan)
+    norm: str | None = None  # norm of outputs: before the gate (delta rule) or behind it (scan)
     woven: bool = False  # ``inputs`` are two matrices with rows grouped by keys' heads (Qwen3-Next)
     tiled: bool = False  # heads that share keys lie ``groups`` apart (GGUF), not side by side
 
@@ -141,7 +141,7 @@ class Recurrent:
 
     @property
     def channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
+        """Channels of the convolution: queries, keys and values."""
         return 2 * self.groups * self.keys + self.inner
 
 
@@ -150,7 +150,7 @@ class Mlp:
     """``down(activation(gate(x)) * up(x))``; without a gate ``down(activation(up(x)))``."""
 
     inner: int
-    activation: str  # of ACTIVATIONS
+    activation: str  # one of ACTIVATIONS
     up: tuple[str, ...]  # gate and up, in one matrix or two; or up alone
     down: str
     gated: bool = True
@@ -161,8 +161,8 @@ class Mlp:
 class ExpertNorms:
     """Norms of experts and of the shared MLP beside them (Gemma 4). Both and the router read the residual stream."""
 
-    router: str  # of its inputs, which are also divided by the root of their width
-    inputs: str  # of experts; those of the shared MLP are the layer's
+    router: str  # norm of its inputs, which are also divided by the root of their width
+    inputs: str  # norm of the experts' inputs; those of the shared MLP are the layer's
     behind: str
     behind_shared: str
 
@@ -171,14 +171,14 @@ class ExpertNorms:
 class Routing:
     """How a router's scores choose experts, and what share each has."""
 
-    sigmoid: bool = False  # of scores, instead of a softmax over all experts
+    sigmoid: bool = False  # scores by a sigmoid, instead of a softmax over all experts
     raw: bool = False  # the choice is by what the router gives, before its sigmoid
     correction: str | None = None  # (count,): added to scores for the choice alone
-    groups: int = 1  # of experts, of which the best ``used_groups`` are left to choose from
+    groups: int = 1  # groups of experts; the best ``used_groups`` are left to choose from
     used_groups: int = 1
     best: int = 1  # number of scores; their sum ranks a group
     divided: bool = True  # shares are scores divided by their sum
-    scale: float = 1.0  # of shares
+    scale: float = 1.0  # multiplies shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Experts:
     count: int
     used: int
     inner: int
-    activation: str  # of ACTIVATIONS
+    activation: str  # one of ACTIVATIONS
     router: str  # (count, hidden)
     up: str  # (count, 2 * inner, hidden): gate and up
     down: str  # (count, hidden, inner)
@@ -199,7 +199,7 @@ class Experts:
     routing: Routing = Routing()
     shared: Mlp | None = None
     shared_gate: str | None = None  # (1, hidden): through a sigmoid the share of ``shared``
-    shared_scale: float = 1.0  # of what ``shared`` gives
+    shared_scale: float = 1.0  # multiplies what ``shared`` gives
     norms: ExpertNorms | None = None
     scales: str | None = None  # (count,): of the share of each
 
@@ -210,7 +210,7 @@ class Norms:
 
     attention: str | None  # before attention
     mlp: str | None  # before the MLP
-    behind_attention: str | None = None  # of what attention adds to the residual stream
+    behind_attention: str | None = None  # norm of what attention adds to the residual stream
     behind_mlp: str | None = None
 
 
@@ -218,10 +218,10 @@ class Norms:
 class Beside:
     """What a layer adds behind its two halves (Gemma 4): of its own ``LayerInputs``, times a gate of the stream."""
 
-    activation: str  # of ACTIVATIONS
+    activation: str  # one of ACTIVATIONS
     gate: str  # (width, hidden)
     out: str  # (hidden, width)
-    norm: str  # of what is added
+    norm: str  # norm of what is added
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +231,10 @@ class LayerInputs:
     width: int
     table: str  # (vocabulary, layers * width)
     matrix: str  # (layers * width, hidden)
-    norm: str  # of what the matrix gives, each layer's
+    norm: str  # norm of what the matrix gives, each layer's
     table_scale: float
     matrix_scale: float
-    scale: float  # of their sum
+    scale: float  # multiplies their sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +274,12 @@ class DecoderSpec:
     final_norm: str
     head: str
     embedding_scale: float = 1.0
-    residual_scale: float = 1.0  # of what each half of a layer adds
+    residual_scale: float = 1.0  # multiplies what each half of a layer adds
     logit_scale: float = 1.0
     logit_cap: float = 0.0  # logits become ``cap * tanh(logit / cap)``; 0: they stay
     inputs: LayerInputs | None = None
     positions: Positions | None = None
-    embedded_norm: str | None = None  # of what the first layer reads
+    embedded_norm: str | None = None  # norm of what the first layer reads
     transposed: bool = False  # matrices of layers, in the checkpoint
 
     @property
@@ -289,7 +289,7 @@ class DecoderSpec:
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """Of the layers that have keys and values."""
+        """Attention of the layers that have keys and values."""
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention))
 
     @property
@@ -298,12 +298,12 @@ class DecoderSpec:
 
     @property
     def names(self) -> Iterator[str]:
-        """Of the weights that every checkpoint has: all but biases, and the head, which may be the embedding."""
+        """Names of the weights that every checkpoint has: all but biases, and the head, which may be the embedding."""
         return (name for name in _names(self) if name != self.head)
 
     @property
     def dense(self) -> tuple[Mlp, ...]:
-        """Of all layers, shared ones beside experts too."""
+        """The dense MLPs of all layers, shared ones beside experts too."""
         found = (layer.mlp.shared if isinstance(layer.mlp, Experts) else layer.mlp for layer in self.layers)
         return tuple(mlp for mlp in found if mlp is not None)
 

@@ -30,7 +30,7 @@ class LeafBatch(FlatBatch):
     rows: list[Row] = field(default_factory=list)  # facts to rank each row by
     taken: list[tuple[Mirror, int]] = field(default_factory=list)  # scratch slots, to be given back if it fails
     roots: list[Mirror] = field(default_factory=list)  # mirrors that it computes as a whole
-    owners: list[Mirror] = field(default_factory=list)  # of each segment, where layers are recurrent
+    owners: list[Mirror] = field(default_factory=list)  # each segment's, where layers are recurrent
 
 
 class Draft:
@@ -173,7 +173,7 @@ class Draft:
         for index, leaf in enumerate(leaves):
             if leaf.is_root or self._mirrors[leaf.handle].length + 1 + len(leaf.path) <= self.info.max_context:
                 groups.setdefault(leaf.handle, []).append(index)
-        expansions = [Expansion(-1, (), ())] * len(leaves)  # of leaves beyond the context
+        expansions = [Expansion(-1, (), ())] * len(leaves)  # leaves beyond the context get none
         if not groups:
             return expansions
         batch = LeafBatch()

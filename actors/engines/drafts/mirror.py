@@ -23,7 +23,7 @@ class Mirror:
     __slots__ = ("base", "computed", "free", "held", "home", "length", "room", "sampler", "tokens")
 
     def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
-        self.base = base  # of the region
+        self.base = base  # the region's beginning
         self.home = base + scratch  # the slot of the first token
         self.room = room  # tokens of the text at most
         self.sampler = sampler

@@ -26,10 +26,10 @@ class Row:
     __slots__ = ("index", "path", "position", "sampler", "slot")
 
     def __init__(self, index: int, slot: int, sampler: SamplerState, position: int, path: list[int]) -> None:
-        self.index = index  # of the leaf in its call
+        self.index = index  # number of the leaf in its call
         self.slot = slot  # scratch slot of the leaf; -1: it is the root
         self.sampler = sampler
-        self.position = position  # of the candidates in the text
+        self.position = position  # the candidates' position in the text
         self.path = path  # tokens below the root, up to the row's own; only filled where the sampler penalises
 
 

@@ -29,7 +29,7 @@ class RecurrentMirror(Mirror):
     def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
         super().__init__(base, scratch, room, sampler, prefix)
         self.root: Any = None  # its record, once it is expanded
-        self.records: dict[int, Any] = {}  # of nodes, by slot
+        self.records: dict[int, Any] = {}  # records of nodes, by slot
 
     def add_text(self, batch: FlatBatch, start: int, end: int) -> None:
         super().add_text(batch, start, end)

@@ -187,7 +187,7 @@ class TransformersEngine:
     @torch.inference_mode()
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
         rows = len(batch.tokens if select is None else select)
-        if self._fixed and not (self.recurrence and batch.segments[0].prompt):  # which would be computed alone
+        if self._fixed and not (self.recurrence and batch.segments[0].prompt):  # else it would be computed alone
             batch = batch.padded(-len(batch.tokens) % WHOLE, self.pool.slots)
             select = None if select is None else [*select, *[select[-1]] * (-rows % WHOLE)]
         self._attention.begin(batch)

@@ -57,10 +57,10 @@ class GenericState:
 
     def __init__(self) -> None:
         self.now: dict[int, Memory] = {}
-        self.pending: dict[int, LayerInput] = {}  # of the rows that the text has behind ``now``
-        self.rows = 0  # that are pending
+        self.pending: dict[int, LayerInput] = {}  # inputs of the rows that the text has behind ``now``
+        self.rows = 0  # pending rows
         self.ahead: dict[int, Memory] = {}  # behind the root of the last forward, or behind a prompt's piece
-        self.records: dict[int, LayerInput] = {}  # of all its rows, if it was a window
+        self.records: dict[int, LayerInput] = {}  # inputs of all its rows, if it was a window
 
     def keep(self, path: Sequence[int]) -> None:
         """Until then the forward may be repeated."""
@@ -176,12 +176,12 @@ class GenericRecurrence:
         self.cache = cache
         self.continues = True  # whether a piece of a prompt may start from a state; Mamba's parallel scan cannot
         self.rows_agree = True  # whether a level's rows have the bits that they have alone; not with Mamba 1's products
-        self.stream_bytes = 0  # of a request's two states
+        self.stream_bytes = 0  # size of a request's two states
         self.limit = sys.maxsize  # requests that there is room for; set by whoever builds the engine
         self.inner: set[nn.Module] = set()  # linear layers that must stay as they are: Mamba reads their weights
-        self._whole: GenericState | None = None  # of the request with a prompt in this forward
-        self._states: list[GenericState] = []  # of all requests
-        self._windows: list[tuple[GenericState, range]] = []  # of windows, by their rows
+        self._whole: GenericState | None = None  # state of the request with a prompt in this forward
+        self._states: list[GenericState] = []  # all requests' states
+        self._windows: list[tuple[GenericState, range]] = []  # windows' states and their rows
         self._levels: list[Level] = []
         for layer in layers:
             self._adopt(layer, width)

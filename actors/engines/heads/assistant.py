@@ -98,7 +98,7 @@ class Assistant(Head):
 
     @torch.inference_mode()
     def rows(self, ids: Tensor, states: Tensor, sights: Sequence[_Sight]) -> tuple[Tensor, Tensor]:
-        """Of rows of tokens and the states before them float32 logits, and the states that the rows behind read."""
+        """Float32 logits of rows of tokens and the states before them, and the states that the rows behind read."""
         x = self._join(torch.cat([self._trunk.embed(ids), states], 1))
         roots = torch.tensor([sight.tokens for sight in sights for _ in range(sight.rows)], device=x.device)
         looks = {kind: self._look(kind, sights, roots) for kind in set(self._kinds)}

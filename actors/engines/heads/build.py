@@ -37,10 +37,10 @@ from actors.models import ModelInfo
 from actors.settings import AUTO_DRAFT
 from protocols.errors import ModelError
 
-COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # of the target's, in DeepSeek's checkpoints
+COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # copies of the target's tensors in DeepSeek's checkpoints
 MOST_STAGES = 8  # layers for more tokens that take turns
-DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same machine
-MEMORY_SHARE = 0.25  # of what is free beside the target's pool
+DRAFT_SHARE = 0.5  # share of the memory for KV pools, because the target may be on the same machine
+MEMORY_SHARE = 0.25  # share of what is free beside the target's pool
 
 Tensors = Mapping[str, Tensor]
 
@@ -173,6 +173,6 @@ def _draft(
 
 
 def _slots(target: Target, size: int) -> int:
-    """Of a head's pool, with ``size`` bytes a slot: as many as the target has, if there is room."""
+    """Slots of a head's pool, with ``size`` bytes a slot: as many as the target has, if there is room."""
     most = target.kv_slots + MAX_REQUESTS * SCRATCH
     return min(most, kv_slots(0, Draft.full_request(target.info.max_context), size, target.engine.device, MEMORY_SHARE))

@@ -12,7 +12,7 @@ from typing import Any
 from actors.engines.heads.kinds import GEMMA4, configuration, kind_of
 from actors.engines.weights.hub import snapshot
 
-LARGEST = 0.4  # of the target's weights: a larger draft model takes too long a step to pay
+LARGEST = 0.4  # share of the target's weights: a larger draft model takes too long a step to pay
 WEIGHTS = ("*.safetensors", "*.bin")
 
 

@@ -68,7 +68,7 @@ class HeadDraft(Draft):
     replays = True  # whether `duoactor replay` can say how often it would have been right
     computes_text = True  # rows of committed tokens; else their keys and values are the target's states alone
     engine: HeadEngine
-    width = 0  # of the states of all layers that it reads, where they are sent
+    width = 0  # width of the states of all layers that it reads, where they are sent
     _mirrors: dict[int, HeadMirror]  # type: ignore[assignment]
 
     def __init__(self, engine: HeadEngine, states: States, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
@@ -150,7 +150,7 @@ class HeadDraft(Draft):
             m.computed = end
 
     def row_of(self, m: HeadMirror, index: int, leaf: Leaf, slot: int) -> Row:
-        """Of a leaf, which has that ``index`` in its call, to rank its candidates by."""
+        """The row of a leaf with that ``index`` in its call, to rank its candidates by."""
         depth, path = (0, list[int]()) if leaf.is_root else (1 + len(leaf.path), [leaf.token])
         if m.sampler.penalised:
             path = [*(m.held[above] for above in leaf.path), *path]

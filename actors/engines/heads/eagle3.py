@@ -17,7 +17,7 @@ from actors.engines.heads.layer import Config, Weights
 from actors.engines.heads.published import PublishedHead, layer_config, sliding_windows
 from protocols.errors import ModelError
 
-DEPTHS = 8  # of P-EAGLE's heads that do not say it
+DEPTHS = 8  # depths of P-EAGLE's heads that do not say it
 MASKS = ("ptd_token_id", "pard_token", "mask_token_id")
 
 
@@ -96,7 +96,7 @@ class Eagle3(PublishedHead):
 
 
 def block_of(config: Config, taps: tuple[int, ...], layers: int) -> DraftBlock | None:
-    """Of P-EAGLE (arXiv 2602.01469), as vLLM reads it; None: the head drafts token by token."""
+    """The block of a P-EAGLE head (arXiv 2602.01469), as vLLM reads it; None: the head drafts token by token."""
     if not config.get("parallel_drafting") and config.get("speculators_model_type") != "peagle":
         return None
     methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]

@@ -66,7 +66,7 @@ class HeadEngine:
 
     @torch.inference_mode()
     def ahead(self, batch: FlatBatch) -> tuple[Tensor, Tensor]:
-        """Of all rows, of blocks in the places of their texts, float32 logits, and the states behind them."""
+        """Float32 logits of all rows, with blocks in the places of their texts, and the states behind them."""
         slots, places, ids = self._sent(batch.slots), self._sent(batch.positions), self._sent(batch.tokens)
         assert self.head.block is not None
         self.pool.positions[batch.slots] = batch.positions

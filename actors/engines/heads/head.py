@@ -30,7 +30,7 @@ class DraftBlock:
     taps: tuple[int, ...]  # the states that enter these layers of the target
     rows: int  # the root and masks
     mask_token: int
-    causal: tuple[bool, ...]  # of each layer, within the block
+    causal: tuple[bool, ...]  # whether each layer is causal within the block
     from_root: bool = False  # a row gives the token behind its place, the root's too; else the token at its place
 
 
@@ -38,7 +38,7 @@ class DraftBlock:
 class Windows:
     """How many tokens the layers of a head see."""
 
-    sizes: tuple[int, ...]  # of each layer, 0: it sees all
+    sizes: tuple[int, ...]  # each layer's window, 0: it sees all
     of_root: bool = False  # a drafted row sees those that the root sees, and all drafted before it
 
 
@@ -95,11 +95,11 @@ class Look:
         return found
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Of every row, ``(kv_heads, rows, width)``."""
+        """Keys and values of every row, ``(kv_heads, rows, width)``."""
         self.pool.write(layer, self.slots, keys, values)
 
     def places(self) -> Tensor:
-        """Of every row in its segment."""
+        """Each row's place in its segment."""
         return torch.cat([torch.arange(one.rows) for one in self._segments]).to(self.positions.device)
 
 
@@ -113,7 +113,7 @@ class Head:
     """A row is a token and the state before it: the target's, or what the head made of the row before."""
 
     taps: tuple[int, ...]  # layers of the target that it reads states of, see ``Engine.tap``
-    width: int  # of the states that its rows read; 0: rows of a block read none
+    width: int  # width of the states that its rows read; 0: rows of a block read none
     shape: KVShape
     stages = 1  # layers that take turns: the first for a round's first token, the second for the next ...
     covered: DraftVocabulary | None = None  # tokens that its logits stand for; None: all

@@ -25,13 +25,13 @@ class MtpConvention:
     """A family's names for the parts of a layer for more tokens (MTP), and its inputs. A wrong one shows in the
     acceptance rate only."""
 
-    prefix: str  # of all; ``{stage}``: the layer's number, ``{layer}``: the same behind the target's
+    prefix: str  # prefix of all names; ``{stage}``: the layer's number, ``{layer}``: the same behind the target's
     block: str  # what the layer's own names begin with, behind the prefix
     token_norm: str
     state_norm: str
     join: str
     last_norm: str
-    token_first: bool = True  # of what is joined
+    token_first: bool = True  # order of what is joined
     reads_normed: bool = True  # the target's states behind its last norm, or before
     recycles_normed: bool = True  # so for its own
 
@@ -70,7 +70,7 @@ def convention_in(names: Collection[str], layers: int) -> MtpConvention | None:
 
 
 def own_layer(place: str) -> MtpConvention | None:
-    """That of a target in a directory or a GGUF file; None also for what is no checkpoint."""
+    """The layer for more tokens of a target in a directory or a GGUF file; None also for what is no checkpoint."""
     if place.endswith(".gguf") and Path(place).is_file():
         file = _file(place)
         return None if file is None else convention_in(file.own(more=True), file.config["num_hidden_layers"])

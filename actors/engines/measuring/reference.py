@@ -30,7 +30,7 @@ PROMPT_LOOKUP_TOKENS = 10
 class ReferenceOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     target: str
     draft: str = ""  # empty: no mode "assisted"
-    dtype: str = "float32"  # of the verifier's target; in place of int8, which transformers has not, bfloat16
+    dtype: str = "float32"  # the verifier's target's; in place of int8, which transformers has not, bfloat16
     device: str = "cpu"
     threads: int = 1
     cpus: str = ""

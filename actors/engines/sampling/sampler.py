@@ -139,8 +139,8 @@ class Rows:
     """Consecutive rows of a flat batch that belong to one request."""
 
     state: SamplerState
-    positions: list[int]  # of the tokens to be sampled
-    paths: list[list[int]]  # of each row: the tokens behind the root, up to its own; only filled where it is penalised
+    positions: list[int]  # positions of the tokens to be sampled
+    paths: list[list[int]]  # each row's tokens behind the root, up to its own; only filled where it is penalised
     masks: NDArray[np.int32] | None = None  # (rows, words): see :class:`actors.models.Constraint`
 
 

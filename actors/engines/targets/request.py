@@ -25,7 +25,7 @@ class TargetRequest:
     prompt: list[int]
     output: list[int]  # committed; that of a resumed stream is computed behind the prompt before anything is sampled
     sampler: SamplerState
-    most_nodes: int  # of a window
+    most_nodes: int  # nodes of a window, at most
     constraint: Constraint | None
     state: TextState | None  # behind the token before the root
     shared: int = 0  # tokens with keys from an earlier request, if there is a state

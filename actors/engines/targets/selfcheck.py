@@ -115,7 +115,7 @@ def _branch_agrees(
 
 
 def _seen(engine: Engine, start: int, sees: NDArray[np.bool_]) -> Mask:
-    """Of rows in the slots from ``start`` on: all slots before them, and of them those in ``sees`` ``(rows, rows)``."""
+    """Sight of rows from slot ``start`` on: all slots before them, and of them those in ``sees`` ``(rows, rows)``."""
     visible: Mask = np.zeros((len(sees), min(align(start + len(sees)), engine.pool.slots)), dtype=np.bool_)
     visible[:, :start], visible[:, start : start + len(sees)] = True, sees
     return visible

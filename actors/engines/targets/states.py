@@ -16,7 +16,7 @@ import torch
 from actors.engines.engine import Engine
 from protocols.messages import HiddenStates
 
-MOST_BYTES = 1 << 22  # of one message, see ``StateRows``
+MOST_BYTES = 1 << 22  # size of one message, see ``StateRows``
 KEPT = 2048  # tokens of a request; three states of a 7B model are 24 kB a token
 
 
@@ -28,7 +28,7 @@ class _Unread:
 
 
 class States:
-    """Of ``layers``, for one reader."""
+    """The states of ``layers``, for one reader."""
 
     def __init__(self, layers: Sequence[int]) -> None:
         self.layers = tuple(layers)
@@ -86,7 +86,7 @@ class Taps:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._readers: list[States] = []
-        self._layers: tuple[int, ...] = ()  # of which the engine keeps states
+        self._layers: tuple[int, ...] = ()  # layers whose states the engine keeps
 
     def exchange(self, old: States | None, new: States | None) -> None:
         """Between two forwards: ``new`` reads from now on, ``old`` no more. What an engine keeps for nobody costs less

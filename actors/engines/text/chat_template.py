@@ -36,7 +36,7 @@ FORMS = (
     (r'<tool_call>\s*(\{"name": "|<function=)', "hermes"),
     (r'<\|python_tag\|>|\{"name": "probecalled", "parameters":', "llama"),
 )
-CONSTRAIN = "<|constrain|>"  # of gpt-oss, in front of the format of a call's arguments
+CONSTRAIN = "<|constrain|>"  # gpt-oss's mark in front of the format of a call's arguments
 # Variables that are not the caller's to set: they are what the conversation says, or a template of its own.
 RESERVED = frozenset({
     "messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt",
@@ -95,7 +95,7 @@ class Calls:
     """How a template takes calls."""
 
     text: bool  # arguments as JSON text, not as an object
-    short_ids: bool  # of MISTRAL_ID letters
+    short_ids: bool  # ids have MISTRAL_ID letters
     several: bool  # more than one in a turn
     shown: str  # a rendered call, up to the end of its turn
 
@@ -104,7 +104,7 @@ class Calls:
 class Shown:
     """What a template shows."""
 
-    parts: bool  # of contents that are lists of parts only
+    parts: bool  # contents are lists of parts only
     system: bool  # a system turn in front
     later_system: bool  # one behind other turns
     repeats: bool  # two turns of one role, one behind the other

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from actors.engines.weights.gguf import Strings
 from protocols.errors import ModelError
 
-CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # of tokenizer.ggml.token_type
+CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # values of tokenizer.ggml.token_type
 SPACE = "\u2581"
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -106,7 +106,7 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:
             _put_in_front(tokenizer, begin, of("bos_token_id"))
     except ModelError:
         raise
-    except Exception as error:  # of the library: a merge that makes no token, tokens that are there twice
+    except Exception as error:  # the library's: a merge that makes no token, tokens that are there twice
         raise ModelError(
             f"{where} has a vocabulary that makes no tokenizer: {error}; give --tokenizer the original model, or put "
             "its tokenizer.json beside the file"

@@ -32,7 +32,7 @@ class KeptTokenizer:
 
     @classmethod
     def of(cls, tokenizer: Any) -> KeptTokenizer:
-        """Of one of transformers'."""
+        """What is kept of one of transformers'."""
         from transformers import PreTrainedTokenizerFast
 
         kind = type(tokenizer)
@@ -87,7 +87,7 @@ class FastTokenizer:
         return [self.backend_tokenizer.id_to_token(token) or "" for token in ids]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        # of a batch, because other threads then go on meanwhile
+        # as a batch, because other threads then go on meanwhile
         (found,) = self.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(found.ids)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")  # of a message; a template knows one of them
+THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")  # keys of a message; each template knows one
 SWITCHES = ("enable_thinking", "thinking")  # variables of templates that turn thoughts on and off
 USER, THOUGHT, ANSWER, AGAIN = "probeuser", "probethought", "probeanswer", "probeagain"
 DEFAULT: Mapping[str, Any] = MappingProxyType({})

@@ -35,7 +35,7 @@ def kind_name(number: int) -> str:
 class Codes:
     """Weights ``(rows, inputs)`` as small integers without a sign, and their scales."""
 
-    form: int  # of :data:`actors.engines.decoder.cpu.forms.FORMS`, counted from 1
+    form: int  # number in :data:`actors.engines.decoder.cpu.forms.FORMS`, counted from 1
     codes: Bytes
     steps: NDArray[Any]  # float16 (rows, groups of 256 or 32, 1 or 2): scales, and minima
     scales: Bytes | None = None  # 8 bits (rows, groups of 32, 1 or 2): scales, and minima or those of second halves
@@ -63,8 +63,8 @@ class BlockKind:
 
     name: str
     elements: int  # weights in a block
-    bytes: int  # of a block
-    form: int  # of :class:`Codes` that hold the same numbers; 0: there is none
+    bytes: int  # size of a block
+    form: int  # form of the :class:`Codes` that hold the same numbers; 0: there is none
     read: Callable[[Bytes], Any]  # (blocks, bytes) -> each block's codes, steps and scales; without a form its numbers
 
     def bytes_of(self, count: int) -> int:
@@ -72,7 +72,7 @@ class BlockKind:
         return count // self.elements * self.bytes
 
     def codes(self, rows: Bytes) -> Codes:
-        """Of the bytes ``(rows, bytes of a row)``."""
+        """The codes in the bytes ``(rows, bytes of a row)``."""
         codes, steps, *scales = self.read(np.ascontiguousarray(rows).reshape(-1, self.bytes))
         found = (part.reshape(len(rows), -1, part.shape[-1]) for part in (steps, *scales))
         return Codes(self.form, codes.astype(np.uint8, copy=False).reshape(len(rows), -1), *found)

@@ -38,13 +38,13 @@ class Architecture:
     """What one ``general.architecture`` is called and how it differs."""
 
     model_type: str
-    names: dict[str, str]  # of a layer's parts: ours (Hugging Face's) to the file's
+    names: dict[str, str]  # names of a layer's parts: ours (Hugging Face's) to the file's
     config: Callable[[GGUF, Config], Config] = lambda file, config: {}  # what is added to the usual configuration
     turned: bool = False  # queries and keys have the partners of a rotation side by side
     offset: bool = False  # norms hold w + 1, but for those of recurrent layers
     made: Made = field(default_factory=dict)  # out of several
     varied: tuple[str, ...] = ()  # keys that may differ between layers: the usual configuration has the largest
-    rows: dict[str, Callable[[Config], Order]] = field(default_factory=dict)  # of a part that has some of a tensor's
+    rows: dict[str, Callable[[Config], Order]] = field(default_factory=dict)  # row orders of parts with some of it
     outside: dict[str, str] = field(default_factory=dict)  # names beside the usual ones
 
 
@@ -74,7 +74,7 @@ _OF_GEMMA4 = {
 
 
 def _keys_and_values(keys: Floats, values: Floats) -> Floats:
-    """Of heads one below the other, each its keys and then its values."""
+    """Heads one below the other, each its keys and then its values."""
     whole: Floats = np.concatenate([keys.swapaxes(1, 2), values], 1)
     return whole.reshape(-1, whole.shape[2])
 

@@ -11,7 +11,7 @@ from actors.engines.weights.gguf import GGUF
 Config = dict[str, Any]
 
 _MAVERICK = 128  # experts: the only number that tells it from Scout
-_SOFTMAX = 1  # of expert_gating_func
+_SOFTMAX = 1  # value of expert_gating_func
 
 
 def _every(period: int, layers: int) -> list[str]:

@@ -31,7 +31,7 @@ def gguf_config(name: str) -> Any:
     ends = end_ids(checkpoint.file.metadata, name)
     try:
         config = AutoConfig.for_model(known.pop("model_type"), **known | {"eos_token_id": sorted(ends) or None})
-    except Exception as error:  # of transformers' own checks
+    except Exception as error:  # transformers' own checks raise anything
         reason = str(error).strip().splitlines()[:2] or [type(error).__name__]
         raise ModelError(
             f"the metadata of {name} make no configuration: {' '.join(reason)}; download it again"
@@ -54,7 +54,7 @@ def gguf_tokenizer(name: str) -> Any:
 
 
 def file_source(name: str, dtype: torch.dtype, device: torch.device = CPU) -> StoredSource:
-    """Of a file. ``dtype``: of matrices that are not read from their blocks. Raises ModelError."""
+    """The weights of a file. ``dtype``: type of matrices that are not read from their blocks. Raises ModelError."""
     return StoredSource(name, open_gguf(name).own(), dtype, device)
 
 

@@ -38,7 +38,7 @@ class FileWeight:
     """A weight made of tensors of the file."""
 
     parts: list[Stored]
-    make: Callable[..., Floats] | None = None  # of the numbers of its parts; None: there is one, as it is
+    make: Callable[..., Floats] | None = None  # maker of the numbers from its parts; None: there is one, as it is
     rows: Order | None = None
     above: float = 0.0  # what the file's numbers are above the model's
 
@@ -62,7 +62,7 @@ class FileWeight:
         if self.make is not None:
             try:
                 return self.make(*parts)
-            except (ValueError, IndexError):  # of numpy's
+            except (ValueError, IndexError):  # numpy's
                 shapes = " and ".join(" x ".join(map(str, part.shape)) for part in self.parts)
                 raise ModelError(f"{self.name_in_file} are {shapes}, which make no weight; download it again") from None
         values = parts[0] if self.rows is None else parts[0][self.rows]
@@ -74,10 +74,10 @@ class FileWeight:
         return Blocks([(FileBlocks(part), self.rows) for part in self.parts])
 
     def expert_blocks(self) -> list[Blocks] | None:
-        """Of each the matrices that one of ours is made of, one below the other."""
+        """Each expert's matrices that one of ours is made of, one below the other."""
         if self.make is None or any(len(part.shape) != 3 for part in self.parts):
             return None
-        if len({part.shape[::2] for part in self.parts}) > 1:  # which :meth:`values` tells of
+        if len({part.shape[::2] for part in self.parts}) > 1:  # see :meth:`values`
             return None
         experts = [[part.parted(expert) for part in self.parts] for expert in range(self.shape[0])]
         if not all(FileBlocks.takes(matrix) for matrices in experts for matrix in matrices):

@@ -26,7 +26,7 @@ def find_gguf(name: str) -> Path:
     """The (first) file of a model, downloaded if it is not here. Raises ModelError."""
     match = None if Path(name).exists() else HUB.fullmatch(name)
     if match is None:
-        path = Path(os.path.expanduser(name))  # which leaves ~NAME where there is no such user
+        path = Path(os.path.expanduser(name))  # leaves ~NAME where there is no such user
         if not path.is_file():
             raise ModelError(f"GGUF file {name} does not exist; check the path")
         return path

@@ -32,7 +32,7 @@ class Grouped(Protocol):
 
     @property
     def form(self) -> int:
-        """Of its codes, see :class:`Codes`."""
+        """Form of its codes, see :class:`Codes`."""
         ...
 
     def codes(self, rows: NDArray[np.int64]) -> Codes:
@@ -88,7 +88,7 @@ class Blocks:
 
     @property
     def nbytes(self) -> int:
-        """Of them in their forms."""
+        """Size of them in their forms."""
         return sum(int(_count(*part) * part[0].shape[1] * FORMS[part[0].form - 1].weight) for part in self.parts)
 
     @property

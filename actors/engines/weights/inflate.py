@@ -65,7 +65,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Of all layers and one embedding; biases and norms left out."""
+        """Number in all layers and one embedding; biases and norms left out."""
         attention = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocab * self.hidden
 

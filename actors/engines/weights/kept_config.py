@@ -33,7 +33,7 @@ class KeptConfig:
     """What a :class:`PlainConfig` is made of; without ``own`` the fused decoder does not run the model."""
 
     own: dict[str, Any] = field(default_factory=dict)
-    text: dict[str, Any] | None = None  # of the text part of a model with eyes
+    text: dict[str, Any] | None = None  # configuration of the text part of a model with eyes
 
     @classmethod
     def of(cls, config: Any) -> KeptConfig:

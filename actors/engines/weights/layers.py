@@ -25,7 +25,7 @@ class Matrix:
 
     @property
     def nbytes(self) -> int:
-        """Of what a product reads."""
+        """Size of what a product reads."""
         return self.weight.nbytes
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:

@@ -76,7 +76,7 @@ def _why(name: str, error: Exception) -> str:
     if not path.is_dir() and not is_gguf(name):
         return f"{name} is a file; give the directory of a Hugging Face model, or a .gguf file"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    first = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]  # of a heading and its reason, both
+    first = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]  # a heading and its reason, both
     if "custom code" in first:
         return f"model {name} brings its own program code, which duoactor does not run; use a model of a stock family"
     if "for this kind of AutoModel" in first:
@@ -145,7 +145,7 @@ def _auto_class(config: Any) -> Any:
     for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
         if type(config) in auto._model_mapping:
             return auto
-    return AutoModelForCausalLM  # which says what is wrong
+    return AutoModelForCausalLM  # it says what is wrong
 
 
 def _read_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor] | None:
@@ -270,7 +270,7 @@ def serving_tokenizer(name: str) -> Any:
         read.append(load_tokenizer(name))
         try:
             return KeptTokenizer.of(read[0])
-        except Exception as error:  # of the library, for a text that the tokenizer cannot encode
+        except Exception as error:  # the library's, for a text that the tokenizer cannot encode
             raise ModelError(f"the tokenizer of {name} cannot encode a text: {error}; download it again") from None
 
     found = kept_of_files(KeptTokenizer, files, find) if (files := tokenizer_files(name)) else KeptTokenizer()
@@ -294,7 +294,7 @@ def tokenizer_files(name: str) -> list[Path]:
 
 
 def _ids(name: str, value: Any) -> set[int]:
-    """Of a configuration's ``eos_token_id``. Raises ModelError."""
+    """The ids in a configuration's ``eos_token_id``. Raises ModelError."""
     ids = value if isinstance(value, list | tuple) else [] if value is None else [value]
     if not all(type(one) is int for one in ids):
         raise ModelError(f"eos_token_id of {name} is {value!r}, which is no number of a token; download it again")

@@ -15,7 +15,7 @@ from actors.engines.weights.blocks import Codes, half_powers
 from actors.engines.weights.grouped import Blocks, in_float16
 
 FP4 = torch.tensor(E2M1) / 2
-FORM_OF = {(4, 8.0): 1, (8, 128.0): 5}  # of products with integers, by bits and the zero of all groups
+FORM_OF = {(4, 8.0): 1, (8, 128.0): 5}  # forms of products with integers, by bits and the zero of all groups
 WITH_ZEROS = {4: 2}  # by bits, where groups have zeros of their own
 CLOSE = 1e-3  # relative: float16 has scales to within half of it, unless they are below its normal numbers
 

@@ -34,7 +34,7 @@ class PackedLinear(nn.Module):
         self.bias = None if bias is None else bias.detach()
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Of rows ``(rows, in)``."""
+        """The products of rows ``(rows, in)``."""
         return packed_rows(self._product, x)
 
     def _product(self, x: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from actors.engines.weights.matrices import FP4, Dequantised, Integers, Microsca
 from actors.engines.weights.quantisation import ALL, Form, Scheme, refused
 from protocols.errors import ModelError
 
-Parts = Mapping[str, Tensor]  # of one layer, by the end of their names
+Parts = Mapping[str, Tensor]  # one layer's tensors, by the end of their names
 Weight = Tensor | Integers | Microscaled | Dequantised
 PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the columns 0 to 7 of a word are
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # places of the columns 0 to 7 of a word
 _STATE = "weight.quant_state.bitsandbytes__"
 ENDS = (
     "weight weight_packed weight_scale weight_zero_point weight_shape weight_g_idx weight_global_scale "

@@ -84,7 +84,7 @@ def own_name(name: str, names: Container[str]) -> str:
 
 
 class StoredSource(WeightSource):
-    """Of a checkpoint's files. What is packed stays so where the products read it."""
+    """The weights of a checkpoint's files. What is packed stays so where the products read it."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class StoredSource(WeightSource):
 
     @property
     def nbytes(self) -> int:
-        """Of all weights as they are computed with, at most: compiled layers keep in 16 bits what is stored in them."""
+        """Size of weights as they are computed with: compiled layers keep in 16 bits what is stored in them."""
         return sum(map(self._bytes_of, self._weights.values()))
 
     def _bytes_of(self, weight: Tensor | StoredWeight) -> int:

@@ -25,10 +25,10 @@ LAST_CACHE = 32 << 20  # bytes, where the kernel does not tell
 # machine where that was tried. With inputs in float32 it took 0.88 of the time for a row, but 1.04 for eight rows and
 # up to 1.2 for more; with pairs of bfloat16 0.67 / 0.73 / 0.87 / 0.98 / 1.03 for 1 / 4 / 8 / 12 / 16 rows
 BEYOND_CACHE, BEYOND_CACHE_IN_PAIRS = 2, 1
-CODES = 16  # of which the first is 0's
-MOST_ESCAPES = 0.01  # of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
+CODES = 16  # number of codes; the first is 0's
+MOST_ESCAPES = 0.01  # share of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
 
-Escapes = tuple[NDArray[np.int64], NDArray[Any]]  # where those of each panel begin, and all of them
+Escapes = tuple[NDArray[np.int64], NDArray[Any]]  # beginnings of each panel's, and all of them
 
 
 @functools.cache
@@ -51,7 +51,7 @@ class Split:
 
     whole: NDArray[np.uint16]  # bits of bfloat16
     largest: int  # exponent, as stored
-    outputs: NDArray[np.int64]  # of the escapes
+    outputs: NDArray[np.int64]  # output numbers of the escapes
     inputs: NDArray[np.int64]
     weights: NDArray[np.float32]
 

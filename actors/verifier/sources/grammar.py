@@ -47,7 +47,7 @@ FORCED_BYTES = 256
 # seconds and holds 250,000 lexer states of 2 kB. With these it is refused after 0.3 s, and a schema of 2,000 properties
 # with patterns still compiles.
 FUEL = 400_000  # expressions of the lexer
-STEP_FUEL = 100_000  # of one mask: some 10 ms
+STEP_FUEL = 100_000  # fuel for one mask: some 10 ms
 LEXER_STATES = 20_000
 STACK_BYTES = 1 << 29  # address space: a chain of 20,000 rules, more than fit into a request, takes 100 MB
 RULE = re.compile(r"^[ \t]*[?!]?\w[^:\n]*:", re.MULTILINE)

@@ -59,14 +59,14 @@ class InlineDraft(Source):
         self._vocab_size, self._eos = vocab_size, eos | model.info.eos_token_ids
         self._trees: WeakKeyDictionary[Stream, InlineTree] = WeakKeyDictionary()
         self._unable: WeakKeyDictionary[Stream, bool] = WeakKeyDictionary()  # it has no room, or cannot mirror them
-        self._generation = 0  # of the latest round
+        self._generation = 0  # number of the latest round
         self._failures = 0
 
     def measured(self, step_us: Mapping[int, float]) -> None:
         """Take the measured step times of a new model."""
         self.steps = CostModel(step_us)
         self._usual_read_us = self.steps(UNREAD) / UNREAD
-        self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # of a token of a text
+        self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # time to read a token of a text
         self.depths = tuple(Estimate(memory=USUAL_MEMORY) for _ in range(2))  # its agreement at the first two tokens
 
     @property

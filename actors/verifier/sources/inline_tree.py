@@ -42,7 +42,7 @@ class InlineTree:
         self._slots: set[int] = set()  # scratch slots that are in use
         self._leaves: dict[Node, float] = {}  # accepted tokens to expect of the nodes that may be expanded next
         self._least = 0.0
-        self.chances: list[float] = []  # of the nodes of the tree: that the target follows the path to each
+        self.chances: list[float] = []  # chances of the tree's nodes: that the target follows the path to each
         self._untold: list[int] = []  # committed tokens that the model has not been told of
 
     def begin(self, least: float) -> None:
@@ -93,7 +93,7 @@ class InlineTree:
     def expanded(self, node: Node, expansion: Expansion) -> None:
         """The draft model has expanded this node: its likely children join the tree."""
         reached = self._chance(node)
-        least = max(MIN_CHANCE, self._least) / max(reached, MIN_CHANCE)  # of a child, but for the likeliest
+        least = max(MIN_CHANCE, self._least) / max(reached, MIN_CHANCE)  # a child's least chance, but for the likeliest
         node.slot = expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)

@@ -15,7 +15,7 @@ from actors.verifier.sources.schemas import EXACT, GUIDANCE, NAMED, SPACE, in_la
 
 Schema = Mapping[str, Any]
 
-MAX_RULES = 1000  # of one grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
+MAX_RULES = 1000  # rules of one grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
 NOTES = frozenset(
     [
         "title",

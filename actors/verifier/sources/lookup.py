@@ -96,7 +96,7 @@ class Lookup(_Proposing):
 
     def __init__(self, name: str, bit: int, proposer: Callable[[Stream], Proposer]) -> None:
         super().__init__(name, bit, proposer)
-        self._trust = defaultdict[bool, Calibration](Calibration)  # of scores, by whether the text is sampled
+        self._trust = defaultdict[bool, Calibration](Calibration)  # trust in scores, by whether the text is sampled
 
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         for stream in streams:

@@ -23,7 +23,7 @@ from actors.proposals import NOTHING, Proposal, likeliest
 
 KEYS = (8, 3)  # lengths of the contexts that are looked up, the longest first
 LONGEST = 32  # tokens of a match that are compared
-PLACES = 16  # of a chain that are looked at
+PLACES = 16  # places of a chain that are looked at
 PIECE = 2048  # tokens that are read at once, in half a millisecond
 FACTOR = 0x9E3779B97F4A7C15  # the golden ratio of 2^64: Knuth's multiplicative hash
 MASK = (1 << 64) - 1
@@ -50,7 +50,7 @@ class Memory:
         self._chains = [
             (key, heads.data, before.data) for key, heads, before in zip(KEYS, self._heads, self._before, strict=True)
         ]
-        self._write = LONGEST  # where the next token goes; a -1 is there
+        self._write = LONGEST  # place of the next token; a -1 is there
         self._unread: deque[tuple[Sequence[int], int]] = deque()  # texts with their owners
         self._waiting = 0  # tokens of these texts
         self._done = 0  # tokens read of the first one
@@ -91,7 +91,7 @@ class Memory:
 
     def _index(self, piece: _Tokens, holder: int) -> None:
         begin, stop = self._write, self._write + len(piece)
-        context = min(self._done, KEYS[0]) if begin > LONGEST else 0  # of this text's, in front of the piece
+        context = min(self._done, KEYS[0]) if begin > LONGEST else 0  # tokens of this text in front of the piece
         self.tokens[begin:stop] = piece
         self.tokens[stop] = -1
         self.owners[begin:stop] = holder

@@ -147,7 +147,7 @@ class Remote(Source):
         loan.report(drafter.dated(message, arrived_us), message.ranks)
         if not 1 <= message.base_len <= len(text):
             return "base_len"
-        if stream.tree.size > 2 * MAX_NODES:  # of a tree that nobody prunes
+        if stream.tree.size > 2 * MAX_NODES:  # a tree that nobody prunes
             return "budget"
         fragment = Fragment(message.parents, message.tokens, message.logprobs)
         if check_fragment(fragment, self.context.info.vocab_size, MAX_NODES) is not None:

@@ -32,9 +32,9 @@ SLICE = 256  # tokens of a text that a source reads at once, because others deco
 class Allowance:
     """The sources' allowance before a round."""
 
-    streams: int  # that share it
+    streams: int  # streams that share it
     rate: float  # tokens per microsecond that they reach together: the price of time
-    rows: Cost  # of rows of drafts, by their number
+    rows: Cost  # cost of rows of drafts, by their number
     room_us: float = math.inf  # for all drafting together
     reads: bool = True  # whether there is time for texts that were not read yet
     now_us: float = 0.0  # since the verifier's start
@@ -54,7 +54,7 @@ class Source:
 
     name: str  # by which methods, trials and statistics know it
     bit: int  # in :attr:`Node.sources`
-    exclusive = False  # of exclusive sources (draft models) only the most promising works for a stream
+    exclusive = False  # only the most promising of such sources (draft models) works for a stream
     binds = False  # whether the output must follow it, so that a request cannot go on without it
     together = False  # whether ``grow`` takes all streams of a round at once, which share its steps
 

@@ -111,7 +111,7 @@ def _turns(message: InputMessage, where: str) -> list[ChatTurn]:
             case "thinking" if message.role == "assistant":
                 thoughts.append(block.thinking)
             case "redacted_thinking" if message.role == "assistant":
-                pass  # of another model, which alone can read it
+                pass  # another model's, which alone can read it
             case "text":
                 texts.append(ContentPart("text", block.text))
             case other:

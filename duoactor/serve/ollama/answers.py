@@ -75,7 +75,7 @@ class OllamaAnswer(Answer):
         super().__init__(model, "", parser)
         self._scored = wanted.logprobs
         self._call: tuple[str, list[str]] | None = None  # the open call's name and pieces of its arguments
-        self._calls = 0  # that are complete
+        self._calls = 0  # complete calls
         self._reason = "stop"
 
     @abstractmethod

@@ -134,7 +134,7 @@ def question(wanted: ChatRequest, ignored: Ignored) -> Question:
 class ChatAnswer(OpenAIAnswer):
     def __init__(self, wanted: ChatRequest, model: str, parser: Callable[[], Parser]) -> None:
         super().__init__(wanted, model, "chatcmpl-", ("chat.completion", "chat.completion.chunk"), parser)
-        self._calls = [0] * wanted.n  # that have begun
+        self._calls = [0] * wanted.n  # calls that have begun
 
     @property
     def own_prompt(self) -> Sequence[int] | UnsetType:

@@ -51,7 +51,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     logprobs: TextLogprobs | None = None
     prompt_logprobs: list[dict[str, dict[str, Any]] | None] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: Sequence[int] | UnsetType = UNSET  # of a stream with its first event
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET  # a stream has them with its first event
 
 
 def parse(body: bytes) -> tuple[CompletionRequest, Question]:
@@ -107,7 +107,7 @@ class CompletionAnswer(OpenAIAnswer):
     def __init__(self, wanted: CompletionRequest, model: str, parser: Callable[[], Parser]) -> None:
         super().__init__(wanted, model, "cmpl-", ("text_completion", "text_completion"), parser)
         self._wanted = wanted
-        self._lengths: dict[int, int] = {}  # of each choice's text so far
+        self._lengths: dict[int, int] = {}  # length of each choice's text so far
 
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
         if not self.prompts:

@@ -21,7 +21,7 @@ C = TypeVar("C")
 
 
 class CompletionDetails(ThoughtDetails, frozen=True):
-    accepted_prediction_tokens: int | UnsetType = UNSET  # where the request has a prediction
+    accepted_prediction_tokens: int | UnsetType = UNSET  # only if the request has a prediction
     rejected_prediction_tokens: int | UnsetType = UNSET
 
 

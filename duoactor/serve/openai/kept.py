@@ -74,7 +74,7 @@ class Keeping:
     false."""
 
     kept: Kept
-    holder: str  # of the API key
+    holder: str  # owner of the API key
     asked: tuple[ChatTurn, ...] = ()
 
     def parse(self, body: bytes) -> tuple[responses.ResponsesRequest, Question]:

@@ -101,7 +101,7 @@ FORMS: dict[str, CallForm] = {
         grammar=('MARK "[" call "]"', 'MARK "[" call (", " call)* "]"'),
     ),
 }
-DEFAULT_FORM = "hermes"  # of models that nothing is known of: most open ones were trained with it
+DEFAULT_FORM = "hermes"  # form of models that nothing is known of: most open ones were trained with it
 NAME_ID, NAME_ARGUMENTS = "[CALL_ID]", "[ARGS]"  # between a name and its arguments
 
 
@@ -201,7 +201,7 @@ def _named(text: Reader, at: int) -> Generator[None, None, bool]:
 
 def _string(text: str) -> str | None:
     try:
-        found = msgspec.json.decode(text)  # which takes no half of a character
+        found = msgspec.json.decode(text)  # it takes no half of a character
     except (msgspec.DecodeError, RecursionError):
         return None
     return found if isinstance(found, str) else None

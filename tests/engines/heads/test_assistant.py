@@ -26,7 +26,7 @@ GREEDY = Sampling(max_tokens=64)
 OWN_KEYS = WIDE | KEYS_ARE_VALUES | {"num_kv_shared_layers": 0}
 LAYERS = {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "sliding_window": 9}
 CLUSTERS = {"use_ordered_embeddings": True, "num_centroids": 20, "centroid_intermediate_top_k": 3}
-KINDS = {  # of the target, then of the assistant
+KINDS = {  # the target's kind, then the assistant's
     "shared keys": (fused, WIDE, {}),
     "the likeliest clusters": (fused, WIDE, CLUSTERS),
     "keys that are values": (fused, OWN_KEYS, {}),

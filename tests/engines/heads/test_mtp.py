@@ -75,7 +75,7 @@ MODELS = {
     "deepseek_v3": lambda: DeepseekV3ForCausalLM(DeepseekV3Config(**COMMON | FAMILIES["DeepseekV3"])),
     "glm4_moe_lite": lambda: Glm4MoeLiteForCausalLM(Glm4MoeLiteConfig(**COMMON | FAMILIES["Glm4MoeLite"])),
 }
-LATENT = ("deepseek_v3", "glm4_moe_lite")  # that the generic engine does not compute
+LATENT = ("deepseek_v3", "glm4_moe_lite")  # the generic engine does not compute them
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +171,7 @@ class OwnLayer(Pair):
         self.layer = [one_layer(model, seed=4 + stage) for stage in range(stages)]
         weights = {}
         for stage, layer in enumerate(self.layer):
-            if convention is QWEN:  # which has one matrix and its norms for all
+            if convention is QWEN:  # it has one matrix and its norms for all
                 for name in ("enorm", "hnorm", "eh_proj", "post_norm"):
                     setattr(layer, name, getattr(self.layer[0], name))
             weights |= change(published(layer, convention, stage=stage))
@@ -280,7 +280,9 @@ def with_next_layer(weights, layers, more):
             if own in outside:
                 w.add_tensor(f"blk.{layers}.nextn.{outside[own]}.weight", values)
             else:
-                for theirs, part in _split(names, w.arch, name.replace("correction_bias", "correction.bias"), values):
+                for theirs, part in _split(
+                    names, w.arch, name.replace("correction_bias", "correction.bias"), values, ""
+                ):
                     w.add_tensor(theirs, np.ascontiguousarray(part))
 
     return write

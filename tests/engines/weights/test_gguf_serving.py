@@ -87,7 +87,7 @@ def logits(engine: Any, tokens: list[int], position: int = 0) -> torch.Tensor:
 
 
 def error_of(file: str) -> float:
-    """Of the logits that the engine makes of the file's blocks."""
+    """Distance of the logits that the engine makes of the file's blocks."""
     target, _ = build_target(file, EngineOptions(kv_tokens=1024))
     assert isinstance(target.engine._body, CompiledBody)  # type: ignore[attr-defined]
     assert target.info.dtype.startswith("Q4_1")

@@ -21,7 +21,7 @@ ZERO = ir.Constant(VECTOR, [0.0] * LANES)
 SCORED = 8
 # ... and of float32 with AVX2 two sums of each beside a column of 16 keys
 TURNED = 3
-COLUMNS = 4  # of keys that are turned at once
+COLUMNS = 4  # keys that are turned at once
 # Lanes of two vectors that change places, each by one instruction: words, pairs of words, and runs of 128 bits.
 _WORD_PAIRS = [at for run in range(0, LANES, 4) for at in (run, LANES + run, run + 1, LANES + run + 1)]
 _TWO_PAIRS = [at for run in range(0, LANES, 4) for at in (run, run + 1, LANES + run, LANES + run + 1)]
@@ -81,7 +81,7 @@ class TurnedFloats(Floats):
         together = queries.together
 
         def of(count, first, columns):
-            """Of ``count`` queries from ``first`` on. ``columns(j)``: the keys' columns from ``j`` on."""
+            """The form of ``count`` queries from ``first`` on. ``columns(j)``: the keys' columns from ``j`` on."""
             numbers = [builder.add(first, _INT(n)) for n in range(count)]
             sums = self._products(builder, [queries.query(number) for number in numbers], columns, width)
             for number, products in zip(numbers, sums, strict=True):
@@ -171,8 +171,8 @@ def form_of(kind):
 
 
 def _turned_floats(builder, keys):
-    """Of ``COLUMNS`` numbers of sixteen keys vectors that have one number of all."""
-    rows = []  # of the four keys that stand at the same place of a run of 128 bits
+    """``COLUMNS`` numbers of sixteen keys as vectors that have one number of all."""
+    rows = []  # the four keys that stand at the same place of a run of 128 bits
     for first in range(4):
         halves = [
             builder.shuffle_vector(keys[at], keys[at + 4], picked(list(range(LANES // 2)))) for at in (first, first + 8)
@@ -186,7 +186,7 @@ def _turned_floats(builder, keys):
 
 
 def _turned(builder, keys):
-    """Of the first eight words of sixteen keys vectors that have one word of all."""
+    """The first eight words of sixteen keys as vectors that have one word of all."""
     rows = [*range(4), *range(8, 12)]  # with the fourth behind each, so that lanes end in their order
     vectors = [builder.shuffle_vector(keys[row], keys[row + 4], picked(list(range(LANES)))) for row in rows]
     for apart, lower in ((1, _WORD_PAIRS), (2, _TWO_PAIRS), (4, _RUNS)):

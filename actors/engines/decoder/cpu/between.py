@@ -27,7 +27,7 @@ from actors.engines.decoder.cpu.simd import (
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU, XIELU = 0, 1, 2, 3, 4, 5, 6
-_SLOPE, _EDGE = np.float32(0.5), np.float32(-1e-6)  # of XIELU
+_SLOPE, _EDGE = np.float32(0.5), np.float32(-1e-6)  # XIELU's
 _ALPHA, _LIMIT = np.float32(1.702), np.float32(7)  # gpt-oss's
 _LEAST = np.float32(-87)  # the exponential of its negative still fits float32
 
@@ -42,7 +42,7 @@ class NormTerms(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """Of ``inner`` numbers of a row; ``gated``: the result is multiplied with as many more that stand beside them.
+    """Activation of ``inner`` numbers of a row; ``gated``: the result is multiplied with as many more beside them.
     ``positive`` and ``negative``: factors of XIELU."""
 
     kind: Any

@@ -150,7 +150,7 @@ class _GroupCode:
         return self._builder.sitofp(wide, FLOATS)
 
     def scale(self, half):
-        """Of the group, or of its half."""
+        """The scale of the group, or of its half."""
         if not self._form.scaled:
             return self._float16(0)
         signed = not self._form.minima

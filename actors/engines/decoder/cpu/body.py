@@ -37,7 +37,7 @@ class _Rooms:
 
     def __init__(self, laid: LaidOut, spec: DecoderSpec, tile: int) -> None:
         """``tile``: numbers of a recurrent layer's tile, or 0."""
-        self._numbers, self._tile = int(laid.sizes.sum()), tile  # of a row between operations
+        self._numbers, self._tile = int(laid.sizes.sum()), tile  # numbers of a row between operations
         self._widest = max(spec.hidden, *spec.inner, int(laid.sizes[1]))
         self._heads = {(one.heads, one.kv_heads, one.width) for one in spec.attentions}
         self._sights = 2 if any(one.window for one in spec.attentions) else 1
@@ -71,8 +71,8 @@ class _Rooms:
 class _Turns:
     """Tables of what pairs of dimensions are multiplied by, which grow with the texts."""
 
-    layers: dict[Rotation, list[int]] = field(default_factory=dict)  # that turn by each
-    attention: dict[Rotation, Attention] = field(default_factory=dict)  # of one of them
+    layers: dict[Rotation, list[int]] = field(default_factory=dict)  # layers that turn by each
+    attention: dict[Rotation, Attention] = field(default_factory=dict)  # attention by rotation
     tables: list[Array] = field(default_factory=list)
     reach: int = 0  # positions
 

@@ -36,7 +36,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 # Noise is at most 22.2, where numbers are 2e-6 apart, and its logarithms are a few of those off; a score's other errors
 # are a few of its own last places.
 _NEAR, _LAST_PLACES = np.float32(3e-5), np.float32(4 * 2.0**-23)
-_UNSURE_MASS = 1e-5  # of the row's: sums of 150,000 float32 parts differ by 1e-6
+_UNSURE_MASS = 1e-5  # share of the row's mass: sums of 150,000 float32 parts differ by 1e-6
 _SAME = np.float32(1e-5)  # scaled logits nearer to each other may have the same probability
 # Of a draft's nucleus: it ends above what is e^-20 as likely as the likeliest; to within 1e-4 of a scaled logit.
 _WIDEST, _HALVINGS = np.float32(20), 18
@@ -253,7 +253,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     _best(scores, ids, probabilities)
 
 
-SOURCES = "736a4062bd1d0f48"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "53a513f695f8080c"  # see :mod:`actors.engines.decoder.cpu`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

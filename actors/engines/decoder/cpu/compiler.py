@@ -19,7 +19,7 @@ from actors.doing import doing
 from actors.kept import directory
 
 log = logging.getLogger("duoactor.engines")
-OTHER_HALF = "actors.engines.decoder.cpu.pieces"  # of what there is to compile; nothing calls it by name
+OTHER_HALF = "actors.engines.decoder.cpu.pieces"  # the second part to compile; nothing calls it by name
 # A process that ends with the one whose pipe is its standard input
 WITH_PARENT = "import os, threading; threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()"
 
@@ -44,10 +44,10 @@ def _compiled_kernels() -> ModuleType | None:
     shown = contextlib.ExitStack()
 
     class OneAtATime(event.Listener):
-        """Of several processes one compiles; the others wait at their first function and find the rest in its cache."""
+        """One of several processes compiles; the others wait at their first function and find the rest in its cache."""
 
         lock: FileLock | None = None
-        other: subprocess.Popen[bytes] | None = None  # which compiles the other half
+        other: subprocess.Popen[bytes] | None = None  # compiles the other half
         tell: Callable[[str], None] | None = None
         compiled = 0
 

@@ -88,7 +88,7 @@ class CompiledEngine:
         weights.spend()
 
     def reading(self) -> Reading:
-        """Of a token."""
+        """What a token reads."""
         size, beside = self._body.read_bytes, 0 if self.recurrence is None else self.recurrence.stream_bytes
         bandwidth = memory_bandwidth(self.threads.own)
         return Reading(size, 8 * size / self._count, bandwidth, self.pool.slot_bytes, beside)

@@ -28,7 +28,7 @@ def sigmoid(x):
 
 @linked
 def _score(logits, start, experts, scores):
-    """Of a row's experts, which lie at ``logits[start:]``."""
+    """Scores of a row's experts, which lie at ``logits[start:]``."""
     count, top, whole = experts.count, logits[start], _ZERO
     for i in range(count):
         top = max(top, logits[start + i])

@@ -29,7 +29,7 @@ GROUP = 8  # inputs with their weights of 12 bits side by side
 TABLE = 64  # bytes before all panels of them: what the 16 codes stand for, in 16 bits each, twice
 TWELVE = 12 * PANEL // 8  # bytes of an input's
 UNPACKED = 2 * GROUP * PANEL  # bytes of a group in pairs of bfloat16
-_BYTES = 4 * LANES  # of a vector
+_BYTES = 4 * LANES  # size of a vector
 
 
 def _read(builder, place, byte, kind):

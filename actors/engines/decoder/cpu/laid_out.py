@@ -38,7 +38,7 @@ from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import Panels
 from actors.engines.weights.twelve_bits import waits_for_memory
 
-Record = NDArray[Any]  # of a structured type, or one of its elements
+Record = NDArray[Any]  # an array of a structured type, or one of its elements
 
 
 class LaidOut:
@@ -51,8 +51,8 @@ class LaidOut:
         pairs = weights.head.weight.dtype == torch.bfloat16
         self._pages, self._twelve = HugePages(), waits_for_memory(weights.count(), pairs)
         self._kept: list[object] = []  # what stands in the records by address
-        self.mixers: list[Record] = []  # of recurrent layers
-        self.width = 0  # of what a row puts into one of them
+        self.mixers: list[Record] = []  # records of recurrent layers
+        self.width = 0  # numbers that a row puts into one of them
         self.read_bytes = 0  # by a token
         self._experts: list[tuple[int, int, int]] = []  # apart: rows of router, gate and up, and down
         self.jobs: Record = np.zeros(4 * len(weights.layers) + 1, dtype=JOB)

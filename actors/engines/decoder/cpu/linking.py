@@ -15,7 +15,7 @@ from numba.core.compiler import Compiler
 
 
 class _Code(JITCodeLibrary):
-    """Of a function and of what it calls."""
+    """The code of a function and of what it calls."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
         ll_module.data_layout = self._codegen._data_layout

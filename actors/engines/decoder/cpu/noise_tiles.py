@@ -26,10 +26,10 @@ def _floats(number):
 
 
 def _logarithm(builder, x):
-    """Of positive normal numbers (Cephes' logf)."""
+    """The logarithm of positive normal numbers (Cephes' logf)."""
     bits = builder.bitcast(x, WORDS)
     power = builder.sitofp(builder.sub(builder.lshr(bits, _words(23)), _words(126)), VECTOR)
-    part = builder.or_(builder.and_(bits, _words(0x7FFFFF)), _words(0x3F000000))  # from a half up to one
+    part = builder.or_(builder.and_(bits, _words(0x7FFFFF)), _words(0x3F000000))  # a number from a half up to one
     part = builder.bitcast(part, VECTOR)
     low = builder.fcmp_ordered("<", part, _floats(0.707106781186547524))
     power = builder.select(low, builder.fsub(power, _floats(1.0)), power)
@@ -93,7 +93,7 @@ def gumbel_tile(typing, tokens, one, other):
         u = _uniform(builder, arguments)
         u = builder.select(builder.fcmp_ordered("<", u, _floats(1.0 - 2.0**-24)), u, _floats(1.0 - 2.0**-24))
         rest = builder.fsub(_floats(1.0), u)
-        seen = builder.fsub(_floats(1.0), rest)  # of u, in a number near one; what is lost of it is put back
+        seen = builder.fsub(_floats(1.0), rest)  # 1 - u, in a number near one; what is lost of it is put back
         whole = builder.fcmp_ordered(">", seen, _floats(0.0))
         share = builder.fdiv(u, builder.select(whole, seen, _floats(1.0)))
         falls = builder.fneg(builder.fmul(_logarithm(builder, rest), share))

@@ -14,7 +14,7 @@ from actors.engines.decoder.cpu.linking import linked
 _BYTES, _OCTETS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
 _CODES, _WORDS = types.Array(types.uint32, 2, "C", readonly=True), types.Array(types.uint32, 1, "C")
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-SOURCES = "736a4062bd1d0f48"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "53a513f695f8080c"  # see :mod:`actors.engines.decoder.cpu`
 _compiled = {"error_model": "numpy", "nogil": True, "cache": True}
 
 
@@ -44,7 +44,7 @@ def pack_groups(codes, steps, scales, sizes, into, words):
     for first in range(0, rows, panel):
         for number in range(groups):
             if number % (whole // group) == 0:
-                for kind in range(step // 2):  # of two bytes
+                for kind in range(step // 2):  # runs of two bytes
                     for row in range(panel):
                         place = ((first + row) * wholes + number * group // whole) * step + 2 * kind
                         into[at], into[at + 1] = steps[place], steps[place + 1]

@@ -30,7 +30,7 @@ from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
 
-SOURCES = "736a4062bd1d0f48"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "53a513f695f8080c"  # see :mod:`actors.engines.decoder.cpu`
 
 
 @linked

@@ -151,4 +151,4 @@ class Rooms(NamedTuple):
     routed: Any  # the router's outputs, and where there are experts
     gathered: Any  # ... rows that one takes
     given: Any  # ... what it gives
-    inputs: Any  # of layers
+    inputs: Any  # the layers' inputs

@@ -19,7 +19,7 @@ from actors.engines.decoder.cpu.simd import fma, load, splat, store, total
 from actors.engines.decoder.cpu.team import perform
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-_EPS = np.float32(1e-6)  # of unit queries and keys, in every model with a delta rule
+_EPS = np.float32(1e-6)  # added to squares of unit queries and keys, in every model with a delta rule
 
 
 @linked
@@ -69,7 +69,7 @@ def _keep_past(mixer, walk, raw, before):
 
 @linked
 def _convolve(mixer, walk, raw, before, mixed):
-    """Of the forward's rows and the pending ones."""
+    """Convolve the forward's rows and the pending ones."""
     channels, kernel, width = mixer.channels, mixer.kernel, walk.width
     taps = array_at(mixer.taps, kernel * channels, np.float32)
     bias = array_at(mixer.bias, channels if mixer.bias else 0, np.float32)

@@ -17,7 +17,7 @@ from actors.engines.cache.snapshots import BORDER
 from actors.engines.decoder.spec import Attention, DecoderSpec
 from actors.engines.flat_batch import SPAN, Segment, align
 
-MOST_ROWS = 256  # of one text in a forward
+MOST_ROWS = 256  # rows of one text in a forward
 BESIDE = 3  # rings beside those of the limit: of rows without a text, and of two states that are dropped at once
 
 
@@ -34,7 +34,7 @@ def ring_slots(spec: DecoderSpec, max_context: int) -> int:
 
 
 def kv_shapes(spec: DecoderSpec, rings: bool) -> tuple[KVShape, KVShape]:
-    """Of layers with whole texts, and of layers with rings."""
+    """The shapes of layers with whole texts and of layers with rings."""
     own = [attention for attention in spec.attentions if attention.shares is None]
     return _shape(one for one in own if not (rings and one.window)), _shape(one for one in own if rings and one.window)
 
@@ -51,7 +51,7 @@ class RingState:
         rings.had.add(ring)
         self.start: int = ring * rings.length  # the ring's first slot
         self._rings = rings
-        self._length = 0  # of the text
+        self._length = 0  # the text's length
         self._first = 0  # the first position that no other has taken the place of
         weakref.finalize(self, rings.free.append, ring)
 
@@ -77,7 +77,7 @@ class RingState:
         return other
 
     def _slot(self, row: int) -> int:
-        """Of a row of the last forward."""
+        """The slot of a row of the last forward."""
         return self.start + (self._length + row) % self._rings.length
 
 

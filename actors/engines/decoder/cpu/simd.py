@@ -239,7 +239,7 @@ def highest(typing, vector):
 
 @intrinsic
 def exponential(typing, vector):
-    """Of every lane up to 87 (Cephes' expf); below -87 that of -87; NaN of NaN."""
+    """The exponential of every lane up to 87 (Cephes' expf); below -87 that of -87; NaN of NaN."""
 
     def generate(context, builder, signature, arguments):
         def every(number):

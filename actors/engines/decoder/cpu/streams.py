@@ -23,7 +23,7 @@ class FusedState:
     """See :class:`actors.engines.flat_batch.RecurrentState`."""
 
     def __init__(self, numbers: Array, pending: Array, spare: list[Array]) -> None:
-        self.numbers = numbers  # of all layers
+        self.numbers = numbers  # numbers of all layers
         self.pending = pending  # (layers, rows, width): what the text's rows behind those put into convolutions
         self.records = pending  # the same of all rows of the last forward, of a window
         self.ahead: Array | None = None  # numbers behind the rows of the last forward, of a piece of a prompt
@@ -55,7 +55,7 @@ class FusedState:
 
 
 def numbers_of(mixer: NDArray[Any]) -> int:
-    """Of a text's state in a recurrent layer and those before it."""
+    """Numbers of a text's state in a recurrent layer and those before it."""
     at, past, heads, keys, values = (int(mixer[name][0]) for name in ("at", "past", "heads", "keys", "values"))
     return at + past + heads * keys * values
 
@@ -79,7 +79,7 @@ class FusedRecurrence:
         self._raw: Array = np.empty(0, np.float32)
         self._work: Array = np.empty(0, np.float32)
         self._spare: list[Array] = []  # memory of a state without a stream
-        self._states: list[FusedState] = []  # of the last forward
+        self._states: list[FusedState] = []  # states of the last forward
 
     @property
     def stream_bytes(self) -> int:

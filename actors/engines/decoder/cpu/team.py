@@ -50,7 +50,7 @@ PATIENCE = 10_000  # looks for the last piece, some 10 us
 
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "736a4062bd1d0f48"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "53a513f695f8080c"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -139,7 +139,7 @@ class Team:
     def _help(job: np.ndarray, state: np.ndarray, me: int, cpu: int | None) -> None:
         if cpu is not None and hasattr(os, "sched_setaffinity"):
             with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, {cpu})  # of this thread
+                os.sched_setaffinity(0, {cpu})  # this thread's
         help_out(job, state, me)
 
     def buffers(self, numbers: int) -> np.ndarray:

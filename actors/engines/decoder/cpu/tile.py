@@ -32,7 +32,7 @@ class InputRows(NamedTuple):
 
 
 class TileWeights(NamedTuple):
-    """Of ``panels`` panels that begin ``apart`` elements from each other, the first at ``weights[start]``, the weights
+    """Weights of ``panels`` panels, ``apart`` elements from each other, the first at ``weights[start]``, each
     of ``depth`` inputs."""
 
     weights: Any

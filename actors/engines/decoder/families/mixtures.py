@@ -282,7 +282,7 @@ def qwen(config: Any) -> DecoderSpec:
 
 
 def qwen_mlp(config: Any, layer: int, shared: bool) -> Mlp | Experts:
-    """Of a layer, which may be dense. ``shared``: there is an expert for every row behind a gate."""
+    """The MLP of a layer, which may be dense. ``shared``: there is an expert for every row behind a gate."""
     sparse, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
     kinds = getattr(config, "mlp_layer_types", None) or ()
     if not getattr(config, "num_experts", 0) or layer in dense or (layer + 1) % sparse or "dense" in kinds[layer:][:1]:

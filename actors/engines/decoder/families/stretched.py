@@ -25,7 +25,7 @@ def llama3(parameters: Mapping[str, Any], frequencies: Tensor) -> Tensor:
 
 
 def yarn(parameters: Mapping[str, Any], turned: int, longest: int) -> tuple[Tensor, float]:
-    """Of ``turned`` dimensions, and the factor of cosines and sines. ``longest``: text of the model."""
+    """Frequencies of ``turned`` dimensions, and the factor of cosines and sines. ``longest``: text of the model."""
     base = parameters["rope_theta"]
     before = parameters.get("original_max_position_embeddings") or longest
     factor = parameters.get("factor") or longest / before

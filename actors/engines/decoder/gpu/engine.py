@@ -27,7 +27,7 @@ from actors.engines.weights.source import source_of
 from actors.models import ModelInfo
 from protocols.messages import Reading
 
-WORKSPACE = 128 << 20  # of rounds: cuBLAS's own (32 MB on Hopper), and activations of 256 rows
+WORKSPACE = 128 << 20  # memory of rounds: cuBLAS's own (32 MB on Hopper), and activations of 256 rows
 
 
 class GpuEngine:
@@ -63,7 +63,7 @@ class GpuEngine:
             self.graphs.record_ahead()
 
     def reading(self) -> Reading:
-        """Of a token."""
+        """What a token reads."""
         return Reading(self._reads, 8 * self._reads / self._count, 0.0, self.pool.slot_bytes)
 
     def use_spare_cpus(self, used: bool) -> None:
@@ -110,5 +110,5 @@ def recorded_bytes(config: Any, dtype: torch.dtype) -> int:
     assert spec is not None
     seen = MAX_PARTS * max(one.heads * (one.width + 2) for one in spec.attentions) * torch.float32.itemsize
     logits = 3 * MAX_ROWS * spec.vocabulary * torch.float32.itemsize  # as computed, as kept, and as handed on
-    numbers: int = 2 * max(spec.inner) * spec.hidden * dtype.itemsize  # of the largest matrix in small groups
+    numbers: int = 2 * max(spec.inner) * spec.hidden * dtype.itemsize  # numbers of the largest matrix in small groups
     return seen + logits + numbers + WORKSPACE

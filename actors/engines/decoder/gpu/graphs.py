@@ -92,7 +92,7 @@ class Graphs:
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int32, device=device)
         self.best: Tensor | None = None
         self._tapped = torch.zeros((MAX_ROWS, 0), dtype=body.pool.dtype, device=device)
-        self.tapped: Tensor | None = None  # of the last round; None: it was no graph's
+        self.tapped: Tensor | None = None  # states of the last round; None: it was no graph's
 
     @torch.inference_mode()
     def tap(self) -> None:

@@ -35,7 +35,7 @@ class Groups:
     scale and minimum, or the scales of its halves. (Reads of fewer than four bytes are not sent ahead.)
     """
 
-    number: int  # of its form, from 1
+    number: int  # number of its form, from 1
     inputs: int
     low: Tensor
     high: Tensor
@@ -107,14 +107,14 @@ def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, T
     if piece.scales is not None:
         scales = torch.from_numpy(np.ascontiguousarray(piece.scales)).to(device)
         factors = factors.repeat_interleave(SUPER, 1) * (scales if form.minima else scales.view(torch.int8))
-    missing = (0, 2 - factors.shape[2], 0, 2 * chunks - factors.shape[1])  # of groups that fill up
+    missing = (0, 2 - factors.shape[2], 0, 2 * chunks - factors.shape[1])  # room for groups that fill up
     pairs = functional.pad(factors, missing).half().contiguous().view(torch.int32)[:, :, 0]
     return low.contiguous(), torch.stack(high, 1) if high else none, pairs.t().contiguous()
 
 
 @dataclass(slots=True)
 class GroupedMatrix(Matrix):
-    """Of parts one below the other; ``weight`` is a shape."""
+    """A matrix of parts one below the other; ``weight`` is a shape."""
 
     parts: tuple[Groups, ...] = ()
 

@@ -25,16 +25,16 @@ from actors.engines.decoder.torch.attention import attend
 from actors.engines.flat_batch import Segment
 
 log = logging.getLogger("duoactor.engines")
-MAX_ROWS = 256  # of a round: their logits take 155 MB with a vocabulary of 152,000
+MAX_ROWS = 256  # rows of a round: their logits take 155 MB with a vocabulary of 152,000
 MAX_PARTS = 1 << 14  # parts of all rows' texts: at 32 heads of 128 their sums take 268 MB
 # Of a piece of a prompt: each row writes its result for each part, and torch's own attention does not
 MAX_PROMPT_PARTS = 1 << 12
 PROMPT_ROWS = (64, 128, MAX_ROWS)
-CLOSE = 2e-2  # of outputs around 1 in 16 bits
+CLOSE = 2e-2  # tolerance for outputs around 1 in 16 bits
 
 
 def _lengths(rows: int) -> tuple[int, ...]:
-    """Of the numbers in front of the items: see :func:`triton_kernels.attention.attend`."""
+    """Lengths of the numbers in front of the items: see :func:`triton_kernels.attention.attend`."""
     return 1, rows, rows, rows, rows, rows * MAX_WINDOW
 
 
@@ -74,7 +74,7 @@ class InPlace:
 
     @property
     def bytes(self) -> int:
-        """Of the largest round."""
+        """Memory of the largest round."""
         return 4 * (sum(_lengths(MAX_ROWS)) + 3 * MAX_PARTS)
 
     def plan(self, rows: int, segments: Sequence[Segment]) -> RoundPlan | None:
@@ -107,7 +107,7 @@ class InPlace:
         return RoundPlan(rows, np.array(items, np.int32), starts, tails)
 
     def _items(self, first: int, prefixes: NDArray[np.int64], parts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """Of one request: parts that all rows of a tile see whole are computed together, the rest row by row."""
+        """A request's items: parts that all rows of a tile see whole are computed together, others row by row."""
         items = []
         for start in range(0, len(parts), self._tile):
             tile = range(start, min(start + self._tile, len(parts)))

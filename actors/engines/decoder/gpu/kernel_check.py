@@ -13,6 +13,6 @@ def checked(make: Callable[[], T], error: Callable[[T], float], close: float) ->
     try:
         made = make()
         wrong = error(made)
-    except Exception as failure:  # of a compiler: it may be any
+    except Exception as failure:  # a compiler's: it may be any
         return str(failure).partition("\n")[0]
     return made if wrong < close else f"off by {wrong:.3g}"

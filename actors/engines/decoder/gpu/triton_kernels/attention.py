@@ -74,7 +74,7 @@ def _attend(
         asked = tl.load(query + at, mask=live[:, None] & inner[None, :], other=0.0)
         scores = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale
         if CAPPED:
-            bent = tl.exp2(-tl.abs(scores))  # of a hyperbolic tangent
+            bent = tl.exp2(-tl.abs(scores))  # a hyperbolic tangent's exponential
             scores = tl.where(scores < 0, -1.0, 1.0) * cap * (1 - bent) / (1 + bent)
         shown = inside[None, :] & live[:, None]
         if WINDOW > 0:
@@ -121,7 +121,7 @@ def _join(
         higher = tl.maximum(top, sink)
         total = total * tl.exp2(top - higher) + tl.exp2(sink - higher)
         whole = whole * tl.exp2(top - higher)
-    total = tl.where(total == 0.0, 1.0, total)  # of rows that only fill up
+    total = tl.where(total == 0.0, 1.0, total)  # rows that only fill up
     place = (row * HEADS + head) * WIDTH + depth
     tl.store(out + place, (whole / total).to(out.dtype.element_ty), mask=depth < WIDTH)
 

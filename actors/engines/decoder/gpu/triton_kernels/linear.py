@@ -19,7 +19,7 @@ from torch import Tensor
 from actors.engines.decoder.gpu.triton_kernels.gpu import Gpu
 
 COLUMNS = 64  # outputs of a program: the least for which Hopper's matrix units take the weights' side whole
-DEPTH_BYTES = 256  # of a weight's row, read at a time
+DEPTH_BYTES = 256  # bytes of a weight's row, read at a time
 ROWS = (16, 32, 64, 128)  # rows of a program; more rows are several programs that read the same weights
 PROGRAMS = 192  # a matrix of fewer programs than this is split: an H200 has 132 multiprocessors
 SPLITS = 4
@@ -82,7 +82,7 @@ class Cut:
     rows: int
     depth: int
     splits: int
-    reach: int  # of the inner dimension in each split
+    reach: int  # length of the inner dimension in each split
     stages: int
 
 
