@@ -21,6 +21,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share that of their paren
     _directory = tempfile.TemporaryDirectory(prefix="duoactor-tests-")
     os.environ["DUOACTOR_CACHE"] = _directory.name  # what tests measure is nobody else's
 
+PACKAGES = {"triton": "the GPU's kernels", "numba": "compiled layers", "torch": "all that computes", "ray": "Ray"}
+MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]  # before torch's are looked for below
 NEED_TORCH = ("torch", "transformers", "safetensors", "tokenizers")
 
 
@@ -32,7 +34,7 @@ class SkipWhatNeedsTorch:
             pytest.skip(f"needs {name.partition('.')[0]}", allow_module_level=True)
 
 
-if importlib.util.find_spec("torch") is None:
+if "torch" in MISSING:
     sys.meta_path.insert(0, SkipWhatNeedsTorch())
 
 
@@ -44,9 +46,8 @@ ALONE = ("engines/test_without_avx_512.py", "engines/test_triton_kernels.py")  #
 ORDER = (*WITHOUT_LAYERS, "protocols", *ALONE, "test_documentation.py", "system", "training", "examples")
 # One deployment serves the tests of these (tests/system/conftest.py), and one worker has them.
 TOGETHER = ("clock_jumps", "gateway_process", "live_page", "processes")
-# What some tests need and are skipped without, and what they try with it.
+# Like PACKAGES what some tests need and are skipped without, and what they try with it
 PROGRAMS = {"chromium": "the live page", "ip": "a second network (iproute2)", "cc": "clocks that jump"}
-PACKAGES = {"triton": "the GPU's kernels", "numba": "compiled layers", "torch": "all that computes", "ray": "Ray"}
 MOST_WORKERS = 8  # each may hold a few actors, a gigabyte in all
 COMPILE = "from actors.engines.decoder.cpu.compiler import compiled_kernels; compiled_kernels()"
 
@@ -73,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     missing = [f"{name} ({use})" for name, use in PROGRAMS.items() if shutil.which(name) is None]
-    missing += [f"{name} ({use})" for name, use in PACKAGES.items() if importlib.util.find_spec(name) is None]
+    missing += [f"{name} ({PACKAGES[name]})" for name in MISSING]
     if terminal is not None and missing:
         terminal.write_line(f"Skipped, because it is not here: {', '.join(missing)}.")
 
