@@ -55,6 +55,7 @@ class DoctorReport(msgspec.Struct, kw_only=True):
     machine: dict[str, Any]
     versions: dict[str, str]
     instructions: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()  # how the target's are stored, equal layers joined
     served: TargetStatus | None = None  # the target as the verifier serves it
     head: InlineStatus | None = None  # with which the verifier drafts; None: it has none
     texts: int = 0  # texts that were compared with the target's own

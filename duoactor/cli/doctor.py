@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from actors.engines.heads.cached import snapshot_of
 from duoactor import config, render
 from duoactor import doctor as diagnosis
 from duoactor.bench.benchmark import BenchJob, Benchmark
@@ -43,7 +44,7 @@ def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json:
     """
     report = diagnosis.begun(pair.verifier, pair.drafters, len(available_cpus()))
     try:
-        _measure(environment, report, pair)
+        _measure(environment, report, pair, as_json)
     except DuoactorError as error:
         report.add("problem", str(error).rstrip("."))
     report.verdict = diagnosis.verdict(report)
@@ -60,8 +61,13 @@ def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json:
     return 1 if report.problems else 0
 
 
-def _measure(environment: Environment, report: diagnosis.DoctorReport, pair: Wanted) -> None:
+def _measure(environment: Environment, report: diagnosis.DoctorReport, pair: Wanted, as_json: bool) -> None:
     target = config.resolve_model(pair.verifier.target, "target", tokenizer=pair.verifier.tokenizer)
+    from actors.engines.weights.understood import understood  # numpy is of the engine's extra
+
+    report.weights = tuple(understood(str(snapshot_of(target))))
+    if report.weights and not as_json:  # before anything is computed with them
+        click.echo("\n".join(["weights as they are stored", *(f"  {line}" for line in report.weights), ""]))
     job = BenchJob(diagnosis.sample_prompts(), choose(diagnosis.METHODS), 1, Sampling(max_tokens=diagnosis.TOKENS))
     with private_address() as address, render.Spinner(sys.stderr) as spinner:
         deployment = environment.deploy(pair.at(address, target=target))

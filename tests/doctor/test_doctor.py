@@ -116,7 +116,7 @@ def test_a_text_that_differs_is_a_problem(monkeypatch, capsys):
     client.wrong, client.rounds = "auto", 1
     monkeypatch.setattr(doctor, "SECONDS", 0.0)
     assert main(["doctor"], environment) == 1
-    assert capsys.readouterr().out.startswith("Do not use this pair: 1 of 3 texts differ from the target's own")
+    assert "\n\nDo not use this pair: 1 of 3 texts differ from the target's own" in capsys.readouterr().out
 
 
 def test_models_that_do_not_load_are_findings_and_no_tracebacks_and_no_file_is_written(capsys, tmp_path):
@@ -130,3 +130,11 @@ def test_models_that_do_not_load_are_findings_and_no_tracebacks_and_no_file_is_w
 
 def test_the_report_is_json(capsys):
     assert msgspec.json.decode(msgspec.json.encode(measured(1.1)))["methods"][2]["speedup"] == 1.1
+
+
+def test_how_weights_are_stored_is_told_first(monkeypatch, capsys):
+    _, environment = fake_world(monkeypatch)
+    assert main(["doctor", "--target", "bundled"], environment) == 0
+    first, _, rest = capsys.readouterr().out.partition("\n\n")
+    assert first.splitlines()[:2] == ["weights as they are stored", "  model.embed_tokens: BF16"]
+    assert "model.layers.0-7: mlp.down_proj" in first and "machine " in rest

@@ -46,7 +46,7 @@ def check_checkpoint(name: str) -> None:
     config = read_json(path / "config.json")
     check_numbers(str(path / "config.json"), config)
     scheme = quantisation_of(path)
-    tensors = {name: entry for file in _weight_files(path) for name, entry in _tensors(file).items()}
+    tensors = tensors_of(path)
     if scheme is None:
         _check_plain(path, tensors)
     names = set(tensors)
@@ -170,6 +170,12 @@ def tensor_names(directory: str) -> set[str]:
         return {name for file in path.glob("*.safetensors") for name in _tensors(file)}
     except (ModelError, OSError):
         return set()
+
+
+def tensors_of(path: Path) -> dict[str, Any]:
+    """The entries of all safetensors headers of a directory. Raises ModelError unless the files are whole."""
+    headers = (_tensors(file) for file in _weight_files(path))
+    return {name: entry for header in headers for name, entry in header.items() if name != "__metadata__"}
 
 
 def _tensors(file: Path) -> dict[str, Any]:
