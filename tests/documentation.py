@@ -39,7 +39,7 @@ STAND_INS: Mapping[str, str] = {
     r"(?m)(^duoactor (?:run|chat)) smollm2": r"\1 bundled",
     r" (?:smollm2|--target HuggingFaceTB/SmolLM2-135M-Instruct)\b": "",
     r"gpu-box|0\.0\.0\.0": "127.0.0.1",
-    r"python3 -m venv \.venv && \. \.venv/bin/activate": "",
+    r"python3 -m venv --upgrade-deps \.venv && \. \.venv/bin/activate": "",
     r"pytest -n auto --dist loadscope": "pytest --version",
     r"duoactor demo\b": "duoactor demo --target bundled --max-tokens 8 --repeats 1",
     r"(measure_gateway\.py) 1 16 64": r"\1 2",
