@@ -10,6 +10,7 @@ from protocols.errors import ModelError
 
 UNNEEDED = {  # why: names
     "computed from the configuration": r"(.*\.)?(inv_freq|rotary_emb\..*|position_ids|embed_positions\._float_tensor)",
+    "numbers of xIELU that are the same in every checkpoint": r".*\.act_fn\.(beta|eps)",
     "a causal mask": r"(.*\.)?(attn|attention)\.(bias|masked_bias)",
     "scales of a cache with fewer bits": r".*\.(q|k|v|kv|prob)_(scale|zero_point)|.*\.output_scale",
     "the embedding, which is the head too": r"(model\.|language_model\.)*(lm_head|embed_out|output)\.weight",
@@ -18,7 +19,7 @@ UNNEEDED = {  # why: names
     "parts for images, sound and films": (
         r"(model\.|thinker\.|base_model\.)*(visual|vision\w*|vit|image\w*|video\w*|audio\w*|speech\w*|talker|token2wav|"
         r"code2wav|embed_vision|embed_audio|multi_modal_projector|mm_projector|\w*projector|patch_\w*|connector|"
-        r"perceiver\w*|resampler|aligner|qformer|query_tokens)(\..*)?"
+        r"embed_tokens_extend|perceiver\w*|resampler|aligner|qformer|query_tokens)(\..*)?"
     ),
 }
 _UNNEEDED = re.compile("|".join(f"(?:{names})" for names in UNNEEDED.values()))

@@ -21,6 +21,7 @@ from actors.engines.decoder.families import describe
 from actors.engines.decoder.spec import DecoderSpec, Experts
 from actors.engines.weights.faults import check_checkpoint
 from actors.engines.weights.gguf import GGUF
+from actors.engines.weights.unneeded import refuse_unused
 from protocols.errors import ModelError
 from tests.engines.families import FAMILIES, VARIANTS, config_of, model_of
 from tests.engines.weights.test_gguf_serving import mixed
@@ -227,7 +228,7 @@ def test_every_described_family_has_the_shapes_of_its_description(family: str) -
     if spec is None:
         pytest.skip("transformers' own code computes it")
     model = model_of(family)
-    named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    named = model.state_dict()
     seen: set[str] = set()
 
     def shape_of(name: str) -> tuple[int, ...] | None:
@@ -235,7 +236,7 @@ def test_every_described_family_has_the_shapes_of_its_description(family: str) -
         return tuple(named[name].shape) if name in named else None
 
     check_shapes(spec, shape_of, str, spec.vocabulary)
-    assert {*named} - seen <= {name for name in named if "inv_freq" in name or "embed_scale" in name}
+    refuse_unused(family, named.keys() - seen, len(spec.layers))
 
 
 def test_a_shape_of_each_weight_is_compared() -> None:
