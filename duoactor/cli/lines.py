@@ -14,7 +14,7 @@ MOST_LINES = 256  # different lines that are remembered
 
 
 @dataclass(slots=True)
-class Said:
+class EqualLines:
     record: logging.LogRecord
     at: float  # seconds
     more: int = 0  # times that it was to be said since
@@ -26,7 +26,7 @@ class Lines(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
         self._clock = clock
-        self._said: dict[tuple[str, int, str], Said] = {}
+        self._said: dict[tuple[str, int, str], EqualLines] = {}
         self._timer: threading.Timer | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -38,7 +38,7 @@ class Lines(logging.StreamHandler[TextIO]):
             return
         self.tell()
         if len(self._said) < MOST_LINES:
-            self._said[key] = Said(record, now)
+            self._said[key] = EqualLines(record, now)
         super().emit(record)
 
     def tell(self) -> None:
@@ -63,7 +63,7 @@ class Lines(logging.StreamHandler[TextIO]):
             self._timer.cancel()
         super().close()
 
-    def _count(self, said: Said) -> None:
+    def _count(self, said: EqualLines) -> None:
         if said.more:
             one = said.record
             words = f"{one.getMessage()} (and {said.more:,} more within {EVERY_S:.0f} s)"

@@ -40,7 +40,7 @@ from duoactor.serve.llama.answers import LlamaAnswer
 from duoactor.serve.metrics import CONTENT_TYPE
 from duoactor.serve.ollama import models
 from duoactor.serve.ollama import requests as ollama
-from duoactor.serve.ollama.answers import ChatAnswer, GenerateAnswer
+from duoactor.serve.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer
 from duoactor.serve.openai import chat, completions, responses
 from duoactor.serve.openai.kept import Keeping, Kept
 from duoactor.serve.openapi import describe
@@ -82,8 +82,8 @@ TEXT: Mapping[str, tuple[Any, Any, str]] = {
     "/completion": (llama.parse_completion, LlamaAnswer, "text_completion"),
     "/completions": (llama.parse_completion, LlamaAnswer, "text_completion"),
     "/infill": (llama.parse_infill, LlamaAnswer, "text_completion"),
-    "/api/chat": (ollama.parse_chat, ChatAnswer, "chat"),
-    "/api/generate": (ollama.parse_generate, GenerateAnswer, "text_completion"),
+    "/api/chat": (ollama.parse_chat, OllamaChatAnswer, "chat"),
+    "/api/generate": (ollama.parse_generate, OllamaGenerateAnswer, "text_completion"),
 }
 RESPONSES = ("/v1/responses", "/responses")
 GENERATING = frozenset({*TEXT, *RESPONSES})  # with several models these load the one that they name

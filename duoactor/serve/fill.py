@@ -21,7 +21,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class FillMarks:
     """Special tokens by their names."""
 
     before: str
@@ -41,17 +41,17 @@ class Marks:
 
 
 # Qwen and CodeGemma; StarCoder; Granite; GLM; DeepSeek; Code Llama
-KNOWN: Sequence[Marks] = (
-    Marks("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    Marks("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    Marks("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    Marks("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
-    Marks("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-    Marks("▁<PRE>", "▁<SUF>", "▁<MID>"),
+KNOWN: Sequence[FillMarks] = (
+    FillMarks("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    FillMarks("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    FillMarks("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    FillMarks("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    FillMarks("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    FillMarks("▁<PRE>", "▁<SUF>", "▁<MID>"),
 )
 
 
-def filled(prompt: object, gap: Gap, marks: Marks | None) -> str:
+def filled(prompt: object, gap: Gap, marks: FillMarks | None) -> str:
     """The prompt whose continuation fills the gap. ApiError (400) where there is none."""
     if marks is None:
         raise bad(gap.param, "cannot be had: the model's tokenizer has no marks for filling a gap in a text")

@@ -14,7 +14,7 @@ import msgspec
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
 from duoactor.serve.errors import ApiError, bad, blamed
-from duoactor.serve.fill import FILE, KNOWN, PROJECT, Marks
+from duoactor.serve.fill import FILE, KNOWN, PROJECT, FillMarks
 from duoactor.serve.metrics import Metrics, RequestTimer
 from duoactor.serve.otel import QuestionSpan, Tracing
 from duoactor.serve.question import Prompt, Question
@@ -85,7 +85,7 @@ class Gateway:
         self._names = tuple(names)
         self._pieces: dict[str, dict[int, Piece]] = {}  # by the verifier's incarnation, of which one is kept
         self._callings: dict[str, Calling] = {}  # by the same
-        self._marks: dict[str, Marks | None] = {}  # by the same
+        self._marks: dict[str, FillMarks | None] = {}  # by the same
         self._open: set[Choices] = set()
         self._idle = asyncio.Event()  # nothing is open
         self._idle.set()
@@ -139,7 +139,7 @@ class Gateway:
             self._callings = {welcome.incarnation: found}
         return found
 
-    async def marks(self) -> Marks | None:
+    async def marks(self) -> FillMarks | None:
         """The tokenizer's marks for filling a gap; None: it has none."""
         incarnation = self.client.welcome.incarnation
         if incarnation not in self._marks:

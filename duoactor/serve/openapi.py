@@ -10,7 +10,7 @@ import msgspec
 from duoactor.serve import tokens
 from duoactor.serve.anthropic import messages
 from duoactor.serve.llama import requests as llama
-from duoactor.serve.llama.answers import Whole as LlamaWhole
+from duoactor.serve.llama.answers import WholeCompletion
 from duoactor.serve.ollama import answers
 from duoactor.serve.ollama import models as cards
 from duoactor.serve.ollama import requests as ollama
@@ -26,10 +26,10 @@ _BODIES: dict[str, tuple[str, Any, Any]] = {
     "/v1/messages/count_tokens": ("Count tokens, as Anthropic's API", messages.CountRequest, dict[str, int]),
     "/api/chat": ("Answer a conversation, as Ollama's API", ollama.OllamaChat, answers.ChatLine),
     "/api/generate": ("Answer a prompt, as Ollama's API", ollama.OllamaGenerate, answers.GenerateLine),
-    "/api/show": ("The model, as Ollama's API", cards.ShowRequest, cards.Shown),
-    "/completion": ("Continue a prompt, as llama-server", llama.LlamaCompletion, LlamaWhole),
-    "/completions": ("The same", llama.LlamaCompletion, LlamaWhole),
-    "/infill": ("Fill a gap, as llama-server", llama.Infill, LlamaWhole),
+    "/api/show": ("The model, as Ollama's API", cards.ShowRequest, cards.ModelCard),
+    "/completion": ("Continue a prompt, as llama-server", llama.LlamaCompletion, WholeCompletion),
+    "/completions": ("The same", llama.LlamaCompletion, WholeCompletion),
+    "/infill": ("Fill a gap, as llama-server", llama.Infill, WholeCompletion),
     "/apply-template": ("A conversation as text", tokens.TemplateRequest, tokens.TemplateAnswer),
     "/tokenize": ("The tokens of a text", tokens.TokenizeRequest, tokens.TokenizeAnswer),
     "/detokenize": ("The text of tokens", tokens.DetokenizeRequest, tokens.DetokenizeAnswer),

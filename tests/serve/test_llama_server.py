@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from duoactor.serve.fill import Gap, Marks
+from duoactor.serve.fill import FillMarks, Gap
 from tests.serve.gateway import TURNS, served
 from tests.world.cluster import Cluster
 from tests.world.models import INFO, ToyCodec
@@ -135,7 +135,7 @@ async def test_without_marks_a_gap_is_refused():
 
 def test_other_files_stand_in_front_as_the_model_has_them():
     gap = Gap("b", files=(("x.py", "1"),))
-    plain = Marks("<P>", "<S>", "<M>")
-    project = Marks("<P>", "<S>", "<M>", project=True)
+    plain = FillMarks("<P>", "<S>", "<M>")
+    project = FillMarks("<P>", "<S>", "<M>", project=True)
     assert plain.prompt("a", gap) == "1\n<P>a<S>b<M>"
     assert project.prompt("a", gap) == "<|repo_name|>myproject\n<|file_sep|>x.py\n1\n<|file_sep|>filename\n<P>a<S>b<M>"

@@ -14,7 +14,7 @@ from actors.engines.weights.quantisation import (
     ROW,
     TENSOR,
     Config,
-    Form,
+    LayerForm,
     Strict,
     pattern_of,
     read_struct,
@@ -145,7 +145,7 @@ class CompressedTensors:
     def _targets(self) -> set[str]:
         return {target for group in self.groups for target in group.targets}
 
-    def form(self, layer: str) -> Form | None:
+    def form(self, layer: str) -> LayerForm | None:
         kind = "Embedding" if layer.endswith(("embed_tokens", "wte")) else "Linear"
         if any(_matches(layer, name) or name == kind for name in self.config.ignore or ()):
             return None
@@ -155,7 +155,7 @@ class CompressedTensors:
         group = next((by_target[target] for target in order if target in by_target), None)
         return None if group is None else self._form(group)
 
-    def _form(self, group: CtGroup) -> Form | None:
+    def _form(self, group: CtGroup) -> LayerForm | None:
         name, weights = group.format or self.config.format, group.weights
         if weights is None or name == "dense" or weights.num_bits == 16:
             return None
@@ -163,17 +163,17 @@ class CompressedTensors:
         numbers = "integers" if kind == "int" else "floats"
         match name:
             case "pack-quantized" if kind == "int" and bits <= 8 and size[0] == 1:
-                return Form("packed", numbers, bits, size, not weights.symmetric)
+                return LayerForm("packed", numbers, bits, size, not weights.symmetric)
             case "int-quantized" | "naive-quantized" if kind == "int" and bits <= 8:
-                return Form("scaled", numbers, 8, size, not weights.symmetric)
+                return LayerForm("scaled", numbers, 8, size, not weights.symmetric)
             case "float-quantized" | "naive-quantized" if kind == "float" and bits == 8 and weights.symmetric:
-                return Form("scaled", numbers, bits, size)
+                return LayerForm("scaled", numbers, bits, size)
             case "nvfp4-pack-quantized" if (kind, bits) == ("float", 4):
-                return Form("nvfp4", "NVFP4", bits, (1, 16))
+                return LayerForm("nvfp4", "NVFP4", bits, (1, 16))
             case "mxfp4-pack-quantized" if (kind, bits) == ("float", 4):
-                return Form("mxfp4", "MXFP4", bits, (1, 32))
+                return LayerForm("mxfp4", "MXFP4", bits, (1, 32))
             case "mxfp8-quantized" if (kind, bits) == ("float", 8):
-                return Form("mxfp8", "MXFP8", bits, (1, 32))
+                return LayerForm("mxfp8", "MXFP8", bits, (1, 32))
         zeros = "" if weights.symmetric else " with zero points"
         raise refused(self.where, f"{name} {numbers} of {bits} bits{zeros} of {self.tool}", READ[self.tool])
 

@@ -26,7 +26,7 @@ class Strict(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class LayerForm:
     """How the numbers of one layer are stored. ``block``: rows and inputs with one scale; None: the file says it."""
 
     kind: Literal["packed", "scaled", "mxfp8", "mxfp4", "nvfp4", "gptq", "gptq_v2", "awq", "bnb4", "bnb8"]
@@ -56,7 +56,7 @@ class Scheme(Protocol):
     @property
     def tool(self) -> str: ...
 
-    def form(self, layer: str) -> Form | None:
+    def form(self, layer: str) -> LayerForm | None:
         """How a layer is stored, by its name without ``.weight``. None: as plain numbers. Raises ModelError."""
         ...
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.weights.matrices import FP4, Dequantised, Integers, Microscaled
-from actors.engines.weights.quantisation import ALL, Form, Scheme, refused
+from actors.engines.weights.quantisation import ALL, LayerForm, Scheme, refused
 from protocols.errors import ModelError
 
 Parts = Mapping[str, Tensor]  # one layer's tensors, by the end of their names
@@ -93,7 +93,7 @@ def _ordered(groups: Tensor | None, size: int, count: int) -> Tensor | None:
     return groups.long()
 
 
-def _packed(name: str, parts: Parts, form: Form) -> Integers:
+def _packed(name: str, parts: Parts, form: LayerForm) -> Integers:
     """pack-quantized of compressed-tensors."""
     bits, scale, zero = form.bits, _part(name, parts, "weight_scale"), parts.get("weight_zero_point")
     packed = _part(name, parts, "weight_packed")
@@ -118,7 +118,7 @@ def _packed(name: str, parts: Parts, form: Form) -> Integers:
     return Integers((rows, inputs), bits, codes, scale.reshape(rows, -1), zeros, order)
 
 
-def _scaled(name: str, parts: Parts, form: Form) -> Integers | Dequantised:
+def _scaled(name: str, parts: Parts, form: LayerForm) -> Integers | Dequantised:
     """Numbers of 8 bits times the scale of a tensor, of each row, or of blocks of rows and inputs."""
     weight, zero = _part(name, parts, "weight"), parts.get("weight_zero_point")
     scale = _part(name, parts, "weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale")
@@ -165,7 +165,7 @@ def _signed(weight: Tensor, scale: Tensor) -> Integers:
     return Integers(shape, 8, lambda rows: weight[rows].to(torch.int64) + 128, scale.reshape(-1, 1), 128)
 
 
-def _mxfp8(name: str, parts: Parts, form: Form) -> Dequantised:
+def _mxfp8(name: str, parts: Parts, form: LayerForm) -> Dequantised:
     """FP8 with a power of two for each 32 inputs."""
     weight, scale = _part(name, parts, "weight"), _part(name, parts, "weight_scale")
     if weight.dtype != torch.float8_e4m3fn or weight.ndim != 2 or scale.dtype != torch.uint8:
@@ -193,14 +193,14 @@ def _fp4(name: str, packed: Tensor, scale: Tensor, size: int, steps: Callable[[]
     return Dequantised((rows, inputs), numbers)
 
 
-def _mxfp4(name: str, parts: Parts, form: Form) -> Dequantised:
+def _mxfp4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
     packed, scale = _part(name, parts, "weight_packed"), _part(name, parts, "weight_scale")
     if scale.dtype != torch.uint8:
         raise refused(name, f"scales of MXFP4 in {_name(scale)}", "scales in uint8")
     return _fp4(name, packed, scale, 32, lambda: torch.exp2(scale.float() - 127))
 
 
-def _nvfp4(name: str, parts: Parts, form: Form) -> Dequantised:
+def _nvfp4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
     """A scale in 8 bits for each 16 inputs, and one for all: compressed-tensors divides by it."""
     packed, scale = _part(name, parts, "weight_packed", "weight"), _part(name, parts, "weight_scale")
     if scale.dtype != torch.float8_e4m3fn:
@@ -213,7 +213,7 @@ def _nvfp4(name: str, parts: Parts, form: Form) -> Dequantised:
     return _fp4(name, packed, scale, 16, lambda: scale.float() * whole.float())
 
 
-def _gptq(name: str, parts: Parts, form: Form) -> Integers:
+def _gptq(name: str, parts: Parts, form: LayerForm) -> Integers:
     bits, words = form.bits, _part(name, parts, "qweight")
     stored, packed = _part(name, parts, "scales"), _part(name, parts, "qzeros")
     inputs, outputs = int(words.shape[0]) * 32 // bits, int(words.shape[1])
@@ -231,7 +231,7 @@ def _gptq(name: str, parts: Parts, form: Form) -> Integers:
     )
 
 
-def _awq(name: str, parts: Parts, form: Form) -> Integers:
+def _awq(name: str, parts: Parts, form: LayerForm) -> Integers:
     words, stored = _part(name, parts, "qweight"), _part(name, parts, "scales")
     packed, places = _part(name, parts, "qzeros"), 4 * torch.tensor(AWQ_ORDER)
     inputs, outputs = int(words.shape[0]), 8 * int(words.shape[1])
@@ -247,7 +247,7 @@ def _awq(name: str, parts: Parts, form: Form) -> Integers:
     return Integers((outputs, inputs), 4, lambda rows: columns(words, rows).t(), stored.t(), zeros)
 
 
-def _bnb8(name: str, parts: Parts, form: Form) -> Integers:
+def _bnb8(name: str, parts: Parts, form: LayerForm) -> Integers:
     """int8, each row to 127 of its largest."""
     weight, largest = _part(name, parts, "weight"), _part(name, parts, "SCB")
     if weight.dtype != torch.int8 or weight.ndim != 2:
@@ -257,7 +257,7 @@ def _bnb8(name: str, parts: Parts, form: Form) -> Integers:
     return _signed(weight, _wanted(f"{name}.SCB", largest, (weight.shape[0],)).float() / 127)
 
 
-def _bnb4(name: str, parts: Parts, form: Form) -> Dequantised:
+def _bnb4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
     state_name = next((end for end in parts if end.startswith(_STATE)), "")
     state = _state(name, _part(name, parts, state_name or f"{_STATE}{form.numbers}"))
     if state_name != f"{_STATE}{form.numbers}" or state.get("quant_type", form.numbers) != form.numbers:
@@ -300,7 +300,7 @@ def _state(name: str, stored: Tensor) -> dict[str, Any]:
 
 
 _GPTQ = {"qweight", "qzeros", "scales", "g_idx"}
-READERS: dict[str, tuple[Callable[[str, Parts, Form], Weight], set[str]]] = {  # with the tensors that each may use
+READERS: dict[str, tuple[Callable[[str, Parts, LayerForm], Weight], set[str]]] = {  # with the tensors that each may use
     "packed": (_packed, {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx"}),
     "scaled": (_scaled, {"weight", "weight_scale", "weight_scale_inv", "weight_zero_point"}),
     "mxfp8": (_mxfp8, {"weight", "weight_scale"}),

@@ -16,7 +16,7 @@ from actors.engines.weights.quantisation import (
     TENSOR,
     TOOLS,
     Config,
-    Form,
+    LayerForm,
     Scheme,
     Strict,
     is_among,
@@ -88,7 +88,7 @@ class Gptq:
             overrides.append((pattern, one))
         return cls(where, read, tuple(overrides))
 
-    def form(self, layer: str) -> Form | None:
+    def form(self, layer: str) -> LayerForm | None:
         own = self.config
         bits, size, symmetric = own.bits, own.group_size, own.sym
         for pattern, override in self.overrides:
@@ -100,7 +100,7 @@ class Gptq:
                 symmetric = symmetric if override.sym is UNSET else override.sym
                 break
         kind: Literal["gptq", "gptq_v2"] = "gptq_v2" if own.checkpoint_format == "gptq_v2" else "gptq"
-        return Form(kind, "integers", bits, (1, size) if size > 0 else ROW, not symmetric)
+        return LayerForm(kind, "integers", bits, (1, size) if size > 0 else ROW, not symmetric)
 
 
 class AwqConfig(Strict, frozen=True, forbid_unknown_fields=True):
@@ -132,11 +132,11 @@ class Awq:
             told["version"] = version.lower()
         return cls(read_struct(AwqConfig, where, "awq", told, without=HOW_IT_WAS_FOUND))
 
-    def form(self, layer: str) -> Form | None:
+    def form(self, layer: str) -> LayerForm | None:
         if is_among(layer, self.config.modules_to_not_convert or ()):
             return None
         size = self.config.group_size
-        return Form("awq", "integers", 4, (1, size) if size > 0 else ROW, self.config.zero_point)
+        return LayerForm("awq", "integers", 4, (1, size) if size > 0 else ROW, self.config.zero_point)
 
 
 OLD_AWQ = {"w_bit": "bits", "q_group_size": "group_size"}  # in quant_config.json
@@ -166,11 +166,11 @@ class Fp8:
     def of(cls, where: str, config: Config) -> Fp8:
         return cls(read_struct(Fp8Config, where, "fp8", config, without="quant_method"))
 
-    def form(self, layer: str) -> Form | None:
+    def form(self, layer: str) -> LayerForm | None:
         own = self.config
         if is_among(layer, [*(own.modules_to_not_convert or ()), *(own.ignored_layers or ())]):
             return None
-        return Form("scaled", "floats", 8, own.weight_block_size)
+        return LayerForm("scaled", "floats", 8, own.weight_block_size)
 
 
 # modelopt of NVIDIA
@@ -185,14 +185,14 @@ Algorithm = Literal[
     "W8A8_SQ_PER_CHANNEL",
     "MIXED_PRECISION",
 ]
-MODELOPT: dict[str, Form] = {
-    "FP8": Form("scaled", "floats", 8, TENSOR),
-    "FP8_PER_CHANNEL_PER_TOKEN": Form("scaled", "floats", 8, ROW),
-    "NVFP4": Form("nvfp4", "NVFP4", 4, (1, 16)),
-    "W4A8_NVFP4_FP8": Form("nvfp4", "NVFP4", 4, (1, 16)),
-    "W4A16_NVFP4": Form("nvfp4", "NVFP4", 4, (1, 16)),
-    "MXFP8": Form("mxfp8", "MXFP8", 8, (1, 32)),
-    "W8A8_SQ_PER_CHANNEL": Form("scaled", "integers", 8, ROW),
+MODELOPT: dict[str, LayerForm] = {
+    "FP8": LayerForm("scaled", "floats", 8, TENSOR),
+    "FP8_PER_CHANNEL_PER_TOKEN": LayerForm("scaled", "floats", 8, ROW),
+    "NVFP4": LayerForm("nvfp4", "NVFP4", 4, (1, 16)),
+    "W4A8_NVFP4_FP8": LayerForm("nvfp4", "NVFP4", 4, (1, 16)),
+    "W4A16_NVFP4": LayerForm("nvfp4", "NVFP4", 4, (1, 16)),
+    "MXFP8": LayerForm("mxfp8", "MXFP8", 8, (1, 32)),
+    "W8A8_SQ_PER_CHANNEL": LayerForm("scaled", "integers", 8, ROW),
 }
 
 
@@ -225,7 +225,7 @@ class Modelopt:
     def of(cls, where: str, config: Config) -> Modelopt:
         return cls(read_struct(ModeloptConfig, where, "modelopt", config, without="quant_method producer"))
 
-    def form(self, layer: str) -> Form | None:
+    def form(self, layer: str) -> LayerForm | None:
         own = self.config
         for name in [*(own.exclude_modules or ()), *(own.ignore or ())]:
             if re.fullmatch(re.escape(name).replace(r"\*", ".*"), layer) or layer.startswith(f"{name}."):
@@ -263,10 +263,10 @@ class Bitsandbytes:
     def of(cls, where: str, config: Config) -> Bitsandbytes:
         return cls(read_struct(BitsandbytesConfig, where, "bitsandbytes", config, without=BNB_COMPUTES))
 
-    def form(self, layer: str) -> Form | None:
+    def form(self, layer: str) -> LayerForm | None:
         if self.config.load_in_8bit:
-            return Form("bnb8", "integers", 8, ROW)
-        return Form("bnb4", self.config.bnb_4bit_quant_type, 4)
+            return LayerForm("bnb8", "integers", 8, ROW)
+        return LayerForm("bnb4", self.config.bnb_4bit_quant_type, 4)
 
 
 # MXFP4 of gpt-oss
@@ -286,7 +286,7 @@ class Mxfp4:
     def of(cls, where: str, config: Config) -> Mxfp4:
         return cls(read_struct(Mxfp4Config, where, "mxfp4", config, without="quant_method"))
 
-    def form(self, layer: str) -> Form | None:
+    def form(self, layer: str) -> LayerForm | None:
         return None  # experts are quantised alone
 
 

@@ -58,7 +58,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionPart(msgspec.Struct, frozen=True, kw_only=True):
     """An event before the last."""
 
     index: int
@@ -68,7 +68,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     completion_probabilities: list[Probability] | UnsetType = UNSET
 
 
-class Whole(Part, frozen=True, kw_only=True):
+class WholeCompletion(CompletionPart, frozen=True, kw_only=True):
     """A body, or the last event."""
 
     stop: bool = True
@@ -100,7 +100,7 @@ class LlamaAnswer(Answer):
         out = b""
         if content or chunk.logprobs:
             ids = list(chunk.token_ids)
-            part = Part(
+            part = CompletionPart(
                 index=index, content=content, tokens=ids, completion_probabilities=self._scores([chunk], pieces)
             )
             out = event(msgspec.json.encode(part))
@@ -128,7 +128,7 @@ class LlamaAnswer(Answer):
         shown = self._wanted.return_tokens and self._wanted.n_predict != 0
         word = last.stop_reason if isinstance(last.stop_reason, str) else ""
         limited = last.finish_reason is FinishReason.LENGTH
-        made = Whole(
+        made = WholeCompletion(
             index=index,
             content=content,
             tokens=[token for chunk in said for token in chunk.token_ids] if shown else [],
@@ -184,7 +184,7 @@ def _settings(sampling: Sampling, wanted: LlamaParameters) -> dict[str, Any]:
     }
 
 
-def _fields(made: Whole, names: Sequence[str]) -> dict[str, Any]:
+def _fields(made: WholeCompletion, names: Sequence[str]) -> dict[str, Any]:
     """The named fields alone; one with a slash is in an object, and comes without it."""
     found: dict[str, Any] = {}
     for name in names:

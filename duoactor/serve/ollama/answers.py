@@ -34,14 +34,14 @@ Parts = tuple[str, str, list[Called]]  # text, thought and whole calls
 NOTHING: Parts = ("", "", [])
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class SaidMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "assistant"
     content: str
     thinking: str | UnsetType = UNSET
     tool_calls: list[Called] | UnsetType = UNSET
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of an answer. The last is ``done`` and has durations in nanoseconds."""
 
     model: str
@@ -57,11 +57,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[TokenLogprob] | UnsetType = UNSET
 
 
-class ChatLine(Line, frozen=True, kw_only=True):
-    message: Message
+class ChatLine(AnswerLine, frozen=True, kw_only=True):
+    message: SaidMessage
 
 
-class GenerateLine(Line, frozen=True, kw_only=True):
+class GenerateLine(AnswerLine, frozen=True, kw_only=True):
     response: str
     thinking: str | UnsetType = UNSET
 
@@ -79,7 +79,7 @@ class OllamaAnswer(Answer):
         self._reason = "stop"
 
     @abstractmethod
-    def line(self, text: str, thought: str, calls: list[Called], **rest: Any) -> Line:
+    def line(self, text: str, thought: str, calls: list[Called], **rest: Any) -> AnswerLine:
         """A line with pieces of the answer."""
 
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
@@ -155,12 +155,12 @@ class OllamaAnswer(Answer):
         }
 
 
-class ChatAnswer(OllamaAnswer):
+class OllamaChatAnswer(OllamaAnswer):
     def line(self, text: str, thought: str, calls: list[Called], **rest: Any) -> ChatLine:
-        message = Message(content=text, thinking=thought or UNSET, tool_calls=calls or UNSET)
+        message = SaidMessage(content=text, thinking=thought or UNSET, tool_calls=calls or UNSET)
         return ChatLine(message=message, **rest)
 
 
-class GenerateAnswer(OllamaAnswer):
+class OllamaGenerateAnswer(OllamaAnswer):
     def line(self, text: str, thought: str, calls: list[Called], **rest: Any) -> GenerateLine:
         return GenerateLine(response=text, thinking=thought or UNSET, **rest)

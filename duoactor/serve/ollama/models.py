@@ -55,7 +55,7 @@ class Tags(msgspec.Struct, frozen=True):
     models: list[Listed]
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     modified_at: str
     template: str
     parameters: str
@@ -76,10 +76,10 @@ def unloaded(names: Iterable[str]) -> Tags:
     return Tags([_listed(name) for name in names])
 
 
-def shown_unloaded(name: str) -> Shown:
+def shown_unloaded(name: str) -> ModelCard:
     """What is known of a model that is not loaded."""
     info = {"general.architecture": FAMILY, "general.basename": name}
-    return Shown(
+    return ModelCard(
         modified_at=stamp(),
         template="",
         parameters="",
@@ -100,11 +100,11 @@ def running(model: Model, report: StatusReport) -> dict[str, list[Running]]:
     return {"models": [Running(**known, size_vram=on_gpu, context_length=model.max_context)]}
 
 
-def show(model: Model, report: StatusReport, template: str, fills: bool) -> Shown:
+def show(model: Model, report: StatusReport, template: str, fills: bool) -> ModelCard:
     named = ((name, getattr(model.sampling, name), getattr(UNCHANGED, name)) for name in DEFAULTED)
     also = [name for name, has in (("thinking", model.calling.thinking.begin), ("insert", fills)) if has]
     renamed = {"repetition_penalty": "repeat_penalty"}
-    return Shown(
+    return ModelCard(
         modified_at=stamp(report.uptime_ms),
         template=template,
         parameters="\n".join(f"{renamed.get(name, name):<30} {value}" for name, value, idle in named if value != idle),
