@@ -20,6 +20,7 @@ MAX_STOPS, LONGEST_STOP = 16, 1024  # stop strings, and the characters of one
 LONGEST_GRAMMAR = 1 << 18  # characters
 MAX_STOP_TOKENS = 1024
 MAX_BIASES = 1024  # tokens of a logit_bias
+MAX_BAD_WORDS = 1024
 MAX_CALLS = 1024  # functions in one turn
 MAX_TURNS = 1 << 14  # turns of a conversation
 MAX_TEMPERATURE = 1e6  # temperature at which logits hardly matter any more
@@ -78,6 +79,7 @@ Seed = int  # any: MessagePack itself ends at -2^63 and 2^64 - 1, which Meta can
 Tokens = Annotated[tuple[TokenId, ...], Meta(max_length=1 << 20)]
 StopStrings = Annotated[tuple[StopString, ...], Meta(max_length=MAX_STOPS)]
 StopTokens = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKENS)]
+BadWords = Annotated[tuple[StopString, ...], Meta(max_length=MAX_BAD_WORDS)]
 LogitBias = Annotated[tuple[tuple[TokenId, Bias], ...], Meta(max_length=MAX_BIASES)]
 Markup = Annotated[tuple[Label, ...], Meta(max_length=16)]
 NamedTokens = Annotated[tuple[tuple[Label, TokenId], ...], Meta(max_length=64)]

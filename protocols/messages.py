@@ -123,6 +123,8 @@ class Sampling(Struct, frozen=True):
     ignore_eos: bool = False
     logit_bias: LogitBias = ()  # (token id, what is added to its logit), as in OpenAI's API
     skip_special_tokens: bool = True  # False: the text has special tokens by their names; some tool calls need them
+    min_tokens: Position = 0  # neither an end token nor a stop string ends the output before it has so many
+    bad_words: BadWords = ()  # texts that the output never has, with a space in front or without
 
 
 UNCHANGED = Sampling(temperature=1.0)  # the model's own distribution

@@ -13,6 +13,7 @@ from protocols.errors import RequestError
 from protocols.limits import (
     LONGEST_GRAMMAR,
     LONGEST_STOP,
+    MAX_BAD_WORDS,
     MAX_BIASES,
     MAX_DRAFT_LENGTH,
     MAX_LOGPROBS,
@@ -81,8 +82,11 @@ def _structure_problems(request: Generate) -> Iterator[str]:
     for name, text in given.items():
         if not 1 <= len(text) <= LONGEST_GRAMMAR:
             yield f"structured_outputs.{name} must be 1 to {LONGEST_GRAMMAR} characters long, not {len(text)}"
-    if request.sampling.ignore_eos:
-        yield "ignore_eos cannot be had with structured_outputs, which say where the output ends"
+    for name in ("ignore_eos", "min_tokens"):
+        if getattr(request.sampling, name):
+            yield f"{name} cannot be had with structured_outputs, which say where the output ends"
+    if request.sampling.bad_words:
+        yield "bad_words cannot be had with structured_outputs, which may leave no other word"
 
 
 def problems(s: Sampling, vocab_size: int = MAX_INT) -> Iterator[str]:
@@ -105,6 +109,8 @@ def problems(s: Sampling, vocab_size: int = MAX_INT) -> Iterator[str]:
             yield f"{name} must be between -2 and 2 (0 is off), not {value}"
     if not 1 <= s.max_tokens <= MAX_INT:
         yield f"max_tokens must be at least 1 and below 2^31, not {s.max_tokens}"
+    if not 0 <= s.min_tokens <= s.max_tokens:
+        yield f"min_tokens must be 0 (no least length) to max_tokens, which is {s.max_tokens}, not {s.min_tokens}"
     if not -1 <= s.logprobs <= min(MAX_LOGPROBS, vocab_size):
         yield f"logprobs must be -1 (none) or 0 to {min(MAX_LOGPROBS, vocab_size)}, not {s.logprobs}"
     if len(s.stop) > MAX_STOPS:
@@ -118,6 +124,10 @@ def problems(s: Sampling, vocab_size: int = MAX_INT) -> Iterator[str]:
     for token in s.stop_token_ids:
         if not 0 <= token < vocab_size:
             yield f"stop_token_ids must be token ids (0 to {vocab_size - 1}), not {token}"
+    if len(s.bad_words) > MAX_BAD_WORDS:
+        yield f"bad_words takes at most {MAX_BAD_WORDS} words, not {len(s.bad_words)}"
+    if any(not word.strip() or len(word) > LONGEST_STOP for word in s.bad_words):
+        yield f"bad_words must be words of 1 to {LONGEST_STOP} characters"
     if len(s.logit_bias) > MAX_BIASES:
         yield f"logit_bias takes at most {MAX_BIASES} tokens, not {len(s.logit_bias)}"
     if len({token for token, _ in s.logit_bias}) < len(s.logit_bias):

@@ -30,25 +30,25 @@ class Output:
         self._stop_tokens = self._own_stops | (frozenset() if sampling.ignore_eos else eos)
         self._silent = self._own_stops | eos  # end tokens have no text, whether they end the output or not
         self._left = sampling.max_tokens - len(generated)  # tokens that may still follow
-        self._most, self._dictated = sampling.max_tokens, dictated
+        self._most, self._least, self._dictated = sampling.max_tokens, sampling.min_tokens, dictated
         self._detokenizer = Detokenizer(decode, prompt)
         self._stops = StopStrings(sampling.stop)
         self._unspelt: deque[int] = deque()  # tokens taken, without text so far
         self._pieces: deque[str] = deque()  # text of tokens taken that is not given out yet
         for token in generated:
-            self._spell(token)
+            self._spell(token, ends=False)
 
     def take(self, tokens: Sequence[int]) -> int:
         """Append tokens up to the end of the output. Returns how many were taken."""
         for count, token in enumerate(tokens, 1):
             self._left -= 1
+            place = self._most - self._left - 1
+            ends = place >= self._least and place not in self._dictated
             if self._stops.stops:
-                self._pieces.append(self._spell(token))
+                self._pieces.append(self._spell(token, ends))
             else:
                 self._unspelt.append(token)
-            if self._most - self._left - 1 in self._dictated:
-                self._stops.found = None
-            elif token in self._stop_tokens:
+            if ends and token in self._stop_tokens:
                 self.finish = FinishReason.STOP
                 self.stop_reason = token if token in self._own_stops else None
             elif self._stops.found is not None:
@@ -73,5 +73,6 @@ class Output:
             pieces[-1] += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
         return pieces, last
 
-    def _spell(self, token: int) -> str:
-        return "" if token in self._silent else self._stops.push(self._detokenizer.push(token))
+    def _spell(self, token: int, ends: bool = True) -> str:
+        """The text that ``token`` releases; ``ends``: a stop string that it completes ends the output."""
+        return "" if token in self._silent else self._stops.push(self._detokenizer.push(token), ends)

@@ -11,6 +11,7 @@ from actors.models import Codec, ModelInfo, too_long
 from actors.verifier.output import Output
 from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar, Grammars
+from actors.verifier.sources.withheld import Withheld
 from actors.verifier.text import Decode
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Generate, Sampling
@@ -27,7 +28,7 @@ class Prepared:
     prompt: list[int]
     sampling: Sampling
     output: Output
-    grammar: Grammar | Dictated | None
+    grammar: Grammar | Dictated | Withheld | None
     prediction: list[int]
 
 
@@ -36,7 +37,11 @@ def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, m
     prompt = _prompt(codec, message, info.max_context)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
     wanted, dictation = message.structured_outputs, message.dictation
-    grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
+    grammar: Grammar | Withheld | None = None
+    if wanted is not None:
+        grammar = grammars.grammar(wanted, message.generated)
+    elif sampling.min_tokens or sampling.bad_words:
+        grammar = Withheld(sampling, info.eos_token_ids, codec, info.vocab_size, message.generated)
     prediction = _predicted(codec, message.prediction, info.max_context)
     if dictation is None:
         output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
@@ -49,7 +54,7 @@ def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, m
 
 def is_short(message: Generate) -> bool:
     """Whether :func:`prepare` takes so little that it may run in the event loop."""
-    if message.structured_outputs is not None or message.dictation is not None:
+    if message.structured_outputs is not None or message.dictation is not None or message.sampling.bad_words:
         return False
     length = len(message.prompt) + len(message.prediction) + len(message.tools) + characters(message.messages)
     return length <= SHORT and len(message.generated) <= SHORT_OUTPUT

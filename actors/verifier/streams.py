@@ -21,6 +21,7 @@ from actors.verifier.rounds import Committed, Group, RoundSums
 from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar
 from actors.verifier.sources.memory import LONGEST
+from actors.verifier.sources.withheld import Withheld
 from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace, Sampling
@@ -133,7 +134,7 @@ class Stream:
     wait: Wait
     times: Times
     delivery: Delivery
-    grammar: Grammar | Dictated | None = None
+    grammar: Grammar | Dictated | Withheld | None = None
     prediction: Sequence[int] = ()  # the output as the request itself foresees it
     owner: Owner = NOBODY
     scope: str = EVERYBODY  # label of the requests that may use what it leaves behind, see Owner

@@ -89,16 +89,20 @@ class StopStrings:
         self.held = ""  # text that may be the beginning of a stop string
         self.found: str | None = None  # the stop string that has occurred
 
-    def push(self, piece: str) -> str:
-        """The text to release; ``found`` is set when a stop string is complete."""
+    def push(self, piece: str, ends: bool = True) -> str:
+        """The text to release; ``found`` is set when ``piece`` completes a stop string that ``ends`` the output."""
         if not self.stops:
             return piece
-        text = self.held + piece
+        text, before = self.held + piece, len(self.held)
         # the first complete one wins, as if the text had come one character at a time
-        ends = [(at + len(stop), at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
-        if ends:
+        complete = [
+            (at + len(stop), at, stop)
+            for stop in self.stops
+            if ends and (at := text.find(stop, max(0, before - len(stop) + 1))) >= 0
+        ]
+        if complete:
             self.held = ""
-            _, at, self.found = min(ends)
+            _, at, self.found = min(complete)
             return text[:at]
         begun = (n for stop in self.stops for n in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:n]))
         keep = max(begun, default=0)

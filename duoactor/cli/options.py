@@ -34,6 +34,7 @@ SAMPLING_HELP: Mapping[str, str] = {
     **{name: DESCRIPTIONS[name] for name in Sampling.__struct_fields__},
     "stop": "end before this text; may be repeated",
     "stop_token_ids": "end at this token id; may be repeated",
+    "bad_words": "a word that the output never has; may be repeated",
     "seed": "the same seed gives the same text, with any drafter and method",
     "logprobs": "with --json: log-probabilities of each token and of the n most likely; -1: none",
     "logit_bias": "ID:X adds X (-100 to 100) to the logit of token ID; may be repeated",

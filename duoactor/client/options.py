@@ -57,6 +57,8 @@ class SamplingOptions(TypedDict, total=False):
         Mapping[int, float] | Sequence[tuple[int, float]], "what to add to the logits of these token ids, -100 to 100"
     ]
     skip_special_tokens: Annotated[bool, "leave special tokens out of the text"]
+    min_tokens: Annotated[int, "do not end before the output has so many tokens"]
+    bad_words: Annotated[Sequence[str], "words that the output never has"]
 
 
 class Options(SamplingOptions, total=False):

@@ -68,6 +68,8 @@ class ExtraSampling(Speculation, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    min_tokens: int = 0
+    bad_words: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
     return_token_ids: bool = False
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
@@ -118,6 +120,8 @@ class SamplingParameters(ExtraSampling, frozen=True, kw_only=True):
             ignore_eos=self.ignore_eos,
             logit_bias=tuple((_token_id(key), value) for key, value in self.logit_bias.items()),
             skip_special_tokens=self.skip_special_tokens,
+            min_tokens=self.min_tokens,
+            bad_words=self.bad_words,
         )
 
 

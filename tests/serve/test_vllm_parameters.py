@@ -58,3 +58,20 @@ async def test_a_stop_string_is_part_of_the_answer_where_it_is_asked_for(method:
     said = [choice["delta"].get("content") or "" for event in events for choice in event["choices"]]
     assert "".join(said) == "One two, box"
     assert without["choices"][0]["message"]["content"] == "One two, bo"
+
+
+async def test_an_answer_has_its_least_length_and_no_bad_word():
+    asked = {"messages": TURNS, "max_tokens": 12, "temperature": 0}
+    async with served() as gateway:
+        free = (await gateway.post("/v1/chat/completions", **asked)).json()["choices"][0]["message"]["content"]
+        stopped = {**asked, "stop": [free[1], free[6]]}
+        short = (await gateway.post("/v1/chat/completions", **stopped)).json()["choices"][0]["message"]["content"]
+        least = (await gateway.post("/v1/chat/completions", **stopped, min_tokens=5)).json()["choices"][0]
+        asked |= {"bad_words": [free[3:5]]}
+        chat = (await gateway.post("/v1/chat/completions", **asked)).json()["choices"][0]["message"]["content"]
+        prompt = {"prompt": "Hello", "max_tokens": 12, "temperature": 0, "bad_words": [free[3:5]]}
+        text = (await gateway.post("/v1/completions", **prompt)).json()["choices"][0]["text"]
+        del prompt["max_tokens"]
+        llama = (await gateway.post("/completion", **prompt, n_predict=12)).json()["content"]
+    assert len(short) < 5 and free.startswith(least["message"]["content"]) and len(least["message"]["content"]) >= 5
+    assert chat == text == llama and free[3:5] not in chat and chat[:4] == free[:4]

@@ -51,6 +51,13 @@ ENDS = {  # sampling, commits, then text, tokens taken, finish, stop reason
         {"stop": ("cd",)}, [[*spell("abc"), EOS, *spell("d")]], "abc", [4], STOP, None,
     ),
     "stop string at the limit": ({"stop": ("cd",), "max_tokens": 4}, ["abcd"], "ab", [4], STOP, "cd"),
+    "stop string before min_tokens": ({"stop": ("cd",), "min_tokens": 4}, ["abcdef"], "abcdef", [6], None, None),
+    "stop string that a token behind min_tokens completes": (
+        {"stop": ("cd", "cdx"), "min_tokens": 4}, ["abcdefcd"], "abcdef", [8], STOP, "cd",
+    ),
+    "stop string that ends behind min_tokens": (
+        {"stop": ("cd", "cdx"), "min_tokens": 4}, ["abcdx"], "ab", [5], STOP, "cdx",
+    ),
     "the stop string that is complete first": ({"stop": ("bcde", "cd")}, ["abcde"], "ab", [4], STOP, "cd"),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from actors.models import DEFAULT_NODES, ROOT, Codec
 from actors.tree.tree import FORCED, TokenTree
 from actors.verifier.sources.grammar import Grammar
 from actors.verifier.sources.source import GRAMMAR
+from actors.verifier.sources.withheld import Withheld
 from protocols.limits import MAX_NODES
 from protocols.messages import Dictation
 
@@ -18,11 +19,16 @@ if TYPE_CHECKING:
 
 
 class Dictated:
-    """A request's :class:`Dictation`, and the grammar that binds the rest of its output, if there is one. The same
-    calls as :class:`Grammar`."""
+    """A request's :class:`Dictation`, and what binds the rest of its output, if anything does. The same calls as
+    :class:`Grammar`."""
 
     def __init__(
-        self, wanted: Dictation, codec: Codec, vocab_size: int, grammar: Grammar | None, generated: Sequence[int]
+        self,
+        wanted: Dictation,
+        codec: Codec,
+        vocab_size: int,
+        grammar: Grammar | Withheld | None,
+        generated: Sequence[int],
     ) -> None:
         self.tokens = tuple(wanted.tokens or codec.encode(wanted.text, special_tokens=False))
         self._at, self._wanted = wanted.at, wanted
