@@ -16,16 +16,16 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, PreTrainedTokenizerFast
 
 PROMPT = (3, 17, 5, 40, 22, 9, 60, 31)
 TOKENS = 16
-KEPT = ("*.safetensors", "config.json", "*quant*.json", "*.safetensors.index.json")
+KEPT = ("*.safetensors", "config.json", "*quant*.json", "*.safetensors.index.json", "*.gguf")
 
 torch.set_num_threads(1)
 
 
-def config(**changes: Any) -> LlamaConfig:
+def config(**changes: Any) -> Any:
     sizes = {
         "vocab_size": 64,
         "hidden_size": 64,
@@ -41,7 +41,8 @@ def config(**changes: Any) -> LlamaConfig:
         "tie_word_embeddings": True,
         "dtype": "bfloat16",
     }
-    return LlamaConfig(**{**sizes, **changes})
+    kind = MixtralConfig if "num_local_experts" in changes else LlamaConfig
+    return kind(**{**sizes, **changes})
 
 
 def made(directory: Path, **changes: Any) -> Path:
@@ -72,7 +73,8 @@ def summary(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     exchange of any of them."""
     kept = {}
     for name, weight in weights.items():
-        if weight.ndim == 2:
+        if weight.ndim > 1:
+            weight = weight.flatten(0, -2)
             kept[f"{name}.last"] = weight[-1].float().contiguous()
             kept[f"{name}.sums"] = (weight.double() @ torch.arange(1.0, 1 + weight.shape[1]).double()).float()
     return kept
@@ -81,7 +83,7 @@ def summary(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def greedy(model_config: Any, weights: Mapping[str, Tensor]) -> list[int]:
     """transformers' tokens in float32 with these weights."""
     model_config.tie_word_embeddings = "lm_head.weight" not in weights
-    model = LlamaForCausalLM(model_config).float().eval()
+    model = AutoModelForCausalLM.from_config(model_config).float().eval()
     lacking = model.load_state_dict({name: one.float() for name, one in weights.items()}, strict=False)
     assert not lacking.unexpected_keys and set(lacking.missing_keys) <= {"lm_head.weight"}, lacking
     ids = list(PROMPT)

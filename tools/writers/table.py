@@ -6,12 +6,14 @@ Run from the root of the project: ``python tools/writers/table.py``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from actors.engines.weights.faults import quantisation_of
+from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.quantised import read_weights
 from actors.engines.weights.tensor_files import TensorFiles
 from protocols.errors import ModelError
@@ -23,9 +25,12 @@ BEGIN, END = "<!-- table of tools/writers/table.py -->", "<!-- end of the table 
 def status(model: Path) -> str:
     """Whether a checkpoint is read, and whether its matrices are multiplied as they lie."""
     try:
-        scheme = quantisation_of(model)
-        assert scheme is not None
-        weights = dict(read_weights(TensorFiles([model / "model.safetensors"]), scheme))
+        if files := sorted(model.glob("*.gguf")):
+            weights: Mapping[str, Any] = GGUFCheckpoint(files[0]).own()
+        else:
+            scheme = quantisation_of(model)
+            assert scheme is not None
+            weights = dict(read_weights(TensorFiles([model / "model.safetensors"]), scheme))
     except ModelError:
         return "refused"
     packed = [weight for weight in weights.values() if not isinstance(weight, Tensor)]
@@ -33,12 +38,15 @@ def status(model: Path) -> str:
 
 
 def rows() -> Iterator[str]:
-    yield "| tool | checkpoint | |"
-    yield "|---|---|---|"
+    found: dict[tuple[str, str], list[str]] = {}
     for place in sorted(WRITTEN.iterdir()):
         if place.is_dir():
             said = json.loads((place / "said.json").read_text())
-            yield f"| {said['tool']} | {said['call']} | {status(place / 'model')} |"
+            found.setdefault((said["tool"], status(place / "model")), []).append(said["call"])
+    yield "| tool | | checkpoints |"
+    yield "|---|---|---|"
+    for (tool, what), calls in sorted(found.items()):
+        yield f"| {tool} | {what} | {'; '.join(calls)} |"
 
 
 if __name__ == "__main__":

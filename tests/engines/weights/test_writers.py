@@ -29,34 +29,43 @@ REFUSED = {
     "modelopt-mxfp4": "quant_algo 'mxfp4' in its quantization_config of modelopt",
     "modelopt-w4a8-awq": "quant_algo 'W4A8_AWQ' in its quantization_config of modelopt",
 }
+KINDS_REFUSED = [name for name in FOUND if name.startswith("gguf-") and name not in READ]
 CPU, INFO = torch.device("cpu"), ModelInfo("tiny", 64, 128, frozenset({2}), "tiny-tokenizer")
 
 
 def test_each_file_is_read_or_refused_by_a_sentence() -> None:
-    assert set(FOUND) - set(READ) == REFUSED.keys()
+    assert set(FOUND) - set(READ) == REFUSED.keys() | set(KINDS_REFUSED)
 
 
 def test_the_page_about_weights_names_each_file() -> None:
     page = (WRITTEN.parents[2] / "docs" / "weights.md").read_text()
     for name in FOUND:
         said = json.loads((WRITTEN / name / "said.json").read_text())
-        row = next(line for line in page.splitlines() if line.startswith(f"| {said['tool']} | {said['call']} |"))
-        assert ("refused" in row) is (name in REFUSED)
+        rows = [line.split(" | ") for line in page.splitlines() if line.startswith(f"| {said['tool']} | ")]
+        row = next(row for row in rows if said["call"] in row[2].removesuffix(" |").split("; "))
+        assert (row[1] == "refused") is (name not in READ)
+
+
+def model_of(name: str) -> str:
+    """The GGUF file, the first of its parts, or the directory."""
+    place = WRITTEN / name / "model"
+    return str(next(iter(sorted(place.glob("*.gguf"))), place))
 
 
 def summed(weight: Tensor) -> Tensor:
     """Each row's numbers times 1, 2, 3 …, as tools/writers/base.py sums them."""
+    weight = weight.flatten(0, -2)
     return (weight.double() @ torch.arange(1.0, 1 + weight.shape[1]).double()).float()
 
 
 @pytest.mark.parametrize("name", READ)
 def test_the_numbers_and_the_greedy_tokens_are_those_of_the_tool(name: str) -> None:
     said = json.loads((WRITTEN / name / "said.json").read_text())
-    model: Any = load_model(str(WRITTEN / name / "model"), CPU, torch.float32)
+    model: Any = load_model(model_of(name), CPU, torch.float32)
     weights, compared = model.state_dict(), 0
     for key, wanted in load_file(WRITTEN / name / "numbers.safetensors").items():
         weight, _, what = key.rpartition(".")
-        found = weights[weight][-1] if what == "last" else summed(weights[weight])
+        found = weights[weight].flatten(0, -2)[-1] if what == "last" else summed(weights[weight])
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
         compared += 1
     assert compared >= 16  # two of each of seven matrices and of the embedding
@@ -71,7 +80,7 @@ def test_the_numbers_and_the_greedy_tokens_are_those_of_the_tool(name: str) -> N
 @pytest.mark.parametrize("name", READ)
 def test_compiled_layers_compute_with_the_numbers_of_the_tool(name: str) -> None:
     """Products with integers round their inputs to 8 bits."""
-    place, said = str(WRITTEN / name / "model"), json.loads((WRITTEN / name / "said.json").read_text())
+    place, said = model_of(name), json.loads((WRITTEN / name / "said.json").read_text())
     tokens = [*said["prompt"], *said["tokens"]]
     with torch.no_grad():
         model: Any = load_model(place, CPU, torch.float32)
@@ -82,7 +91,13 @@ def test_compiled_layers_compute_with_the_numbers_of_the_tool(name: str) -> None
     assert (found - expected).norm() < 0.03 * expected.norm()
 
 
+@pytest.mark.parametrize("name", KINDS_REFUSED)
+def test_kinds_of_blocks_that_are_not_read_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ModelError, match=r"of type (IQ[123]_|TQ[12]_0|Q2_0)\w*, which duoactor does not read; choose"):
+        load_model(model_of(name), CPU, torch.float32)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_read_is_refused_before_it_is_loaded(name: str) -> None:
     with pytest.raises(ModelError, match=rf"config\.json has {REFUSED[name]}, which duoactor does not read; choose"):
-        load_model(str(WRITTEN / name / "model"), CPU, torch.float32)
+        load_model(model_of(name), CPU, torch.float32)
