@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from actors.engines.compute.layer import LayerInput, Layers
+from actors.engines.compute.ops import BatchRows
+from actors.engines.decoder.spec import Attention
+from actors.engines.heads.layer import HeadOps, divided, in_layers, plain_layers, taken, write_keys
 
 STEPS = 3  # tokens of a round that it is trained to draft one behind the other
 
@@ -49,7 +52,7 @@ class HeadStudent(nn.Module):
         self.lm_head = nn.Linear(width, len(ids), bias=False).requires_grad_(False)
         self.d2t = nn.Buffer(ids - torch.arange(len(ids)))
         self.embedding = nn.Buffer(embedding, persistent=False)
-        self.rotary = LlamaRotaryEmbedding(config)
+        self._spec = plain_layers(config.to_dict(), {})
 
     @property
     def device(self) -> torch.device:
@@ -64,51 +67,70 @@ class HeadStudent(nn.Module):
     def forward(self, tokens: Tensor, states: Tensor, kept: int, mask: Tensor, depth: int = STEPS) -> Tensor:
         """Logits ``(depth, n, columns)`` at the n positions of the ``mask`` over the ``kept`` last ones."""
         embedded, read = self.embedding[tokens[:, 1:]], self.fc(states[:, :-1])
-        turns = self.rotary(embedded, torch.arange(1, tokens.shape[1], device=tokens.device)[None])
+        own = {in_layers(name): parameter for name, parameter in self.named_parameters()}
+        layers = Layers(self._spec, taken(self._spec, own), HeadOps(self._spec.norm, read.dtype, 0))
+        length = read.shape[1]
+        sight, places = _RoundSight(len(tokens), length), torch.arange(length, device=tokens.device)
+        rows = min(length, kept + depth - 1)  # others are read in the first step, and have keys there alone
+        keys = sight.add_step(self._spec.attention, read)
+        if length > rows:
+            both = self._inputs(embedded[:, :-rows], read[:, :-rows])
+            write_keys(layers, 0, divided(layers.layers[0])[1], both, sight.rows(places[:-rows], keys))
         found: list[Tensor] = []
-        seen: list[tuple[Tensor, Tensor]] = []
-        rows = min(read.shape[1], kept + depth - 1)  # others are read in the first step, and have keys there alone
-        for _ in range(depth):
-            made = self._step(embedded, read, turns, seen, rows)
+        for step in range(depth):
+            embedded, read = embedded[:, -rows:], read[:, -rows:]
+            if step:
+                keys = sight.add_step(self._spec.attention, read)
+            given = LayerInput(read.flatten(0, 1), self._inputs(embedded, read))
+            made = layers.run(0, given, None, sight.rows(places[-rows:], keys))[0].view_as(read)
             found.append(made[:, -kept:][mask])
-            read, embedded = torch.cat([read[:, -rows:][:, :1], made[:, :-1]], 1), embedded[:, -rows:]
-            turns = turns[0][:, -rows:], turns[1][:, -rows:]
+            read = torch.cat([read[:, :1], made[:, :-1]], 1)
         return torch.as_tensor(self.lm_head(self.norm(torch.stack(found))))
 
-    def _step(
-        self,
-        embedded: Tensor,
-        read: Tensor,
-        turns: tuple[Tensor, Tensor],
-        seen: list[tuple[Tensor, Tensor]],
-        rows: int,
-    ) -> Tensor:
-        """What the layer makes of its last ``rows`` inputs. ``seen``: keys and values of the steps before, to which its
-        own are added."""
+    def _inputs(self, embedded: Tensor, read: Tensor) -> Tensor:
         layer: Any = self.midlayer
-        both = torch.cat([layer["input_layernorm"](embedded), layer["hidden_norm"](read)], -1)
-        attention, width = layer["self_attn"], self.config.head_dim
-        queries, keys, values = (
-            attention[name](part).unflatten(-1, (-1, width)).transpose(1, 2)
-            for name, part in (("q_proj", both[:, -rows:]), ("k_proj", both), ("v_proj", both))
-        )
-        cos, sin = (part[:, None] for part in turns)
-        group = queries.shape[1] // keys.shape[1]
-        queries = _turned(queries, cos[:, :, -rows:], sin[:, :, -rows:])
-        keys = _turned(keys, cos, sin).repeat_interleave(group, 1)
-        seen.append((keys, values.repeat_interleave(group, 1)))
-        x = read[:, -rows:] + attention["o_proj"](_attended(queries, seen))
-        inner = layer["post_attention_layernorm"](x)
-        gated = functional.silu(layer["mlp"]["gate_proj"](inner)) * layer["mlp"]["up_proj"](inner)
-        return torch.as_tensor(x + layer["mlp"]["down_proj"](gated))
+        return torch.cat([layer["input_layernorm"](embedded), layer["hidden_norm"](read)], -1).flatten(0, 1)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
+class _StepKeys(NamedTuple):
+    """Keys and values of one step: see :class:`actors.engines.compute.ops.LayerKeys`."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
 
 
-def _attended(queries: Tensor, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+class _RoundSight:
+    """What the rows of texts see in rounds of several steps: a :class:`~actors.engines.compute.ops.SlotSight`."""
+
+    def __init__(self, texts: int, length: int) -> None:
+        """``length``: of each text."""
+        self._texts, self._length, self._steps = texts, length, list[_StepKeys]()
+
+    def add_step(self, attention: Attention, read: Tensor) -> _StepKeys:
+        """Room for the keys of rows that read such states."""
+        shape = attention.kv_heads, self._texts * read.shape[1], attention.width
+        self._steps.append(_StepKeys([read.new_zeros(shape)], [read.new_zeros(shape)]))
+        return self._steps[-1]
+
+    def rows(self, places: Tensor, keys: _StepKeys) -> BatchRows:
+        """The rows of all texts at some places; ``keys`` has room for the last ones of each text."""
+        own = keys.keys[0].shape[1] // self._texts
+        slots = torch.arange(self._texts, device=places.device)[:, None] * own + places - (self._length - own)
+        positions = places.repeat(self._texts) + 1  # the first token is read through the second's state
+        return BatchRows(positions, positions, keys, slots.flatten(), self)
+
+    def __call__(self, place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
+        group, width = attention.heads // attention.kv_heads, attention.width
+
+        def apart(part: Tensor) -> Tensor:
+            return part.view(len(part), self._texts, -1, width).transpose(0, 1).repeat_interleave(group, 1)
+
+        seen = [[apart(part) for [part] in step] for step in self._steps]
+        split = queries.view(self._texts, -1, attention.heads, width).transpose(1, 2)
+        return _attended(split, seen).flatten(0, 1)
+
+
+def _attended(queries: Tensor, seen: Sequence[Sequence[Tensor]]) -> Tensor:
     """Attention of the latest step's last rows: to the first step's keys up to as many places back as there are steps
     behind it, and to one key of each step since."""
     scale, last = queries.shape[3] ** -0.5, len(seen) - 1

@@ -39,9 +39,10 @@ class TorchText:
     def run(self, batch: FlatBatch) -> torch.Tensor:
         for segment in batch.segments:
             segment.state = self.state
-        told = (torch.tensor(each) for each in (batch.tokens, batch.positions, batch.slots))
+        ids, positions, slots = (torch.tensor(each) for each in (batch.tokens, batch.positions, batch.slots))
         walk = None if self.recurrence is None else self.recurrence.walk(batch.segments, self.program.ops)
-        return self.program.logits(self.program.run_layers(BatchRows(*told, PoolSight(self.pool, batch, True), walk)))
+        rows = BatchRows(ids, positions, self.pool, slots, PoolSight(self.pool, batch, True), walk)
+        return self.program.logits(self.program.run_layers(rows))
 
     def keep(self, path) -> None:
         if self.state is not None:

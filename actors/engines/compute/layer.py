@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.compute.ops import BatchRows, Ops, Parts, RowTurns
+from actors.engines.compute.ops import BatchRows, Ops, Parts
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LatentWeights, LayerWeights
 from actors.engines.decoder.spec import (
     XIELU,
@@ -24,10 +24,123 @@ from actors.engines.decoder.spec import (
     Experts,
     Latent,
     Mlp,
-    Rotation,
 )
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.weights.layers import Matrix
+
+
+class Layers:
+    """Layers of a description. A draft head runs them one by one."""
+
+    def __init__(
+        self, spec: DecoderSpec, layers: Sequence[LayerWeights], ops: Ops, places: Sequence[int] | None = None
+    ) -> None:
+        """``places``: each layer's in the pool, see :func:`pool_places`; None: its number."""
+        self.spec, self.layers, self.ops = spec, layers, ops
+        self.places = range(len(layers)) if places is None else places
+
+    def run(self, index: int, given: LayerInput, then: Affine | None, rows: BatchRows) -> tuple[Tensor, Tensor]:
+        """One layer, from what it reads to the residual stream, and the same normed by ``then`` for the next one."""
+        layer, ops, scale = self.layers[index], self.ops, self.spec.residual_scale
+        (x, normed, own), norms = given, layer.norms
+        mixed = self.mix(index, normed, rows)
+        if layer.spec.parallel:
+            read = normed if norms.mlp is None else ops.norm(x, norms.mlp)
+            x, _ = ops.join(x, mixed, scale, norms.behind_attention, None)
+        else:
+            x, read = ops.join(x, mixed, scale, norms.behind_attention, norms.mlp)
+        fed, beside = self.feed(index, x, read, rows), layer.beside
+        if beside is None and layer.scale == 1.0:
+            return ops.join(x, fed, scale, norms.behind_mlp, then)
+        x, _ = ops.join(x, fed, scale, norms.behind_mlp, None)
+        if beside is not None and layer.spec.beside is not None and own is not None:
+            gate = ops.feed(x, beside.gate, layer.spec.beside.activation, False, rows.prompt)
+            x, _ = ops.join(x, ops.linear(gate * own, beside.out, rows.prompt), scale, beside.norm, None)
+        x = x * layer.scale
+        return x, ops.norm(x, then)
+
+    def mix(self, index: int, normed: Tensor, rows: BatchRows) -> Parts:
+        """What the mixer of a layer adds, before the norm behind it."""
+        layer, ops = self.layers[index], self.ops
+        made = ops.linear(normed, layer.qkv, rows.prompt)
+        if isinstance(layer.spec.mixer, Attention):
+            mixed = self._attend(index, layer.spec.mixer, made, rows)
+        else:
+            assert rows.walk is not None
+            mixed = rows.walk.mix(self.places[index], layer, ops.whole(made))
+        return ops.linear(mixed, layer.out, rows.prompt)
+
+    def _attend(self, index: int, mixer: Attention, made: Parts, rows: BatchRows) -> Tensor:
+        queries, gates = self.divide(index, mixer, made, rows)
+        seen = rows.sight(self.places[index], mixer, queries, self.layers[index].sinks)
+        return seen if gates is None else self.ops.gate(seen, gates)
+
+    def divide(self, index: int, mixer: Attention, made: Parts, rows: BatchRows) -> tuple[Tensor, Tensor | None]:
+        """Queries and gates of rows, whose keys and values are written. ``made``: what ``qkv`` gives."""
+        layer, place = self.layers[index], self.places[index]
+        if layer.latent is not None and mixer.latent is not None:
+            made = self._make_latent(mixer.latent, mixer, layer.latent, made, rows)
+        pool = rows.pool.keys[place], rows.pool.values[place]
+        return self.ops.heads(made, layer, rows.turns(mixer.rotation, self.ops), pool, rows.slots)
+
+    def _make_latent(
+        self, latent: Latent, mixer: Attention, weights: LatentWeights, made: Parts, rows: BatchRows
+    ) -> Parts:
+        """Queries, and after them the key that is the value too."""
+        ops, width, found = self.ops, mixer.width, self.ops.whole(made)
+        if weights.query is None:
+            queries, key = torch.split(found, [mixer.heads * width, width], 1)
+        else:
+            assert weights.query_norm is not None
+            key, low = found[:, :width], ops.norm(found[:, width:], Affine(weights.query_norm), latent.eps)
+            queries = ops.whole(ops.linear(low, weights.query, rows.prompt))
+        turned = width - latent.rank
+        vector = ops.norm(key[:, turned:], Affine(weights.key_norm), latent.eps)
+        return torch.cat([queries, key[:, :turned], vector], 1)[None]
+
+    def feed(self, index: int, x: Tensor, read: Tensor, rows: BatchRows) -> Parts:
+        """What the MLP of a layer adds, or its experts with the shared one. ``read``: ``x``, the residual stream,
+        normed."""
+        layer = self.layers[index]
+        mlp = layer.spec.mlp
+        if not isinstance(mlp, Experts):
+            return self._mlp(mlp, layer, read, rows)
+        assert layer.experts is not None
+        return self._mixture(mlp, layer, layer.experts, (x, read), rows)
+
+    def _mlp(self, mlp: Mlp, layer: LayerWeights, read: Tensor, rows: BatchRows) -> Parts:
+        assert layer.up is not None and layer.down is not None
+        if mlp.activation == XIELU:
+            inner = xielu(self.ops.whole(self.ops.linear(read, layer.up, rows.prompt)), *layer.shape)
+        else:
+            inner = self.ops.feed(read, layer.up, mlp.activation, mlp.gated, rows.prompt)
+        return self.ops.linear(inner, layer.down, rows.prompt)
+
+    def _mixture(
+        self, mlp: Experts, layer: LayerWeights, weights: ExpertWeights, given: tuple[Tensor, Tensor], rows: BatchRows
+    ) -> Parts:
+        """``given``: the residual stream, and the same normed."""
+        ops, (x, read) = self.ops, given
+        norms: Sequence[Affine | None] = weights.norms or [None] * 4
+        routed, inputs = (read if norm is None else ops.norm(x, norm) for norm in norms[:2])
+        logits = ops.whole(ops.linear(routed, weights.router, rows.prompt)).float()
+        out = ops.norm(ops.experts(inputs, logits[:, : mlp.count], mlp, weights, rows.prompt), norms[2])
+        if mlp.shared is None:
+            return out[None]
+        shared = ops.norm(ops.whole(self._mlp(mlp.shared, layer, read, rows)), norms[3])
+        if mlp.shared_scale != 1.0:
+            shared = shared * mlp.shared_scale
+        if mlp.shared_gate is not None:
+            shared = shared * logits[:, mlp.count :].sigmoid().to(shared.dtype)
+        return (out + shared)[None]
+
+
+class LayerInput(NamedTuple):
+    """What a layer reads."""
+
+    x: Tensor  # the residual stream
+    normed: Tensor  # the same by the norm before the part that reads it
+    own: Tensor | None = None  # inputs of its own, see ``LayerInputs``
 
 
 class Program:
@@ -35,20 +148,20 @@ class Program:
 
     def __init__(self, weights: DecoderWeights, pool: KVPool, ops: Ops) -> None:
         self.weights, self.spec, self.pool, self.ops = weights, weights.spec, pool, ops
-        self._places = pool_places(self.spec)
+        self._layers = Layers(self.spec, weights.layers, ops, pool_places(self.spec))
         self.taps: tuple[int, ...] = ()  # see :meth:`actors.engines.engine.Engine.tap`
         self._tapped: dict[int, Tensor] = {}
 
     def run_layers(self, rows: BatchRows) -> Tensor:
         """States ``(rows, hidden)`` after the last norm."""
         x, layers = self._place(self.embed(rows.ids), rows.positions), self.weights.layers
-        inputs, turns = self._make_inputs(rows, x), _Turned(self.ops, rows.positions)
+        inputs = self._make_inputs(rows, x)
         norms = [*(layer.norms.attention for layer in layers), self.weights.norm]
         normed = self.ops.norm(x, norms[0])
         for index in range(len(layers)):
             self._tap(index, x)
             own = None if inputs is None else inputs[:, index]
-            normed = self._run_layer(index, _Given(x, normed, own), norms[index + 1], turns, rows)
+            x, normed = self._layers.run(index, LayerInput(x, normed, own), norms[index + 1], rows)
         self._tap(len(layers), x)
         return normed
 
@@ -101,113 +214,6 @@ class Program:
         made = ops.norm(made.view(len(x), -1, spec.width), Affine(weights.norm))
         table = ops.embed(weights.table, rows.ids, spec.table_scale).view_as(made)
         return (made + table) * spec.scale
-
-    def _run_layer(self, index: int, given: _Given, then: Affine | None, turns: _Turned, rows: BatchRows) -> Tensor:
-        """One layer, from what it reads to ``x`` normed by ``then`` for the next one."""
-        layer, ops, scale = self.weights.layers[index], self.ops, self.spec.residual_scale
-        (x, normed, own), norms = given, layer.norms
-        mixed = ops.linear(self._mix(index, normed, turns, rows), layer.out, rows.prompt)
-        if layer.spec.parallel:
-            read = normed if norms.mlp is None else ops.norm(x, norms.mlp)
-            ops.join(x, mixed, scale, norms.behind_attention, None)
-        else:
-            read = ops.join(x, mixed, scale, norms.behind_attention, norms.mlp)
-        fed, beside = self._feed(layer, x, read, rows), layer.beside
-        if beside is None and layer.scale == 1.0:
-            return ops.join(x, fed, scale, norms.behind_mlp, then)
-        ops.join(x, fed, scale, norms.behind_mlp, None)
-        if beside is not None and layer.spec.beside is not None and own is not None:
-            gate = ops.feed(x, beside.gate, layer.spec.beside.activation, False, rows.prompt)
-            ops.join(x, ops.linear(gate * own, beside.out, rows.prompt), scale, beside.norm, None)
-        x.mul_(layer.scale)
-        return ops.norm(x, then)
-
-    def _mix(self, index: int, normed: Tensor, turns: _Turned, rows: BatchRows) -> Tensor:
-        """What the mixer of a layer gives, before its output matrix."""
-        layer, ops = self.weights.layers[index], self.ops
-        mixer, place = layer.spec.mixer, self._places[index]
-        made = ops.linear(normed, layer.qkv, rows.prompt)
-        if not isinstance(mixer, Attention):
-            assert rows.walk is not None
-            return rows.walk.mix(place, layer, ops.whole(made))
-        if layer.latent is not None and mixer.latent is not None:
-            made = self._make_latent(mixer.latent, mixer, layer.latent, made, rows)
-        pool = self.pool.keys[place], self.pool.values[place]
-        queries, gates = ops.heads(made, layer, turns.of(mixer), pool, rows.slots)
-        seen = rows.sight(place, mixer, queries, layer.sinks)
-        return seen if gates is None else ops.gate(seen, gates)
-
-    def _make_latent(
-        self, latent: Latent, mixer: Attention, weights: LatentWeights, made: Parts, rows: BatchRows
-    ) -> Parts:
-        """Queries, and after them the key that is the value too."""
-        ops, width, found = self.ops, mixer.width, self.ops.whole(made)
-        if weights.query is None:
-            queries, key = torch.split(found, [mixer.heads * width, width], 1)
-        else:
-            assert weights.query_norm is not None
-            key, low = found[:, :width], ops.norm(found[:, width:], Affine(weights.query_norm), latent.eps)
-            queries = ops.whole(ops.linear(low, weights.query, rows.prompt))
-        turned = width - latent.rank
-        vector = ops.norm(key[:, turned:], Affine(weights.key_norm), latent.eps)
-        return torch.cat([queries, key[:, :turned], vector], 1)[None]
-
-    def _feed(self, layer: LayerWeights, x: Tensor, read: Tensor, rows: BatchRows) -> Parts:
-        """What the MLP of a layer adds, or its experts with the shared one."""
-        mlp = layer.spec.mlp
-        if not isinstance(mlp, Experts):
-            return self._mlp(mlp, layer, read, rows)
-        assert layer.experts is not None
-        return self._mixture(mlp, layer, layer.experts, (x, read), rows)
-
-    def _mlp(self, mlp: Mlp, layer: LayerWeights, read: Tensor, rows: BatchRows) -> Parts:
-        assert layer.up is not None and layer.down is not None
-        if mlp.activation == XIELU:
-            inner = xielu(self.ops.whole(self.ops.linear(read, layer.up, rows.prompt)), *layer.shape)
-        else:
-            inner = self.ops.feed(read, layer.up, mlp.activation, mlp.gated, rows.prompt)
-        return self.ops.linear(inner, layer.down, rows.prompt)
-
-    def _mixture(
-        self, mlp: Experts, layer: LayerWeights, weights: ExpertWeights, given: tuple[Tensor, Tensor], rows: BatchRows
-    ) -> Parts:
-        """``given``: the residual stream, and the same normed."""
-        ops, (x, read) = self.ops, given
-        norms: Sequence[Affine | None] = weights.norms or [None] * 4
-        routed, inputs = (read if norm is None else ops.norm(x, norm) for norm in norms[:2])
-        logits = ops.whole(ops.linear(routed, weights.router, rows.prompt)).float()
-        out = ops.norm(ops.experts(inputs, logits[:, : mlp.count], mlp, weights, rows.prompt), norms[2])
-        if mlp.shared is None:
-            return out[None]
-        shared = ops.norm(ops.whole(self._mlp(mlp.shared, layer, read, rows)), norms[3])
-        if mlp.shared_scale != 1.0:
-            shared = shared * mlp.shared_scale
-        if mlp.shared_gate is not None:
-            shared = shared * logits[:, mlp.count :].sigmoid().to(shared.dtype)
-        return (out + shared)[None]
-
-
-class _Given(NamedTuple):
-    """What a layer reads."""
-
-    x: Tensor  # the residual stream
-    normed: Tensor  # the same by the layer's first norm
-    own: Tensor | None  # inputs of its own, see ``LayerInputs``
-
-
-class _Turned:
-    """The rotations of a forward's rows: made once for all layers that turn alike."""
-
-    def __init__(self, ops: Ops, positions: Tensor) -> None:
-        self._ops, self._positions = ops, positions
-        self._made: dict[Rotation, RowTurns] = {}
-
-    def of(self, mixer: Attention) -> RowTurns | None:
-        if (rotation := mixer.rotation) is None:
-            return None
-        if rotation not in self._made:
-            self._made[rotation] = self._ops.turns(rotation, self._positions)
-        return self._made[rotation]
 
 
 def xielu(x: Tensor, positive: float, negative: float) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -22,6 +22,15 @@ class RowTurns(NamedTuple):
 
     pairs: Tensor  # complex64 (rows, pairs): factor of each pair of neighbouring dimensions of a head
     stretch: Tensor | None = None  # float32 (rows,): factor of whole queries
+
+
+class LayerKeys(Protocol):
+    """The keys and values ``(kv_heads, slots, width)`` of layers, by their places."""
+
+    @property
+    def keys(self) -> Sequence[Tensor]: ...
+    @property
+    def values(self) -> Sequence[Tensor]: ...
 
 
 class SlotSight(Protocol):
@@ -58,18 +67,27 @@ class BatchRows:
 
     ids: Tensor  # int64 (rows,)
     positions: Tensor  # int64 (rows,): each in its text
-    slots: Tensor  # int64 (rows,): where each row's keys and values go
+    pool: LayerKeys
+    slots: Tensor  # int64 (rows,) of the pool: where each row's keys and values go
     sight: SlotSight
     walk: Walk | None = None  # None: no layer is recurrent
     prompt: bool = False  # a piece of a prompt, whose bits may depend on the number of its rows
+    _turns: dict[Rotation, RowTurns] = field(default_factory=dict)  # made once for all layers that turn alike
+
+    def turns(self, rotation: Rotation | None, ops: Ops) -> RowTurns | None:
+        """The rotation of each row; None: rows stay as they are."""
+        if rotation is None:
+            return None
+        if rotation not in self._turns:
+            self._turns[rotation] = ops.turns(rotation, self.positions)
+        return self._turns[rotation]
 
 
 class Ops(Protocol):
-    """One spelling of the operations. ``x`` is the residual stream ``(rows, hidden)``; :meth:`join` changes it in
-    place."""
+    """One spelling of the operations. ``x`` is the residual stream ``(rows, hidden)``."""
 
     def embed(self, table: Matrix, ids: Tensor, scale: float) -> Tensor:
-        """BatchRows of a table, times ``scale``: ``(*ids, width)``."""
+        """Rows of a table, times ``scale``: ``(*ids, width)``."""
         ...
 
     def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
@@ -88,8 +106,11 @@ class Ops(Protocol):
         """Norm the last dimension; None: leave it. ``eps``: 0 for the model's."""
         ...
 
-    def join(self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None) -> Tensor:
-        """Add a product, normed by ``behind``, times ``scale`` to ``x``, and return ``x`` normed by ``then``."""
+    def join(
+        self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None
+    ) -> tuple[Tensor, Tensor]:
+        """Add a product, normed by ``behind``, times ``scale`` to ``x``, which may change in place. Return the sum, and
+        the sum normed by ``then``."""
         ...
 
     def turns(self, rotation: Rotation, positions: Tensor) -> RowTurns: ...

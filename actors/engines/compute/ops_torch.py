@@ -71,10 +71,12 @@ class TorchOps:
             return functional.layer_norm(wide, weight.shape, weight, bias, eps).to(x.dtype)
         return functional.rms_norm(wide, weight.shape, weight, eps).to(x.dtype)
 
-    def join(self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None) -> Tensor:
+    def join(
+        self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None
+    ) -> tuple[Tensor, Tensor]:
         added = self.norm(self.whole(parts), behind)
-        x.add_(added if scale == 1.0 else added * scale)
-        return self.norm(x, then)
+        x = x + (added if scale == 1.0 else added * scale)
+        return x, self.norm(x, then)
 
     def turns(self, rotation: Rotation, positions: Tensor) -> RowTurns:
         if positions.device.type != "cpu":

@@ -82,9 +82,10 @@ class TritonOps(TorchOps):
         normed: Tensor = self._kernels.between.join(rows, None, 1.0, None, affine, norm)
         return normed.view(x.shape)
 
-    def join(self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None) -> Tensor:
-        joined: Tensor = self._kernels.between.join(x, parts, scale, behind, then, self._norm)
-        return joined
+    def join(
+        self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None
+    ) -> tuple[Tensor, Tensor]:
+        return x, self._kernels.between.join(x, parts, scale, behind, then, self._norm)
 
     def heads(
         self,
@@ -192,7 +193,7 @@ def error_of(program: Program, plain: Program, positions: int = 64) -> float:
         return seen
 
     def logits(by: Program, prompt: bool) -> Tensor:
-        return by.logits(by.run_layers(BatchRows(ids, ids % positions, where, see, prompt=prompt)))
+        return by.logits(by.run_layers(BatchRows(ids, ids % positions, pool, where, see, prompt=prompt)))
 
     exact = logits(plain, False)
     pairs = [(program.embed(ids), plain.embed(ids)), *((logits(program, prompt), exact) for prompt in (False, True))]

@@ -6,7 +6,7 @@ is nothing to read ahead of a prompt, and nothing to mend after a rejection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,17 +14,18 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers
+from actors.engines.compute.ops import BatchRows
 from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.families import describe
 from actors.engines.decoder.spec import Attention
-from actors.engines.decoder.torch.attention import Stretch
+from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.drafts.ranking import Row
 from actors.engines.engine import Engine, PerRow, Trunk
 from actors.engines.flat_batch import SPAN, align
 from actors.engines.heads.draft import HeadDraft, HeadMirror
 from actors.engines.heads.engine import HeadEngine
-from actors.engines.heads.head import Head, Look, rms
-from actors.engines.heads.layer import Weights, layers_of
+from actors.engines.heads.head import Head, rms
+from actors.engines.heads.layer import HeadLayers, Weights, taken
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
 from actors.models import Expansion, Leaf
@@ -57,12 +58,19 @@ class Assistant(Head):
         self._check(config, weights, trunk)
         rings = engine.recurrence if isinstance(engine.recurrence, Rings) else None
         self._ring = 0 if rings is None else rings.length
-        self._places = _last_layers(target.get_text_config(), rings is not None)
-        self._pools = {kind: engine.pool if rings is None or kind != SLIDING else rings.pool for kind in self._places}
-        self._window, eps = int(text.sliding_window or 0), float(text.rms_norm_eps)
-        self._layers, self._kinds = layers_of(describe(text), weights, trunk), text.layer_types
-        for kind, layer in zip(self._kinds, self._layers, strict=True):
-            self._check_keys(kind, layer.mixer)
+        places, kinds = _last_layers(target.get_text_config(), rings is not None), text.layer_types
+        pools = {kind: engine.pool if rings is None or kind != SLIDING else rings.pool for kind in places}
+        self._window, eps, spec = int(text.sliding_window or 0), float(text.rms_norm_eps), describe(text)
+        self._reads: list[_TargetLayer] = []
+        for kind, mixer in zip(kinds, spec.attentions, strict=True):
+            if kind not in places:
+                raise ModelError(f"it reads a {kind} layer and the target has none with keys of its own")
+            pool = pools[kind]
+            assert isinstance(pool, KVPool)
+            self._reads.append(_TargetLayer(kind, pool, places[kind]))
+            self._reads[-1].check(mixer)
+        self._keys = _TargetKeys(self._reads)
+        self._layers = HeadLayers(spec, taken(spec, weights), trunk)
         self._join, self._back = (trunk.linear(weights[f"{name}_projection.weight"]) for name in ("pre", "post"))
         last = weights["model.norm.weight"].to(trunk.device, trunk.dtype)
         self._norm: PerRow = lambda x: rms(x, last, eps)
@@ -81,16 +89,6 @@ class Assistant(Head):
         if later := next((name for name in weights if name.endswith("bias")), ""):
             raise ModelError(f"it has {later}, which duoactor does not compute yet")
 
-    def _check_keys(self, kind: str, mixer: Attention) -> None:
-        if kind not in self._places:
-            raise ModelError(f"it reads a {kind} layer and the target has none with keys of its own")
-        pool = self._pools[kind]
-        assert isinstance(pool, KVPool)
-        kv_heads, _, own = pool.keys[self._places[kind]].shape
-        if own != mixer.width or mixer.heads % kv_heads:
-            raise ModelError(f"its {kind} layers have {mixer.heads} heads of {mixer.width} numbers and the target's "
-                             f"keys {kv_heads} of {own}")  # fmt: skip
-
     @torch.inference_mode()
     def read(self, tapped: Tensor) -> Tensor:
         """The states that rows read, of those that left the target's last layer."""
@@ -101,17 +99,18 @@ class Assistant(Head):
         """Float32 logits of rows of tokens and the states before them, and the states that the rows behind read."""
         x = self._join(torch.cat([self._trunk.embed(ids), states], 1))
         roots = torch.tensor([sight.tokens for sight in sights for _ in range(sight.rows)], device=x.device)
-        looks = {kind: self._look(kind, sights, roots) for kind in set(self._kinds)}
-        for kind, layer in zip(self._kinds, self._layers, strict=True):
-            x = layer(self._places[kind], x, looks[kind])
+        by_kind = {one.kind: self._stretches(one, sights) for one in self._reads}
+        sight = _InPlace(self._reads, by_kind, self._trunk.neighbours)
+        rows = BatchRows(ids, roots, self._keys, roots, sight)
+        for index in range(len(self._reads)):
+            x = self._layers.step(index, x, rows)
         normed = self._norm(x)
         made = self._clusters(normed) if self._head is None else self._head(normed)  # type: ignore[misc]
         return made.float(), self._back(normed)
 
-    def _look(self, kind: str, sights: Sequence[_Sight], roots: Tensor) -> _InPlace:
+    def _stretches(self, read: _TargetLayer, sights: Sequence[_Sight]) -> list[Stretch]:
         """Layers with windows see one token more than the target's, as transformers has it."""
-        stretches, pool = [], self._pools[kind]
-        assert isinstance(pool, KVPool)
+        stretches, kind, pool = [], read.kind, read.pool
         for sight in sights:
             least = max(0, sight.tokens - 1 - self._window) if kind == SLIDING else 0
             if kind == SLIDING and self._ring:
@@ -123,23 +122,52 @@ class Assistant(Head):
             hidden = (places < least) | (places >= sight.tokens)
             mask = torch.zeros(sight.rows, len(places)).masked_fill(hidden, -torch.inf)
             stretches.append(Stretch(start, len(places), mask.to(pool.device, pool.dtype)))
-        return _InPlace(pool, stretches, roots, self._trunk.neighbours)
+        return stretches
 
 
-class _InPlace(Look):
-    """The target's slots; their keys may have the partners of a rotation half a head apart."""
+@dataclass(frozen=True, slots=True)
+class _TargetLayer:
+    """A layer of the target, whose keys and values one of the assistant's reads."""
 
-    def __init__(self, pool: KVPool, stretches: Sequence[Stretch], roots: Tensor, neighbours: bool) -> None:
-        super().__init__(pool, (), roots, roots)
-        self._seen, self._neighbours = [*stretches], neighbours
+    kind: str
+    pool: KVPool
+    place: int  # its place in the pool
 
-    def __call__(self, layer: int, queries: Tensor, scale: float) -> Tensor:
+    def check(self, mixer: Attention) -> None:
+        """``mixer``: the assistant's."""
+        kv_heads, _, own = self.pool.keys[self.place].shape
+        if own != mixer.width or mixer.heads % kv_heads:
+            raise ModelError(f"its {self.kind} layers have {mixer.heads} heads of {mixer.width} numbers and the "
+                             f"target's keys {kv_heads} of {own}")  # fmt: skip
+
+
+class _TargetKeys:
+    """See :class:`actors.engines.compute.ops.LayerKeys`."""
+
+    def __init__(self, read: Sequence[_TargetLayer]) -> None:
+        self.keys = [one.pool.keys[one.place] for one in read]
+        self.values = [one.pool.values[one.place] for one in read]
+
+
+class _InPlace:
+    """A :class:`~actors.engines.compute.ops.SlotSight` of the target's slots; their keys may have the partners of a
+    rotation half a head apart."""
+
+    def __init__(
+        self, read: Sequence[_TargetLayer], stretches: Mapping[str, Sequence[Stretch]], neighbours: bool
+    ) -> None:
+        self._read, self._stretches, self._neighbours = read, stretches, neighbours
+        self._attention: dict[str, PoolAttention] = {}
+
+    def __call__(self, place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
+        read = self._read[place]
         if not self._neighbours:
             queries = queries.view(*queries.shape[:2], -1, 2).transpose(2, 3).flatten(2)
-        return super().__call__(layer, queries.to(self.pool.dtype), scale).to(queries.dtype)
-
-    def _stretches(self, window: int, causal: bool) -> list[Stretch]:
-        return self._seen
+        if read.kind not in self._attention:
+            heads = attention.heads, read.pool.keys[read.place].shape[0]
+            stretches = self._stretches[read.kind]
+            self._attention[read.kind] = PoolAttention(read.pool, stretches, heads, attention.scale, exact=False)
+        return self._attention[read.kind](read.place, queries.to(read.pool.dtype)).to(queries.dtype)
 
 
 class _Clusters:

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from actors.engines.compute.ops import BatchRows
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.block_parts import Convolution, convolution_in, pairs_in
-from actors.engines.heads.head import DraftBlock, Look, NotComputed, Windows
-from actors.engines.heads.layer import Config, Weights
+from actors.engines.heads.head import DraftBlock, HeadSight, NotComputed, Windows
+from actors.engines.heads.layer import Config, Weights, write_keys
 from actors.engines.heads.published import PublishedHead, sliding_windows
 from protocols.errors import ModelError
 
@@ -82,7 +83,7 @@ def _spread(count: int, layers: int) -> list[int]:
 class Dflash(PublishedHead):
     """The arithmetic of a drafter's layers."""
 
-    width = 0
+    width, writes_keys = 0, True
     block: DraftBlock
 
     def __init__(self, config: Config, weights: Weights, trunk: Trunk) -> None:
@@ -100,25 +101,34 @@ class Dflash(PublishedHead):
         self.pairs = pairs_in(weights, trunk, int(selected))
         masked = weights.get("mask_embedding")
         self._masked = None if masked is None else self._sent(masked)
-        layers, parts = range(len(self._layers)), ("attention", "mlp")
+        layers, parts = range(len(self._layers.layers)), ("attention", "mlp")
         self._around = [[convolution_in(weights, f"layers.{n}.{part}_conv", trunk) for part in parts] for n in layers]
 
-    def feature(self, tapped: Tensor, look: Look) -> Tensor:
+    def feature(self, tapped: Tensor, rows: BatchRows) -> Tensor:
         """Write the keys and values of committed tokens."""
         assert self._join is not None
         context = self._norm("hidden_norm", self._join(tapped))
-        for place, layer in enumerate(self._layers):
-            layer.remember(place, context, look)
+        for index, keys in enumerate(self._layers.keys):
+            write_keys(self._layers, index, keys, context, rows)
         return context[:, :0]
 
-    def step(self, ids: Tensor, states: Tensor, look: Look, stage: int = 0) -> tuple[Tensor, Tensor]:
-        x, rows = self.embed(ids), look.places()
+    def step(self, states: Tensor, rows: BatchRows, stage: int = 0) -> tuple[Tensor, Tensor]:
+        assert isinstance(rows.sight, HeadSight)
+        x, places = self.embed(rows.ids), rows.sight.places()
         if self._masked is not None:
-            x = torch.where((ids == self.block.mask_token)[:, None], self._masked, x)
-        for place, (layer, around) in enumerate(zip(self._layers, self._around, strict=True)):
-            x = x + _convolved(around[0], partial(layer.attend, place, look=look), layer.before(x), rows)
-            x = x + _convolved(around[1], layer.feed, layer.inner(x), rows)
+            x = torch.where((rows.ids == self.block.mask_token)[:, None], self._masked, x)
+        norm, layers = self._layers.ops.norm, enumerate(zip(self._layers.layers, self._around, strict=True))
+        for index, (layer, around) in layers:
+            parts = partial(self._mixed, index, rows), partial(self._fed, index, rows)
+            for one, part, before in zip(around, parts, (layer.norms.attention, layer.norms.mlp), strict=True):
+                x = x + _convolved(one, part, norm(x, before), places)
         return self._norm("norm", x), states
+
+    def _mixed(self, index: int, rows: BatchRows, read: Tensor) -> Tensor:
+        return self._layers.ops.whole(self._layers.mix(index, read, rows))
+
+    def _fed(self, index: int, rows: BatchRows, read: Tensor) -> Tensor:
+        return self._layers.ops.whole(self._layers.feed(index, read, read, rows))
 
 
 def _convolved(convolution: Convolution | None, part: PerRow, x: Tensor, places: Tensor) -> Tensor:

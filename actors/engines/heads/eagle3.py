@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from actors.engines.compute.layer import LayerInput
+from actors.engines.compute.ops import BatchRows
 from actors.engines.engine import Trunk
-from actors.engines.heads.head import DraftBlock, Look, Windows, rms
+from actors.engines.heads.head import DraftBlock, Windows, rms
 from actors.engines.heads.layer import Config, Weights
 from actors.engines.heads.published import PublishedHead, layer_config, sliding_windows
 from protocols.errors import ModelError
@@ -66,15 +68,16 @@ class Eagle3(PublishedHead):
         own = layer_config(config)
         self.width = int(own["hidden_size"])
         self._state_norm = next(norm for name, norm in self._small.items() if name.endswith(".hidden_norm.weight"))
-        self.block, hidden = block_of(config, self.taps, len(self._layers)), weights.get("mask_hidden")
+        number, hidden = len(self._layers.layers), weights.get("mask_hidden")
+        self.block = block_of(config, self.taps, number)
         # speculators trains so: a drafted token sees the text that the root sees
         of_root = "speculators_model_type" in config and self.block is None
-        self.windows = Windows(sliding_windows(own, len(self._layers)), of_root)
+        self.windows = Windows(sliding_windows(own, number), of_root)
         if self.block is not None and hidden is None:
             raise ModelError("it drafts in parallel and has no mask_hidden; download it again")
         self.mask_state = None if hidden is None else self.feature(self._sent(hidden).view(1, -1))
 
-    def feature(self, tapped: Tensor, look: Look | None = None) -> Tensor:
+    def feature(self, tapped: Tensor, rows: BatchRows | None = None) -> Tensor:
         if self.taps == (self._trunk.layers,):
             tapped = self._trunk.norm(tapped)
         if "input_norm.weight" in self._small:
@@ -84,13 +87,13 @@ class Eagle3(PublishedHead):
             tapped = torch.cat([self._norm(f"fc_norm.{index}", part) for index, part in enumerate(parts)], 1)
         return tapped if self._join is None else self._join(tapped)
 
-    def step(self, ids: Tensor, states: Tensor, look: Look, stage: int = 0) -> tuple[Tensor, Tensor]:
-        first, *others = self._layers
-        normed = rms(states, self._state_norm, self._eps)
-        seen = first.attend(0, torch.cat([first.before(self.embed(ids)), normed], 1), look)
-        x = first.behind((normed if self.convention.norm_before_residual else states) + seen)
-        for place, layer in enumerate(others, 1):
-            x = layer(place, x, look)
+    def step(self, states: Tensor, rows: BatchRows, stage: int = 0) -> tuple[Tensor, Tensor]:
+        layers, normed = self._layers, rms(states, self._state_norm, self._eps)
+        embedded = layers.ops.norm(self.embed(rows.ids), layers.layers[0].norms.attention)
+        x = normed if self.convention.norm_before_residual else states
+        x, _ = layers.run(0, LayerInput(x, torch.cat([embedded, normed], 1)), None, rows)
+        for index in range(1, len(layers.layers)):
+            x = layers.step(index, x, rows)
         normed = self._norm("norm", x)
         return (normed if self.convention.norms_logits else x), (normed if self.convention.recycles_normed else x)
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
+from actors.engines.compute.ops import BatchRows
 from actors.engines.engine import Trunk
 from actors.engines.flat_batch import FlatBatch, Segment
-from actors.engines.heads.head import Head, Look
+from actors.engines.heads.head import Head, HeadSight
 from actors.models import ModelInfo
 
 
@@ -35,10 +36,10 @@ class HeadEngine:
     @torch.inference_mode()
     def feed(self, slot: int, position: int, tapped: Tensor) -> None:
         """Keep the target's states of the tokens from ``position`` on, in the slots from ``slot`` on."""
-        count = torch.arange(len(tapped), device=self.device)
-        self.pool.positions[slot : slot + len(tapped)] = np.arange(position, position + len(tapped))
-        look = Look(self.pool, (), slot + count, position + count)
-        found = self.head.feature(tapped.to(self.device, self.dtype), look)
+        count, positions = torch.arange(len(tapped), device=self.device), np.arange(position, position + len(tapped))
+        self.pool.positions[slot : slot + len(tapped)] = positions
+        rows = BatchRows(count, position + count, self.pool, slot + count, HeadSight(self.pool, (), positions))
+        found = self.head.feature(tapped.to(self.device, self.dtype), rows)
         if self.head.width:
             self.states[0, slot : slot + len(tapped)] = found
 
@@ -46,43 +47,38 @@ class HeadEngine:
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
         """The logits of the rows ``select``, whose states the rows behind them may read; those of others stay the
         target's."""
-        slots, places, ids = self._sent(batch.slots), self._sent(batch.positions), self._sent(batch.tokens)
-        before, last = self._sent(self.before[batch.slots].tolist()), self.head.stages - 1
-        self.pool.positions[batch.slots] = batch.positions
+        before, last, rows = self._sent(self.before[batch.slots].tolist()), self.head.stages - 1, self._rows(batch)
         made: list[Tensor] = []
         for stage in range(last + 1):
-            look = self._look(batch, self._seen(batch.segments, stage), slots, places)
-            normed, after = self.head.step(ids, self.states[stage][before], look, stage)
+            rows.sight = self._sight(batch, self._seen(batch.segments, stage))
+            normed, after = self.head.step(self.states[stage][before], rows, stage)
             made.append(normed)
             if stage < last:  # the next stage reads it, also in this forward
-                self.states[stage + 1][slots] = after
-        rows = again = self._sent(range(len(slots)) if select is None else select)
-        normed = made[0][rows]
+                self.states[stage + 1][rows.slots] = after
+        wanted = again = self._sent(range(len(before)) if select is None else select)
+        normed = made[0][wanted]
         if last:
-            depths = self._sent(self.depths[batch.slots].tolist())[rows].clamp(max=last)
-            normed, again = torch.stack(made)[depths, rows], rows[depths == last]
-        self.states[last][slots[again]] = after[again]  # the last stage goes on by itself
-        return self.head.logits(normed) if len(rows) else normed
+            depths = self._sent(self.depths[batch.slots].tolist())[wanted].clamp(max=last)
+            normed, again = torch.stack(made)[depths, wanted], wanted[depths == last]
+        self.states[last][rows.slots[again]] = after[again]  # the last stage goes on by itself
+        return self.head.logits(normed) if len(wanted) else normed
 
     @torch.inference_mode()
     def ahead(self, batch: FlatBatch) -> tuple[Tensor, Tensor]:
         """Float32 logits of all rows, with blocks in the places of their texts, and the states behind them."""
-        slots, places, ids = self._sent(batch.slots), self._sent(batch.positions), self._sent(batch.tokens)
         assert self.head.block is not None
-        self.pool.positions[batch.slots] = batch.positions
-        look = self._look(batch, batch.segments, slots, places, self.head.block.causal)
-        x, _ = self.head.step(ids, self.states[0][self._sent(self.before[batch.slots].tolist())], look, 0)
+        rows = self._rows(batch, self.head.block.causal)
+        x, _ = self.head.step(self.states[0][self._sent(self.before[batch.slots].tolist())], rows, 0)
         return self.head.logits(x), x
 
-    def _look(
-        self,
-        batch: FlatBatch,
-        segments: Sequence[Segment],
-        slots: Tensor,
-        places: Tensor,
-        causal: Sequence[bool] = (),
-    ) -> Look:
-        return Look(self.pool, segments, slots, places, self.head.windows, causal, self.depths[batch.slots])
+    def _rows(self, batch: FlatBatch, causal: Sequence[bool] = ()) -> BatchRows:
+        ids, positions, slots = map(self._sent, (batch.tokens, batch.positions, batch.slots))
+        self.pool.positions[batch.slots] = batch.positions
+        return BatchRows(ids, positions, self.pool, slots, self._sight(batch, batch.segments, causal))
+
+    def _sight(self, batch: FlatBatch, segments: Sequence[Segment], causal: Sequence[bool] = ()) -> HeadSight:
+        positions = np.asarray(batch.positions)
+        return HeadSight(self.pool, segments, positions, self.head.windows, causal, self.depths[batch.slots])
 
     def _seen(self, segments: Sequence[Segment], stage: int) -> Sequence[Segment]:
         """A stage has no rows of the text's first tokens: those before them gave no states."""

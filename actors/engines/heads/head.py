@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool, KVShape
-from actors.engines.decoder.spec import Rotation
+from actors.engines.compute.ops import BatchRows
+from actors.engines.decoder.spec import Attention
 from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.flat_batch import Segment
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
@@ -42,46 +43,36 @@ class Windows:
     of_root: bool = False  # a drafted row sees those that the root sees, and all drafted before it
 
 
-class Look:
-    """The slots of a head's pool that the rows of one forward see."""
+class HeadSight:
+    """The slots of a head's pool that the rows of one forward see: a :class:`~actors.engines.compute.ops.SlotSight`."""
 
     def __init__(
         self,
         pool: KVPool,
         segments: Sequence[Segment],
-        slots: Tensor,
-        positions: Tensor,
+        positions: NDArray[np.int64],
         windows: Windows | None = None,
         causal: Sequence[bool] = (),
         depths: NDArray[np.int64] | None = None,
     ) -> None:
-        """``slots`` int64 ``(rows,)``: where each row's keys and values lie; ``positions``: in its text; ``depths``:
-        below the root. ``windows``, ``causal``: of layers that see less than their segments say."""
-        self.pool, self.slots, self.positions = pool, slots, positions
+        """``positions``: each row's in its text; ``depths``: below the root. ``windows``, ``causal``: of layers that
+        see less than their segments say."""
+        self.pool, self._positions = pool, positions
         self._segments, self._windows, self._causal, self._depths = segments, windows, causal, depths
-        self._attention: dict[tuple[int, bool], PoolAttention] = {}
-        self._turns: dict[Rotation, Tensor] = {}
+        self._attention: dict[tuple[object, ...], PoolAttention] = {}
 
-    def turns(self, rotation: Rotation) -> Tensor:
-        """complex64 ``(rows, pairs)``: by what each pair of a head is multiplied."""
-        if rotation not in self._turns:
-            angles = self.positions[:, None].float() * torch.tensor(rotation.frequencies, device=self.positions.device)
-            self._turns[rotation] = torch.polar(torch.full_like(angles, rotation.factor), angles)
-        return self._turns[rotation]
-
-    def __call__(self, layer: int, queries: Tensor, scale: float) -> Tensor:
-        """``(rows, heads * width)`` from queries ``(rows, heads, width)``, with keys and values in the pool."""
-        window = 0 if self._windows is None else self._windows.sizes[layer]
-        kind = window, bool(self._causal) and self._causal[layer]
+    def __call__(self, place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
+        window = 0 if self._windows is None else self._windows.sizes[place]
+        seen = window, bool(self._causal) and self._causal[place]
+        kind = *seen, attention.scale, attention.cap
         if kind not in self._attention:
-            stretches = self._stretches(*kind)
             heads = queries.shape[1], self.pool.parts[0].shape[2]
-            self._attention[kind] = PoolAttention(self.pool, stretches, heads, scale, exact=False)
-        return self._attention[kind](layer, queries)
+            more = attention.scale, attention.cap or None, False
+            self._attention[kind] = PoolAttention(self.pool, self._stretches(*seen), heads, *more)
+        return self._attention[kind](place, queries, sinks)
 
     def _stretches(self, window: int, causal: bool) -> list[Stretch]:
-        found, pool, at = [], self.pool, 0
-        places = self.positions.numpy(force=True)
+        found, pool, places, at = [], self.pool, self._positions, 0
         ends = places - self._depths if self._windows and self._windows.of_root and self._depths is not None else places
         for one in self._segments:
             visible, rows, keys = one.visible, slice(at, at + one.rows), pool.positions[one.base : one.base + one.span]
@@ -94,13 +85,9 @@ class Look:
             at += one.rows
         return found
 
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Keys and values of every row, ``(kv_heads, rows, width)``."""
-        self.pool.write(layer, self.slots, keys, values)
-
     def places(self) -> Tensor:
         """Each row's place in its segment."""
-        return torch.cat([torch.arange(one.rows) for one in self._segments]).to(self.positions.device)
+        return torch.cat([torch.arange(one.rows) for one in self._segments]).to(self.pool.device)
 
 
 class PairScores(Protocol):
@@ -122,11 +109,11 @@ class Head:
     mask_state: Tensor | None = None  # the input of a block's masks
     pairs: PairScores | None = None
 
-    def feature(self, tapped: Tensor, look: Look) -> Tensor:
+    def feature(self, tapped: Tensor, rows: BatchRows) -> Tensor:
         """States ``(rows, width)`` out of what the target's layers gave of committed tokens."""
         raise NotImplementedError
 
-    def step(self, ids: Tensor, states: Tensor, look: Look, stage: int) -> tuple[Tensor, Tensor]:
+    def step(self, states: Tensor, rows: BatchRows, stage: int) -> tuple[Tensor, Tensor]:
         """States for logits, and states that the next rows read."""
         raise NotImplementedError
 

@@ -1,30 +1,31 @@
-"""Decoder layers of heads by their description, in torch over the slots of a pool."""
+"""The layers of a head: the program of every description, with the products of the head's target."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.compute.ops_torch import ACTIVATIONS, choose_experts, turned
+from actors.engines.compute.layer import LayerInput, Layers
+from actors.engines.compute.ops import BatchRows, Parts, RowTurns
+from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, mlp, rotation
-from actors.engines.decoder.layout import Affine, LayerWeights, Taken
-from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Layer
+from actors.engines.decoder.layout import LayerWeights, Taken
+from actors.engines.decoder.spec import Attention, DecoderSpec, Layer, Rotation
 from actors.engines.engine import PerRow, Trunk
-from actors.engines.heads.head import Look, rms
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.source import WeightSource
-from protocols.errors import ModelError
 
 Config = Mapping[str, Any]
 Weights = Mapping[str, Tensor]
 OTHER = ("architectures", "model_type", "torch_dtype", "dtype", "layer_types", "dflash_config", "auto_map")
 
 
-def plain_layers(config: Config, weights: Weights, trunk: Trunk) -> list[HeadLayer]:
+def plain_layers(config: Config, weights: Weights) -> DecoderSpec:
     """Layers of Llama's kind, by a ``config.json``, with norms of heads where there are weights of them."""
     from transformers import LlamaConfig
 
@@ -36,23 +37,21 @@ def plain_layers(config: Config, weights: Weights, trunk: Trunk) -> list[HeadLay
         mixer = attention(own, index, turning, window=0, norms=head_norms(index) if normed else None)
         return Layer(mixer, mlp(own, index), before(index))
 
-    return layers_of(decoder(own, layer), weights, trunk)
+    return decoder(own, layer)
 
 
-def layers_of(spec: DecoderSpec, weights: Weights, trunk: Trunk) -> list[HeadLayer]:
+def taken(spec: DecoderSpec, weights: Weights) -> list[LayerWeights]:
     """``weights``: by the description's names. Raises KeyError for one that is missing."""
-    taken = Taken(spec, _Source(weights))
-    return [HeadLayer(taken.layer(layer), spec, trunk) for layer in spec.layers]
+    take = Taken(spec, _Source(weights))
+    return [take.layer(layer) for layer in spec.layers]
 
 
 class _Source(WeightSource):
     """A head's tensors, as they are."""
 
-    device = torch.device("cpu")
-
     def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-        self.dtype = next(tensor.dtype for tensor in weights.values() if tensor.ndim > 1)
+        like = next(tensor for tensor in weights.values() if tensor.ndim > 1)
+        self._weights, self.device, self.dtype = weights, like.device, like.dtype
 
     def __contains__(self, name: str) -> bool:
         return name in self._weights
@@ -61,144 +60,89 @@ class _Source(WeightSource):
         return self._weights[name]
 
 
-class _Parts:
-    """Products and norms of a layer on the trunk's device."""
+class HeadOps(TorchOps):
+    """Operations in torch. No row of a draft needs bits of its own, so each product is one call for all rows."""
 
-    def __init__(self, trunk: Trunk, eps: float) -> None:
-        self._trunk, self._eps = trunk, eps
+    def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
+        return matrix.multiply(x)[None]
 
-    def sent(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._trunk.device, self._trunk.dtype)
-
-    def norm(self, affine: Affine | Tensor | None, eps: float = 0.0) -> PerRow:
-        if affine is None:
-            return lambda x: x
-        weight, eps = self.sent(affine.weight if isinstance(affine, Affine) else affine), eps or self._eps
-        return lambda x: rms(x, weight, eps)
-
-    def linear(self, matrix: Matrix, rows: Tensor | slice = slice(None)) -> PerRow:
-        multiply = self._trunk.linear(matrix.weight[rows])
-        if matrix.bias is None:
-            return multiply
-        bias = self.sent(matrix.bias[rows])
-        return lambda x: multiply(x) + bias
-
-    def mlp(self, activation: str, gated: bool, up: Matrix, down: Matrix) -> PerRow:
-        first, second, act = self.linear(up), self.linear(down), ACTIVATIONS[activation]
-        if not gated:
-            return lambda x: second(act(first(x)))
-
-        def multiply(x: Tensor) -> Tensor:
-            gate, more = first(x).chunk(2, 1)
-            return second(act(gate) * more)
-
-        return multiply
-
-    def mixture(self, spec: Experts, weights: LayerWeights) -> PerRow:
-        assert weights.experts is not None
-        found = weights.experts
-        router, each = self.linear(found.router), [self.mlp(spec.activation, True, *both) for both in found.each]
-        beside: PerRow | None = None
-        if spec.shared is not None and weights.up is not None and weights.down is not None:
-            beside = self.mlp(spec.shared.activation, spec.shared.gated, weights.up, weights.down)
-
-        def multiply(x: Tensor) -> Tensor:
-            logits = router(x).float()
-            chosen, shares = choose_experts(spec, logits[:, : spec.count], found)
-            out = torch.zeros_like(x)
-            for expert in sorted(set(chosen.flatten().tolist())):
-                rows, places = (chosen == expert).nonzero(as_tuple=True)
-                out.index_add_(0, rows, each[expert](x[rows]) * shares[rows, places, None].to(x.dtype))
-            if beside is None:
-                return out
-            share = logits[:, spec.count :].sigmoid().to(x.dtype) if spec.shared_gate is not None else 1.0
-            return out + beside(x) * share * spec.shared_scale
-
-        return multiply
+    def turns(self, rotation: Rotation, positions: Tensor) -> RowTurns:
+        return self._turns(rotation, positions)
 
 
-class HeadLayer:
-    """``before`` and ``inner``: norms of the inputs of ``attend`` and ``feed``, which add to the residual stream."""
+@dataclass(slots=True)
+class Product(Matrix):
+    """A matrix that the target's own products multiply by."""
 
-    def __init__(self, weights: LayerWeights, spec: DecoderSpec, trunk: Trunk) -> None:
-        layer, mlp, parts = weights.spec, weights.spec.mlp, _Parts(trunk, spec.norm.eps)
-        assert isinstance(layer.mixer, Attention)
-        mixer = self.mixer = layer.mixer
-        dense = mlp.shared if isinstance(mlp, Experts) else mlp
-        known = {one.activation for one in (dense, mlp) if one is not None} <= ACTIVATIONS.keys()
-        normed = mixer.norms is None or (
-            mixer.norms.query is not None and not (mixer.norms.whole or mixer.norms.turned)
-        )
-        later = mixer.cap or mixer.sinks or not normed or layer.parallel or layer.beside
-        if later or not known or (isinstance(mlp, Experts) and (mlp.inside or mlp.norms)) or spec.norm.centred:
-            raise ModelError("its layers are not computed: no head has been published of their kind")
-        self.before, self.inner = parts.norm(weights.norms.attention), parts.norm(weights.norms.mlp)
-        behind = (weights.norms.behind_attention, weights.norms.behind_mlp)
-        self._behind, self._last = map(parts.norm, behind)
-        self._scale, self._eps = weights.scale, spec.norm.eps
-        self._norms = None if weights.head_norms is None else parts.sent(weights.head_norms.weight)
-        self._divide(weights, parts)
-        if isinstance(mlp, Experts):
-            self._feed = parts.mixture(mlp, weights)
-        else:
-            assert weights.up is not None and weights.down is not None
-            self._feed = parts.mlp(mlp.activation, mlp.gated, weights.up, weights.down)
+    by: PerRow | None = None
 
-    def _divide(self, weights: LayerWeights, parts: _Parts) -> None:
-        """Products of queries, with gates behind them, and of keys and values, which others may have computed."""
-        mixer, latent = self.mixer, weights.latent
-        eps = 0.0 if mixer.latent is None else mixer.latent.eps
-        places = torch.arange(len(weights.qkv.weight))
-        queries = mixer.heads * mixer.width
-        keys = 0 if mixer.shares is not None else mixer.kv_heads * mixer.width * (2 if latent is None else 1)
-        if latent is not None and latent.query is not None:  # what queries are made of stands behind the key
-            places, queries = places.roll(-keys), len(places) - keys
-        self._query = parts.linear(weights.qkv, torch.cat([places[:queries], places[queries + keys :]]))
-        self._key_value = parts.linear(weights.qkv, places[queries : queries + keys]) if keys else None
-        if latent is not None and latent.query is not None:
-            norm, low, high = parts.norm(latent.query_norm, eps), self._query, parts.linear(latent.query)
-            self._query = lambda x: high(norm(low(x)))
-        self._latent = None if latent is None else parts.norm(latent.key_norm, eps)
-        self._out = parts.linear(weights.out)
+    @classmethod
+    def of(cls, matrix: Matrix, trunk: Trunk) -> Product:
+        bias = None if matrix.bias is None else matrix.bias.to(trunk.device, trunk.dtype)
+        return cls(torch.empty(matrix.weight.shape, device="meta"), bias, by=trunk.linear(matrix.weight))
 
-    def __call__(self, place: int, x: Tensor, look: Look) -> Tensor:
-        """The residual stream behind the layer, which is number ``place`` of the pool's."""
-        return self.behind(x + self.attend(place, self.before(x), look))
+    @classmethod
+    def joined(cls, *parts: Matrix) -> Product:
+        """One beside the other over the same input."""
+        shape = sum(len(part.weight) for part in parts), parts[0].weight.shape[1]
+        return cls(torch.empty(shape, device="meta"), by=lambda x: torch.cat([part.multiply(x) for part in parts], 1))
 
-    def behind(self, x: Tensor) -> Tensor:
-        """The residual stream behind the layer, from that behind its attention."""
-        x = x + self.feed(self.inner(x))
-        return x if self._scale == 1.0 else x * self._scale
+    def multiply(self, x: Tensor) -> Tensor:
+        assert self.by is not None
+        return self.by(x) if self.bias is None else self.by(x) + self.bias
 
-    def feed(self, read: Tensor) -> Tensor:
-        return self._last(self._feed(read))
 
-    def attend(self, place: int, read: Tensor, look: Look) -> Tensor:
-        mixer, made = self.mixer, self._query(read)
-        if self._key_value is not None:
-            self.remember(place, read, look)
-        queries, gates = made[:, : mixer.heads * mixer.width], made[:, mixer.heads * mixer.width :]
-        seen = look(place, self._turned(queries, 0, look), mixer.scale)
-        return self._behind(self._out(seen * gates.sigmoid() if mixer.gated else seen))
+class HeadLayers(Layers):
+    """The layers of a served head. ``keys``: by layer, the part of ``qkv`` that makes keys and values."""
 
-    def remember(self, place: int, read: Tensor, look: Look) -> None:
-        """Write the keys and values of rows."""
-        mixer = self.mixer
-        assert self._key_value is not None
-        made = self._key_value(read)
-        if self._latent is None or mixer.latent is None:
-            keys, values = made.chunk(2, 1)
-            keys, values = self._turned(keys, mixer.heads, look), values.view(len(read), -1, mixer.width)
-        else:
-            first = mixer.latent.turned
-            made = torch.cat([made[:, :first], self._latent(made[:, first:])], 1)
-            keys = values = self._turned(made, 0, look)
-        look.write(place, keys.transpose(0, 1), values.transpose(0, 1))
+    def __init__(self, spec: DecoderSpec, layers: Sequence[LayerWeights], trunk: Trunk, apart: bool = False) -> None:
+        """``apart``: keys and values are also written of rows that nothing else is computed of."""
+        self.keys: list[Matrix] = []
+        for layer in layers if apart else ():
+            queries, keys = (Product.of(part, trunk) for part in divided(layer))
+            self.keys.append(keys)
+            layer.qkv = Product.joined(queries, keys)
+        super().__init__(spec, [_sent(layer, trunk) for layer in layers], HeadOps(spec.norm, trunk.dtype, 0))
 
-    def _turned(self, x: Tensor, first: int, look: Look) -> Tensor:
-        """``(rows, heads, width)``, once they are normed by the weights from ``first`` on."""
-        heads = x.view(len(x), -1, self.mixer.width)
-        if self._norms is not None:
-            heads = functional.rms_norm(heads, heads.shape[2:], None, self._eps)
-            heads = heads * self._norms[first : first + heads.shape[1]]
-        return heads if self.mixer.rotation is None else turned(heads, look.turns(self.mixer.rotation))
+    def step(self, index: int, x: Tensor, rows: BatchRows) -> Tensor:
+        """The residual stream behind a layer."""
+        normed = self.ops.norm(x, self.layers[index].norms.attention)
+        return self.run(index, LayerInput(x, normed), None, rows)[0]
+
+
+def divided(layer: LayerWeights) -> list[Matrix]:
+    """What makes queries, and what makes keys and values."""
+    mixer, qkv = layer.spec.mixer, layer.qkv
+    assert isinstance(mixer, Attention)
+    sizes = [first := mixer.heads * mixer.width, len(qkv.weight) - first]
+    biases: Sequence[Tensor | None] = [None] * 2 if qkv.bias is None else torch.split(qkv.bias, sizes)
+    return [Matrix(*part) for part in zip(torch.split(qkv.weight, sizes), biases, strict=True)]
+
+
+def write_keys(layers: Layers, index: int, keys: Matrix, read: Tensor, rows: BatchRows) -> None:
+    """Write the keys and values of rows that nothing else is computed of. ``keys``: see :func:`divided`."""
+    mixer = layers.layers[index].spec.mixer
+    assert isinstance(mixer, Attention)
+    layers.divide(index, mixer, functional.pad(keys.multiply(read), (mixer.heads * mixer.width, 0))[None], rows)
+
+
+def in_layers(name: str) -> str:
+    """The name that descriptions have for a weight of a published head's layers."""
+    name = name.replace("midlayer.", "layers.0.")
+    return "model." + name if name.startswith("layers.") else name
+
+
+def _sent(part: Any, trunk: Trunk) -> Any:
+    """Weights on the target's device, with its products in place of matrices."""
+    match part:
+        case Product() | Layer():
+            return part
+        case Matrix():
+            return Product.of(part, trunk)
+        case Tensor():
+            return part.to(trunk.device)
+        case list() | tuple():
+            return type(part)(_sent(each, trunk) for each in part)
+        case _ if is_dataclass(part) and not isinstance(part, type):
+            return replace(part, **{field.name: _sent(getattr(part, field.name), trunk) for field in fields(part)})
+    return part

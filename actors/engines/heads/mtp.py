@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVShape
+from actors.engines.compute.ops import BatchRows
 from actors.engines.decoder.families import describe
+from actors.engines.decoder.layout import LayerWeights
 from actors.engines.decoder.spec import DecoderSpec
 from actors.engines.engine import PerRow, Trunk
-from actors.engines.heads.head import Head, Look, rms
+from actors.engines.heads.head import Head, rms
 from actors.engines.heads.kinds import MtpConvention, convention_in
-from actors.engines.heads.layer import HeadLayer, Weights, layers_of
+from actors.engines.heads.layer import HeadLayers, Weights, taken
 from protocols.errors import ModelError
 
 FIRST = "model.layers.0."  # the beginning of names in the layer's description
@@ -28,13 +30,12 @@ EXPERTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One of the layers."""
+    """What stands around one of the layers."""
 
     token_norm: PerRow
     state_norm: PerRow
     last_norm: PerRow
     join: PerRow
-    layer: HeadLayer
 
 
 class Mtp(Head):
@@ -46,10 +47,11 @@ class Mtp(Head):
         self.taps: tuple[int, ...] = (trunk.layers,)
         self.width = trunk.hidden
         self._spec = describe(_one_layer(config.get_text_config()))
-        self._stages = [self._stage(weights, 0)]
-        while self._has(weights, len(self._stages)):
-            self._stages.append(self._stage(weights, len(self._stages)))
-        self.stages = len(self._stages)
+        stages = [self._stage(weights, 0)]
+        while self._has(weights, len(stages)):
+            stages.append(self._stage(weights, len(stages)))
+        self.stages, self._stages = len(stages), [stage for stage, _ in stages]
+        self._layers = HeadLayers(self._spec, [layer for _, layer in stages], trunk)
         mixer = self._spec.attention
         self.shape = KVShape.alike(self.stages, mixer.kv_heads, mixer.width)
 
@@ -58,7 +60,7 @@ class Mtp(Head):
         block = prefix + own.block.format(stage=stage)
         return prefix + own.join in weights and any(name.startswith(block) for name in weights)
 
-    def _stage(self, weights: Weights, stage: int) -> _Stage:
+    def _stage(self, weights: Weights, stage: int) -> tuple[_Stage, LayerWeights]:
         found, trunk, offset = self.convention, self._trunk, self._spec.norm.offset
         prefix = found.prefix_of(stage, trunk.layers)
         own = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
@@ -71,22 +73,22 @@ class Mtp(Head):
         parts = {FIRST + name.removeprefix(block): part for name, part in own.items() if name.startswith(block)}
         try:
             norms = norm(found.token_norm), norm(found.state_norm), norm(found.last_norm)
-            [layer] = layers_of(self._spec, _together(parts, self._spec), trunk)
+            [layer] = taken(self._spec, _together(parts, self._spec))
         except (KeyError, RuntimeError, IndexError) as error:
             raise ModelError(
                 f"the checkpoint's layer for more tokens does not fit its config.json: {error} is missing or of "
                 "another shape; choose --draft none, or download it again"
             ) from None
-        return _Stage(*norms, trunk.linear(own[found.join]), layer)
+        return _Stage(*norms, trunk.linear(own[found.join])), layer
 
-    def feature(self, tapped: Tensor, look: Look) -> Tensor:
+    def feature(self, tapped: Tensor, rows: BatchRows) -> Tensor:
         return self._trunk.norm(tapped) if self.convention.reads_normed else tapped
 
-    def step(self, ids: Tensor, states: Tensor, look: Look, stage: int) -> tuple[Tensor, Tensor]:
+    def step(self, states: Tensor, rows: BatchRows, stage: int) -> tuple[Tensor, Tensor]:
         own = self._stages[stage]
-        parts = [own.token_norm(self._trunk.embed(ids)), own.state_norm(states)]
+        parts = [own.token_norm(self._trunk.embed(rows.ids)), own.state_norm(states)]
         x = own.join(torch.cat(parts if self.convention.token_first else parts[::-1], 1))
-        made = own.layer(stage, x, look)
+        made = self._layers.step(stage, x, rows)
         normed = own.last_norm(made)
         return normed, normed if self.convention.recycles_normed else made
 

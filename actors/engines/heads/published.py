@@ -12,7 +12,7 @@ from torch import Tensor
 from actors.engines.cache.pool import KVShape
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import Head, NotComputed, rms
-from actors.engines.heads.layer import Config, Weights, plain_layers
+from actors.engines.heads.layer import Config, HeadLayers, Weights, in_layers, plain_layers, taken
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from protocols.errors import ModelError
 
@@ -35,6 +35,8 @@ def sliding_windows(own: Config, layers: int) -> tuple[int, ...]:
 
 
 class PublishedHead(Head):
+    writes_keys = False  # of the target's states, which it computes nothing else of
+
     def __init__(self, config: Config, weights: Weights, trunk: Trunk, taps: tuple[int, ...]) -> None:
         own = layer_config(config)
         self.taps, self._trunk = taps, trunk
@@ -42,13 +44,13 @@ class PublishedHead(Head):
         self._eps = float(own.get("rms_norm_eps", 1e-6))
         self._small = {name: self._sent(tensor) for name, tensor in weights.items() if "norm" in name}
         self._join = trunk.linear(weights["fc.weight"]) if "fc.weight" in weights else None
-        named = {_in_layers(name): tensor for name, tensor in weights.items()}
+        named = {in_layers(name): tensor for name, tensor in weights.items()}
         number = len({name.split(".")[2] for name in named if name.startswith("model.layers.")})
         if not number:
             raise ModelError("it has no layers")
-        self._layers = plain_layers({**own, "num_hidden_layers": number}, named, trunk)
-        mixer = self._layers[0].mixer
-        self.shape = KVShape.alike(number, mixer.kv_heads, mixer.width)
+        spec = plain_layers({**own, "num_hidden_layers": number}, named)
+        self._layers = HeadLayers(spec, taken(spec, named), trunk, self.writes_keys)
+        self.shape = KVShape.alike(number, spec.attention.kv_heads, spec.attention.width)
         table = weights.get("embed_tokens.weight")
         self._embedding = None if table is None else self._sent(table)
         self.covered, self._head = self._answers(weights)
@@ -90,9 +92,3 @@ class PublishedHead(Head):
 
     def logits(self, x: Tensor) -> Tensor:
         return self._head(x).float()
-
-
-def _in_layers(name: str) -> str:
-    """As weights of layers are called in descriptions."""
-    name = name.replace("midlayer.", "layers.0.")
-    return "model." + name if name.startswith("layers.") else name

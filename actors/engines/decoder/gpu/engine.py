@@ -97,7 +97,8 @@ class GpuEngine:
         ids, positions, slots = (torch.tensor(each, dtype=torch.int64, device=self.device) for each in told)
         walk = None if self.recurrence is None else self.recurrence.walk(batch.segments, self._program.ops)
         sight = PoolSight(self.pool, batch, self._exact)
-        x = self._program.run_layers(BatchRows(ids, positions, slots, sight, walk, batch.segments[0].prompt))
+        rows = BatchRows(ids, positions, self.pool, slots, sight, walk, batch.segments[0].prompt)
+        x = self._program.run_layers(rows)
         return self._program.logits(x if select is None else x[list(select)])
 
     def pick(self, *forward: object) -> None:

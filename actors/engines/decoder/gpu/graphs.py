@@ -164,7 +164,7 @@ class Graphs:
         def program() -> None:
             sent = self._buffer.unpack(rows)
             sight = self.layout.sight(rows, sent.told)
-            x = body.run_layers(BatchRows(sent.tokens, sent.positions, sent.slots, sight, prompt=in_prompt))
+            x = body.run_layers(BatchRows(sent.tokens, sent.positions, body.pool, sent.slots, sight, prompt=in_prompt))
             if body.taps:
                 self._tapped[:rows].copy_(body.tapped())
             self._logits[:rows].copy_(body.logits(x))
