@@ -93,7 +93,7 @@ for section in "$@"; do
     map)
         larger_target
         rm -rf "$results/map"
-        duoactor bench --map --target "$results/larger" --tasks chat,code,math_reasoning --limit 1 \
+        python -m tools.speedups --target "$results/larger" --tasks chat,code,math_reasoning --limit 1 \
             --max-tokens "${TOKENS:-48}" --repeats "${REPEATS:-2}" --out "$results/map"
         mkdir -p docs/benchmarks/map
         cp "$results/map/map.json" docs/benchmarks/map/

@@ -98,5 +98,6 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
     bench streams 50 --target "$costly" --device "$device" --streams "$many"
     bench reverse 45 --target bundled --device cpu --draft-device "$device" --methods tree,auto --tasks "$few"
     bench sampled 35 --target "$costly" --device "$device" --methods auto,pld --temperature 1 --tasks "$tasks"
-    bench map 110 --target "$costly" --device "$device" --map --streams "$streams" --tasks "$few"
+    step map 110 python -m tools.speedups --max-tokens "$tokens" --repeats 1 --quiet --limit 1 --out "$out/map" \
+        --target "$costly" --device "$device" --streams "$streams" --tasks "$few"
 }

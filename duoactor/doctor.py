@@ -14,7 +14,7 @@ from actors.settings import RETRIEVAL, DrafterSettings, VerifierSettings, retrie
 from duoactor import render
 from duoactor.bench.answers import Ours
 from duoactor.bench.benchmark import Benchmark
-from duoactor.bench.map import advice, costs_of
+from duoactor.bench.places import PAYS, advice, costs_of
 from duoactor.bench.provenance import machine, versions
 from duoactor.bench.results import Results
 from duoactor.bench.suites import Prompt, by_turns, load_suite, select
@@ -27,7 +27,6 @@ SECONDS = 20.0
 TOKENS = 64  # tokens of an answer
 PROMPTS = 3  # prompts of each task, at most
 AGREES = 0.4  # share of a head's first tokens: below, the head is not the target's, or is read wrongly
-PAYS = 1.05  # speed-up; less is within the noise of a usual machine
 BUSY = 0.75  # load of a CPU
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
 
@@ -107,7 +106,7 @@ def fill(report: DoctorReport, results: Results) -> None:
 
 
 def _placed(report: DoctorReport, results: Results) -> str:
-    """The pair on the map of :mod:`duoactor.bench.map`; empty where no draft model was measured."""
+    """What :mod:`duoactor.bench.places` says of the pair; empty where no draft model was measured."""
     forward, step = results.models.get("forward_us"), results.models.get("step_us")
     tokens = next((one.tokens_per_round for one in report.methods if one.method == "auto"), 1.0)
     if not forward or not step or tokens <= 1:

@@ -1,15 +1,13 @@
-"""Reports: ``report.md``, of a map too, and tables on the terminal."""
+"""Reports: ``report.md``, and tables on the terminal."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from duoactor import render
-from duoactor.bench.map import PayMap
 from duoactor.bench.methods import VANILLA
 from duoactor.bench.provenance import source
 from duoactor.bench.results import DOCUMENT, Results, write_document
@@ -97,7 +95,7 @@ def _facts(results: Results) -> str:
     facts = {
         "command": f"`{results.command}`",
         "suite": f"{s.suite}: {s.prompts} prompts of {', '.join(s.tasks)} (digest {s.suite_digest})",
-        "models": f"target {_name(models, 'target')}, draft {_name(models, 'draft')}",
+        "models": f"target {model_name(models, 'target')}, draft {model_name(models, 'draft')}",
         "target's device": f"{models.get('device', '?')}, {models.get('dtype', '?')}",
         "sampling": f"temperature {s.temperature:g}, at most {s.max_tokens} tokens, seed {s.seed}",
         "repeats": str(results.repeats),
@@ -124,7 +122,7 @@ def inflation(model: str, origin: Any) -> str:
     )
 
 
-def _name(models: dict[str, Any], kind: str) -> str:
+def model_name(models: dict[str, Any], kind: str) -> str:
     """The model's name; of a directory the last part, since reports are published."""
     name = str(models.get(kind, "?"))
     return Path(name).name if Path(name).is_absolute() else name
@@ -260,29 +258,3 @@ def _losses(ranked: Sequence[MethodLine]) -> list[str]:
         label, best = (winner.label, best) if best >= 1 else (VANILLA, 1.0)
         beaten.append(f"{task} ({label} {best:.2f}, it {cell.speedup:.2f})")
     return [f"It is beaten on {'; '.join(beaten)}."] if beaten else []
-
-
-def map_markdown(found: PayMap) -> str:
-    """The report of a map: measured cells, and the model's figure for each."""
-    batches = sorted({cell.streams for cell in found.measured})
-    cells = {(cell.place, cell.streams): cell for cell in found.measured}
-    columns = [name for batch in batches for name in (f"batch {batch}: tokens/s", "speed-up", "model")]
-    rows = []
-    for place in dict.fromkeys(cell.place for cell in found.measured):
-        row = [place]
-        for batch in batches:
-            cell = cells[place, batch]
-            spread = f" ({cell.low:.2f}-{cell.high:.2f})" if cell.low < cell.high else ""
-            row += [f"{cell.tokens_per_second:.0f}", f"{cell.speedup:.2f}{spread}"]
-            row.append(f"{cell.model:.2f}" if cell.model else "")
-        rows.append(tuple(row))
-    median, largest = found.error()
-    machine = ", ".join(f"{name} {value}" for name, value in found.machine.items())
-    return (
-        f"`{found.command}`, {time.strftime('%d %B %Y')}: target {_name(found.models, 'target')}, draft "
-        f"{_name(found.models, 'draft')}; a forward: {found.forward_us[0][1] / 1000:.1f} ms, c = {found.ratio:.0f} "
-        f"draft steps; agreement {found.agreement:.0%}. {found.different} texts differ from plain decoding's. The "
-        f"model is off by {median:.0%} (median), {largest:.0%} at most. {found.advice()} Machine: {machine}.\n\n"
-        + Table("", ("place of the draft", *columns), tuple(rows)).markdown()
-        + "\n"
-    )

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import click
-import msgspec
 from msgspec import Meta
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,17 +22,12 @@ from duoactor import config, render
 from duoactor.bench import report
 from duoactor.bench.benchmark import BenchJob, Benchmark, Show, failed
 from duoactor.bench.datastore import datastore_for
-from duoactor.bench.map import MAP
 from duoactor.bench.methods import choose
-from duoactor.bench.picture import svg
-from duoactor.bench.provenance import machine
 from duoactor.bench.results import DOCUMENT, Results
 from duoactor.bench.streams import choose_streams
 from duoactor.bench.suites import BUILTIN, load_suite, select
-from duoactor.bench.survey import Survey
-from duoactor.cli.environment import Environment, available_cpus, private_address
+from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.options import Logs, json_option, log_options, pair_options, settings_from, struct_options
-from duoactor.launch.deployment import Deployment
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
@@ -65,24 +59,16 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
     streams: Annotated[
         str, Meta(description="measure with that many streams at once, such as 1,4,16,64; empty: one by one")
     ] = ""
-    map: Annotated[
-        bool,
-        Meta(
-            description="measure instead where drafts pay: inline, on this host, 0.1 to 20 ms away, by retrieval; "
-            "writes map.json, map.svg and report.md"
-        ),
-    ] = False
     out: Annotated[str, Meta(description="directory for the results; empty: a new bench-DATE-TIME")] = ""
 
     def job(self) -> BenchJob:
         """Raises ConfigError for an unknown suite, method or task, and for bad numbers of streams."""
-        streams = self.streams or (self.map and ("1,8,32" if "accelerator" in machine() else "1,2,4"))
         return BenchJob(
             prompts=select(load_suite(self.suite), [t.strip() for t in self.tasks.split(",") if t.strip()], self.limit),
-            rows=choose("auto" if self.map else self.methods or ("auto" if self.streams else "all")),
+            rows=choose(self.methods or ("auto" if self.streams else "all")),
             repeats=self.repeats,
             sampling=Sampling(self.temperature, max_tokens=self.max_tokens, seed=self.seed),
-            streams=choose_streams(streams) if streams else (),
+            streams=choose_streams(self.streams) if self.streams else (),
             suite=self.suite,
         )
 
@@ -104,15 +90,13 @@ def bench(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, 
               duoactor bench --methods vanilla,sps,tree --tasks code,rag --out results
               duoactor bench --methods duodecoding@4,duodecoding@6,duodecoding@8 --limit 2
               duoactor bench --streams 1,4,16,64 --limit 4
-              duoactor bench --map --limit 1 --streams 1,2,4
               duoactor bench --suite question.jsonl --target ./my-model --draft ./my-draft --device cuda
     """
     options = settings_from(BenchOptions, {}, flags)
     job = options.job()
     directory = Path(options.out or time.strftime("bench-%Y%m%d-%H%M%S"))
-    document = MAP if options.map else DOCUMENT
-    if (directory / document).exists():
-        raise ConfigError(f"{directory / document} exists already: choose another --out")
+    if (directory / DOCUMENT).exists():
+        raise ConfigError(f"{directory / DOCUMENT} exists already: choose another --out")
     needed = any(row.method == Method.REST for row in job.rows)
     # a wrong name is reported before anything is built
     target = config.resolve_model(pair.verifier.target, "target", tokenizer=pair.verifier.tokenizer)
@@ -121,15 +105,9 @@ def bench(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, 
         wanted = pair.at(address, target=target, datastore=stored.directory)
         job = dataclasses.replace(job, datastore=stored.origin)
 
-        def deployed(wanted: Wanted) -> Deployment:
-            return environment.deploy(wanted, logs.flags or ("--quiet",))
-
-        def benchmark(deployment: Deployment, job: BenchJob) -> Benchmark:
-            return Benchmark(deployment, job, partial(environment.running, log_lines=logs.verbose), _command())
-
-        if options.map:
-            return _map(Survey(wanted, available_cpus(), job, deployed, benchmark), directory, as_json)
-        results = _carry_out(benchmark(deployed(wanted), job), directory)
+        deployment = environment.deploy(wanted, logs.flags or ("--quiet",))
+        running = partial(environment.running, log_lines=logs.verbose)
+        results = _carry_out(Benchmark(deployment, job, running, command_line()), directory)
     if as_json:
         document = render.plain(results)
         del document["runs"], document["loads"]  # they are in the file
@@ -145,7 +123,7 @@ def _carry_out(benchmark: Benchmark, directory: Path) -> Results:
     directory.mkdir(parents=True, exist_ok=True)
     complete = False
     try:
-        with _progress() as show:
+        with progress() as show:
             run_until_signal(benchmark.measure(show))
         complete = True
     except (KeyboardInterrupt, Terminated):
@@ -162,7 +140,7 @@ def _carry_out(benchmark: Benchmark, directory: Path) -> Results:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Show]:
+def progress() -> Iterator[Show]:
     """A bar with the time left on a terminal; nothing in a pipe."""
     bar = Progress(
         BarColumn(30),
@@ -185,22 +163,7 @@ def _progress() -> Iterator[Show]:
         bar.stop()
 
 
-def _map(survey: Survey, directory: Path, as_json: bool) -> int:
-    with _progress() as show:
-        found = run_until_signal(survey.measure(show))
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / MAP).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    (directory / "map.svg").write_text(svg(found), encoding="utf-8")
-    (directory / report.REPORT).write_text(report.map_markdown(found), encoding="utf-8")
-    if as_json:
-        render.print_json({**render.plain(found), "directory": str(directory)})
-    else:
-        click.echo(report.map_markdown(found))
-        click.echo(f"By cost ratio, agreement and batch size: {directory / 'map.svg'}")
-    return 1 if found.different else 0
-
-
-def _command() -> str:
+def command_line() -> str:
     """The command that measures the same again, without the directories of this machine."""
     words = (Path(word).name if word.startswith(("/", "~")) else word for word in sys.argv[1:])
     return shlex.join(["duoactor", *words])

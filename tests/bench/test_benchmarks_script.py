@@ -18,7 +18,7 @@ FAKE = r"""#!/bin/sh
 echo "$@" >> "$ASKED"
 case $1 in
 inflate) mkdir -p "$3" ;;
-bench)
+bench | -m)
     while [ "$1" != --out ]; do shift; done
     mkdir -p "$2"
     echo made > "$2/results.json"
@@ -34,9 +34,10 @@ def checkout(tmp_path):
     for directory in ("docs", "bin"):
         (tmp_path / directory).mkdir()
     (tmp_path / "docs" / "benchmarks.sh").write_text(SCRIPT.read_text())
-    fake = tmp_path / "bin" / "duoactor"
-    fake.write_text(FAKE)
-    fake.chmod(0o755)
+    for name in ("duoactor", "python"):
+        fake = tmp_path / "bin" / name
+        fake.write_text(FAKE)
+        fake.chmod(0o755)
     return tmp_path
 
 

@@ -31,7 +31,6 @@ from pathlib import Path
 
 import httpx2
 
-from duoactor.bench.relay import Relay
 from protocols.messages import ActorStatus, Goodbye, Role
 from protocols.zeromq import ZmqNetwork
 from tests.serve.hostile_http import HostileHttp
@@ -41,6 +40,7 @@ from tests.world.processes import WAIT_S, command, free_port
 from tests.world.service import WANTED, Process, Service
 from tests.world.siege import Over, Part, Siege
 from tests.world.wild import There, Wild
+from tools.speedups.relay import Relay
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from duoactor import AsyncClient
-from duoactor.bench.relay import Relay
 from duoactor.bench.suites import load_suite, select
 from protocols.address import parse
 from protocols.messages import RequestStats
 from tests.world.processes import command, free_port, run
+from tools.speedups.relay import Relay
 
 TASKS = "chat,code,translation,math_reasoning"
 ANSWER = 400  # tokens of an answer that is streamed while the drafter may be killed

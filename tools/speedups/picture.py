@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from duoactor.bench.map import AGREEMENTS, FAR, HOST, INLINE, PAYS, RATIOS, DraftPlace, PayMap, grid
+from duoactor.bench.places import FAR, HOST, INLINE, PAYS, DraftPlace
+from tools.speedups.map import AGREEMENTS, RATIOS, PayMap, grid
 
 WIDE, HIGH, GAP, TOP = 32, 20, 14, 74  # px; width and height of a cell
 MEASURED_AT = 112  # px from the left

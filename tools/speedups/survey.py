@@ -1,4 +1,4 @@
-"""The measured cells of a map (:mod:`duoactor.bench.map`): one deployment for each kind of place, a relay for distance.
+"""The measured cells of a map (:mod:`tools.speedups.map`): one deployment for each kind of place, a relay for distance.
 
 The verifier has the same CPUs in every cell, so that a second host's are not its own.
 """
@@ -16,8 +16,7 @@ from actors.cost import Curve
 from actors.settings import retrieves
 from duoactor.bench.answers import Ours
 from duoactor.bench.benchmark import BenchJob, Benchmark, Show
-from duoactor.bench.map import ALL, FAR, HOST, INLINE, RETRIEVAL, SECOND, Cell, PayMap, modelled
-from duoactor.bench.relay import Relay
+from duoactor.bench.places import FAR, HOST, INLINE
 from duoactor.bench.streams import summarize_streams
 from duoactor.client.async_client import AsyncClient
 from duoactor.launch.cores import format_cpus
@@ -26,6 +25,8 @@ from duoactor.launch.wanted import Wanted
 from protocols.address import parse
 from protocols.errors import ConfigError
 from protocols.messages import RoundStats
+from tools.speedups.map import ALL, RETRIEVAL, SECOND, Cell, PayMap, modelled
+from tools.speedups.relay import Relay
 
 METHOD = "auto"
 

@@ -8,24 +8,12 @@ import msgspec
 import pytest
 
 from actors.settings import DrafterSettings, VerifierSettings
-from duoactor.bench.map import (
-    AGREEMENTS,
-    FAR,
-    HOST,
-    INLINE,
-    PLACES,
-    RATIOS,
-    Cell,
-    PayMap,
-    advice,
-    costs_of,
-    modelled,
-    speedup,
-)
-from duoactor.bench.picture import SHOWN, svg
-from duoactor.bench.survey import places_wanted
+from duoactor.bench.places import FAR, HOST, INLINE, PLACES, advice, costs_of, speedup
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
+from tools.speedups.map import AGREEMENTS, RATIOS, Cell, PayMap, modelled
+from tools.speedups.picture import SHOWN, svg
+from tools.speedups.survey import places_wanted
 
 FORWARD = ((1, 15_000.0), (8, 20_000.0), (32, 38_000.0))
 
