@@ -1,29 +1,66 @@
 """numba's code on disk goes when any file that it was compiled from changes."""
 
-import hashlib
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import actors.engines.decoder.cpu as cpu
-from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.compiler import _forget_others, compiled_kernels
 
-CACHED = re.compile('"cache": True|cache=True')
-NOT_COMPILED = {"body.py", "compiler.py", "engine.py", "laid_out.py", "rings.py", "streams.py", "trunk.py"}
-FILES = [path for path in sorted(Path(cpu.__file__).parent.glob("*.py")) if path.name not in NOT_COMPILED]
-KEPT = {path.name: path.read_text() for path in FILES if CACHED.search(path.read_text())}
-LINE = re.compile(r'^SOURCES = "(\w+)".*$', re.MULTILINE)
+DIGEST = """
+import importlib, sys
+from pathlib import Path
+from actors.engines.decoder.cpu import linking
+
+before = linking.SOURCES
+read = Path.read_bytes
+Path.read_bytes = lambda path: read(path) + (b"# edited" if path.name == sys.argv[1] else b"")
+print(before == importlib.reload(linking).SOURCES)
+"""
 
 
-def test_every_file_whose_functions_are_kept_on_disk_names_all_sources():
-    assert set(KEPT) == {"choice.py", "kernels.py", "packing.py", "pieces.py", "team.py"}
-    texts = [LINE.sub("", path.read_text()) for path in FILES]
-    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
-    found = {name: LINE.findall(text) for name, text in KEPT.items()}
-    assert found == {name: [digest] for name in KEPT}, f'write SOURCES = "{digest}" into {", ".join(KEPT)}'
+@pytest.mark.parametrize(("name", "same"), [("tile.py", "False"), ("forms.py", "False"), ("body.py", "True")])
+def test_an_edit_of_any_file_that_is_compiled_gives_machine_code_other_names_on_disk(name, same):
+    done = subprocess.run([sys.executable, "-c", DIGEST, name], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == same
+
+
+def test_machine_code_of_other_sources_is_deleted_and_this_ones_stays(tmp_path):
+    from actors.engines.decoder.cpu.linking import SOURCES
+
+    for name in (f"team._run_{SOURCES}-1.py311.nbi", "team._run_0123456789abcdef-1.py311.1.nbc", "cpython-311.pyc"):
+        (tmp_path / name).touch()
+    _forget_others(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"team._run_{SOURCES}-1.py311.nbi", "cpython-311.pyc"}
+
+
+RANKED = """
+import sys
+import numpy as np
+import numba.core.compiler
+
+if sys.argv[1] == "public":
+    sys.modules["numba._dynfunc"] = None
+    del numba._dynfunc
+from actors.engines.decoder.cpu import linking
+from actors.engines.decoder.cpu.choice import CHOICE, rank_rows
+
+assert ("pipeline_class" in linking._linked) == (sys.argv[1] == "private")
+rows, logits = np.zeros(2, CHOICE), np.random.default_rng(0).normal(size=(2, 300)).astype(np.float32)
+rows["colder"], rows["top_p"], rows["min_p"], rows["seed"], rows["position"] = 1.25, (1.0, 0.7), -np.inf, 7, (3, 4)
+ids, chances = np.empty((2, 8), np.int64), np.empty((2, 8), np.float32)
+rank_rows(rows, logits, np.empty(0, np.int32), ids, chances)
+print(ids.tobytes().hex(), chances.tobytes().hex())
+"""
+
+
+def test_a_numba_with_other_private_parts_compiles_the_same_bits(tmp_path):
+    """Each function by itself, through numba's public interface: that takes longer."""
+    found = set()
+    for part in ("private", "public"):
+        line = [sys.executable, "-c", RANKED, part]
+        found.add(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
+    assert len(found) == 1 and len(set(found.pop().split())) == 2
 
 
 LISTEN = """
@@ -48,7 +85,7 @@ def test_what_is_on_disk_is_not_compiled_again():
 
 
 TOGETHER = """
-import importlib.abc, importlib.machinery, sys, threading, types
+import importlib.abc, importlib.machinery, os, sys, threading, types
 from actors.engines.decoder.cpu import compiler
 
 class Short(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -58,6 +95,7 @@ class Short(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module):
         from numba import njit
         njit("int64(int64)")(lambda x: x + 1)
+        module.run_layers = types.SimpleNamespace(stats=types.SimpleNamespace(cache_path=os.environ["DUOACTOR_CACHE"]))
 
 sys.meta_path.insert(0, Short())
 sys.modules[compiler.OTHER_HALF] = types.ModuleType(compiler.OTHER_HALF)

@@ -11,10 +11,10 @@ logarithm, and the noise itself of a few dozen tokens. A draft's last places are
 from __future__ import annotations
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import from_dtype, types
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.linking import kept, linked
 from actors.engines.decoder.cpu.noise_tiles import consecutive, gumbel_tile, noise_limit_tile
 from actors.engines.decoder.cpu.records import CHOICE, LANES
 from actors.engines.decoder.cpu.simd import (
@@ -253,9 +253,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     _best(scores, ids, probabilities)
 
 
-SOURCES = "53a513f695f8080c"  # see :mod:`actors.engines.decoder.cpu`
-_rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
-_logits = types.Array(types.float32, 2, "A")
+_rows, _logits = types.Array(from_dtype(CHOICE), 1, "C"), types.Array(types.float32, 2, "A")
 
 
 @linked
@@ -263,7 +261,7 @@ def _row(logits, at):
     return array_at(logits[at].ctypes.data, logits.shape[1], np.float32)
 
 
-@njit(types.void(_rows, _logits, types.Array(types.int64, 1, "A")), **_kept)
+@kept(types.void(_rows, _logits, types.Array(types.int64, 1, "A")))
 def choose_rows(rows, logits, tokens):
     """The token of each row of ``logits``, of which there are at least ``LANES``, side by side; ``UNSURE`` where torch
     has to tell."""
@@ -272,12 +270,11 @@ def choose_rows(rows, logits, tokens):
         tokens[at] = _choose(rows[at], _row(logits, at), tile)
 
 
-@njit(
+@kept(
     types.void(
         *[_rows, _logits, types.Array(types.int32, 1, "C")],
         *[types.Array(types.int64, 2, "C"), types.Array(types.float32, 2, "C")],
-    ),
-    **_kept,
+    )
 )
 def rank_rows(rows, logits, tokens, ids, probabilities):
     """The likeliest ``ids`` of each row of ``logits``, with its noise, best first, and their probabilities.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 from actors.cpus import own_cpus
@@ -82,6 +83,8 @@ def _compiled_kernels() -> ModuleType | None:
             if compiling.other is not None:
                 compiling.other.wait()
             importlib.import_module(OTHER_HALF)
+        if compiling.compiled:
+            _forget_others(Path(kernels.run_layers.stats.cache_path))
         return kernels
     except Exception as error:
         log.warning("numba cannot compile the decoder's kernels, and slower operations are used: %s", error)
@@ -90,6 +93,15 @@ def _compiled_kernels() -> ModuleType | None:
         shown.close()
         if compiling.lock is not None:
             compiling.lock.release()
+
+
+def _forget_others(cache: Path) -> None:
+    """Delete machine code of other sources, such as an earlier version's, from numba's directory."""
+    from actors.engines.decoder.cpu.linking import SOURCES
+
+    for file in cache.glob("*.nb[ci]"):
+        if SOURCES not in file.name:
+            file.unlink(missing_ok=True)
 
 
 def _compile_other_half() -> subprocess.Popen[bytes] | None:

@@ -8,7 +8,7 @@ imported, once per machine: numba keeps it on disk. It needs sizes that are mult
 from __future__ import annotations
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import from_dtype, types
 
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.between import (
@@ -33,7 +33,7 @@ from actors.engines.decoder.cpu.choice import UNSURE, choose_rows, rank_rows
 from actors.engines.decoder.cpu.experts import mix_experts, sigmoid
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.decoder.cpu.jobs import state_at
-from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.linking import kept, linked
 from actors.engines.decoder.cpu.packing import pack_halves
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
 from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
@@ -74,8 +74,6 @@ __all__ = [
 ]
 
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "53a513f695f8080c"  # see :mod:`actors.engines.decoder.cpu`
-_kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
 
@@ -391,12 +389,12 @@ def _run_layer(body, index, looks, rooms):
     norm_hidden(rooms.x, body.hidden, layers[index + 1].inputs, body, rows, rooms.normed)
 
 
-@njit(
+@kept(
     types.void(
         *[_body, types.Array(types.int64, 1, "C"), types.Array(types.boolean, 2, "C"), _choices],
         types.Tuple((_table, _ids, _table)),
     ),
-    **_kept,
+    nogil=True,
 )
 def run_layers(model, numbers, visible, choices, made):
     """From each row's token to what is ``made``: logits of kept rows, ids and their probabilities.

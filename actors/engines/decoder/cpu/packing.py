@@ -6,19 +6,17 @@ numpy takes a dozen passes over memory for what is one, and holds the interprete
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from actors.engines.decoder.cpu.formats import GROUP
-from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.linking import kept, linked
 
 _BYTES, _OCTETS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
 _CODES, _WORDS = types.Array(types.uint32, 2, "C", readonly=True), types.Array(types.uint32, 1, "C")
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-SOURCES = "53a513f695f8080c"  # see :mod:`actors.engines.decoder.cpu`
-_compiled = {"error_model": "numpy", "nogil": True, "cache": True}
 
 
-@njit(
+@kept(
     types.void(
         types.Array(types.uint32, 2, "C", readonly=True),
         _BYTES,
@@ -27,7 +25,7 @@ _compiled = {"error_model": "numpy", "nogil": True, "cache": True}
         _OCTETS,
         _WORDS,
     ),
-    **_compiled,
+    nogil=True,
 )
 def pack_groups(codes, steps, scales, sizes, into, words):
     """Codes ``(rows, inputs / 4)``, four inputs a word, as panels: of every group of inputs the ``scales``, if there
@@ -83,7 +81,7 @@ def _escapes(number, largest, codes):
     return number & 0x7FFF != 0 and (exponent == 0 or exponent <= largest - codes + 1)
 
 
-@njit(types.UniTuple(types.int64, 2)(_HALVES, types.int64), **_compiled)
+@kept(types.UniTuple(types.int64, 2)(_HALVES, types.int64), nogil=True)
 def count_escapes(bits, codes):
     """The largest exponent, and how many numbers escape."""
     largest = 0
@@ -97,7 +95,7 @@ def count_escapes(bits, codes):
     return largest, count
 
 
-@njit(types.void(_HALVES, types.int64, types.int64, types.Array(types.int64, 2, "C")), **_compiled)
+@kept(types.void(_HALVES, types.int64, types.int64, types.Array(types.int64, 2, "C")), nogil=True)
 def find_escapes(bits, largest, codes, found):
     """Where they are: ``found[0]`` outputs, ``found[1]`` inputs."""
     at = 0
@@ -108,7 +106,7 @@ def find_escapes(bits, largest, codes, found):
                 at += 1
 
 
-@njit(types.void(_HALVES, _PLACES, *[types.int64] * 2, types.Array(types.uint16, 1, "C")), **_compiled)
+@kept(types.void(_HALVES, _PLACES, *[types.int64] * 2, types.Array(types.uint16, 1, "C")), nogil=True)
 def pack_twelve(bits, starts, panel, below, into):
     """Numbers of bfloat16 ``(outputs, inputs)`` as panels in 12 bits, see
     :class:`actors.engines.decoder.cpu.formats.Twelve`. ``starts``: the first output of each; ``below``: the exponent
@@ -142,7 +140,7 @@ def pack_twelve(bits, starts, panel, below, into):
         base += inputs // GROUP * 6 * panel
 
 
-@njit(types.void(_HALVES, _PLACES, types.int64, types.int64, types.Array(types.uint16, 1, "C")), **_compiled)
+@kept(types.void(_HALVES, _PLACES, types.int64, types.int64, types.Array(types.uint16, 1, "C")), nogil=True)
 def pack_halves(bits, starts, panel, share, into):
     """Numbers of 16 bits ``(outputs, inputs)`` as panels: of every ``share`` inputs those of all outputs."""
     outputs, inputs = bits.shape

@@ -22,15 +22,13 @@ from actors.engines.decoder.cpu.jobs import (
     pieces_of,
     state_at,
 )
-from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.linking import kept, linked
 from actors.engines.decoder.cpu.pool_attention import Heads, QueryRows, Sight, attend_piece
 from actors.engines.decoder.cpu.products import ROOM, PanelRange, add_escapes, multiply_packed_panels, multiply_panels
 from actors.engines.decoder.cpu.records import ESCAPE, JOB, WALK
 from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
-
-SOURCES = "53a513f695f8080c"  # see :mod:`actors.engines.decoder.cpu`
 
 
 @linked
@@ -140,7 +138,7 @@ def _first_weights(place, me, threads):
     return job.weights + (TABLE if job.bits == 12 else 0) + begin * job.bits // 8
 
 
-@cfunc("void(int64, int64, int64)", cache=True)
+@kept("void(int64, int64, int64)", by=cfunc)
 def take(jobs, states, me):
     """Compute pieces until all are taken. What a job consists of is read behind a piece of it, so it is that job's."""
     job, state = array_at(jobs, 1, JOB), state_at(states)

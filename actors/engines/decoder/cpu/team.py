@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import from_dtype, types
 
 from actors.engines.decoder.cpu.atomics import array_at, call, read, write
 from actors.engines.decoder.cpu.between import halved
@@ -36,7 +36,7 @@ from actors.engines.decoder.cpu.jobs import (
     buffer_apart,
     pieces_of,
 )
-from actors.engines.decoder.cpu.linking import linked
+from actors.engines.decoder.cpu.linking import kept, linked
 from actors.engines.decoder.cpu.products import ROOM
 from actors.engines.decoder.cpu.records import JOB
 from actors.engines.decoder.cpu.work_stealing import APART, assign, has_work
@@ -50,14 +50,12 @@ PATIENCE = 10_000  # looks for the last piece, some 10 us
 
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "53a513f695f8080c"  # see :mod:`actors.engines.decoder.cpu`
-_kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
 _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
-@njit(types.void(_job, _state, types.int64), **_kept)
+@kept(types.void(_job, _state, types.int64), nogil=True)
 def help_out(job, state, me):
     """The whole life of helper ``me``, counted from 1."""
     idle = 0
@@ -107,7 +105,7 @@ def perform(job, x, rows, out, helpers):
                 out[row * job.apart + i] += bias[i]
 
 
-@njit(types.void(_job, types.float32[:, ::1], types.float32[:, ::1], _job, _state), **_kept)
+@kept(types.void(_job, types.float32[:, ::1], types.float32[:, ::1], _job, _state), nogil=True)
 def _run(job, x, out, current, state):
     job[0].columns, job[0].apart = x.shape[1], out.shape[1]
     perform(job[0], x.reshape(-1), len(x), out.reshape(-1), Helpers(current, state))
