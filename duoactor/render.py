@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from duoactor import embedded
 from duoactor.client.metrics import mean_acceptance_length, tokens_per_second
 from protocols.messages import RequestStats
 
@@ -57,7 +58,7 @@ def model_name(model_id: str) -> str:
     path = Path(model_id)
     if path.parent == Path(__file__).parent / "pair":
         return f"bundled {path.name}"
-    return model_id
+    return "bundled target at the cost of 239M parameters" if path == embedded.large() else model_id
 
 
 def knows_escapes(stream: TextIO) -> bool:

@@ -16,7 +16,7 @@ duoactor keys verifier --directory keys
 duoactor keys laptop --role drafter --role client --directory keys
 mv keys/laptop.key ../laptop/  # a secret key stays on the host that uses it
 cp keys/verifier.pub ../laptop/
-duoactor up --bind tcp://127.0.0.1:7601 --key keys/verifier.key --allow keys --drafters 0 &
+duoactor up bundled --bind tcp://127.0.0.1:7601 --key keys/verifier.key --allow keys --drafters 0 &
 
 # On the laptop. The drafter waits until there is a verifier.
 cd "$work/laptop"

@@ -66,6 +66,7 @@ stay() {  # stay NAME READY COMMAND…: start it, and wait until it says that it
 duoactor() {
     case $1 in
     up)
+        [[ ${2:-} = [!-]* || $* = *--target* || $* = *--config* ]] || set -- "$@" --target bundled
         [[ $* = *--http* ]] || set -- "$@" --http 127.0.0.1:8000  # a port of this shell's own
         if [ "${commands[up]:-}" != "command duoactor $*" ]; then
             for name in "${!started[@]}"; do stop "${started[$name]}"; done

@@ -52,3 +52,29 @@ def test_without_the_package_smollm2_is_a_hub_id(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(embedded, "packaged", lambda: None)
     assert resolve_model("smollm2", "target") == embedded.ON_THE_HUB
     assert choose_draft("smollm2") == choose_draft(embedded.ON_THE_HUB)
+
+
+def test_without_a_name_the_small_model_is_served_if_it_is_here_else_the_large_bundled_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def first(drafted: bool = False) -> str:
+        return embedded.first(lambda done, size: None, drafted)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache / "hub"))
+    assert first() == str(embedded.large()) and embedded.is_bundled(first())
+    monkeypatch.setattr(embedded, "packaged", lambda: Path("tiny.gguf"))
+    assert first() == "tiny.gguf" and first(drafted=True) == str(embedded.large())
+    monkeypatch.setattr(embedded, "packaged", lambda: None)
+    place = cache / "hub" / f"models--{embedded.ON_THE_HUB.replace('/', '--')}"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text("abc")
+    (place / "snapshots" / "abc").mkdir(parents=True)
+    assert first() == str(embedded.large())  # its configuration alone is no model
+    (place / "snapshots" / "abc" / "model.safetensors").touch()
+    assert first() == embedded.ON_THE_HUB
+    assert not any(map(embedded.is_bundled, (embedded.ON_THE_HUB, "tiny.gguf", "")))
+
+
+def test_where_nothing_can_be_written_the_bundled_target_is_served_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert embedded.first(lambda done, size: None) == "bundled"

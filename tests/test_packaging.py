@@ -114,7 +114,9 @@ def test_every_help_is_shown_without_the_engine(command: str):
     assert without_engine(command, "--help").returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [("up", "bundled", "--http", "none"), ("verifier",), ("drafter",), ("list",)])
+@pytest.mark.parametrize(
+    "arguments", [("up", "bundled", "--http", "none"), ("up", "--http", "none"), ("verifier",), ("drafter",), ("list",)]
+)
 def test_what_needs_the_engine_says_what_adds_it(arguments: tuple[str, ...]):
     done = without_engine(*arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr

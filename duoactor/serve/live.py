@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from duoactor import embedded
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
@@ -117,6 +118,7 @@ def page_state(report: StatusReport, name: str) -> dict[str, Any]:
     waiting = sum(request.state == "queued" for request in report.requests)
     return {
         "model": name,
+        "about": f"{embedded.ABOUT}. {embedded.A_REAL_ONE}." if embedded.is_bundled(report.target.model_id) else "",
         "device": report.target.device,
         "dtype": report.target.dtype,
         "method": report.method,

@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.memory import Memory
@@ -244,3 +245,11 @@ def test_a_round_in_which_the_verifier_drafted_itself_says_when(drafter, plan, o
     named = traced(Chunk("r", 0, (2,), ("a",), (False,), trace=RoundTrace(stats, (), (), (), (), (), ())), {}).round
     assert named["own_drafts"] is own
     assert named["draft_forwards"] == ([(800.0, 200.0)] if own else ((3, 4),))
+
+
+@pytest.mark.parametrize("model", ["bundled", "bundled-8x1536", "some/model"])
+async def test_the_state_says_what_a_bundled_model_can_do(model: str):
+    async with served() as gateway:
+        report = await gateway.gateway.status()
+    told = live.page_state(replace(report, target=replace(report.target, model_id=model)), model)["about"]
+    assert ("captions" in told and "duoactor up smollm2" in told) == (model != "some/model") == bool(told)

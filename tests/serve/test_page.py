@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from duoactor import embedded
 from duoactor.serve import live
 from tests.world.browser import CHROMIUM, NEEDED, launched
 
@@ -17,6 +18,7 @@ FILES = Path(live.__file__).parent / "page"
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 STATE = {
     "model": "some/model",
+    "about": "",
     "device": "cpu",
     "dtype": "bfloat16",
     "method": "auto",
@@ -533,3 +535,10 @@ def test_the_keyboard_alone_reaches_the_answers_rounds(opened, gateway):
     page.locator("#picture").focus()
     page.keyboard.press(" ")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_a_fresh_page_says_what_the_bundled_model_can_do_and_which_command_serves_a_real_one(gateway, opened):
+    gateway.state = STATE | {"about": f"{embedded.ABOUT}. {embedded.A_REAL_ONE}."}
+    about = opened().locator("#about")
+    expect(about).to_contain_text("translates captions of pictures from German")
+    expect(about).to_contain_text("`duoactor up smollm2` serves")

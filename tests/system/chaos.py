@@ -313,7 +313,7 @@ async def ours(options: argparse.Namespace) -> AsyncIterator[tuple[Served, Kill]
     with tempfile.TemporaryDirectory(prefix="chaos-", dir="/tmp") as directory:
         address = f"ipc://{directory}/v.ipc"
         line = [sys.executable, "-m", "duoactor", "up", "--quiet", "--http=none", "--bind", address, "--drafters", "2"]
-        line += [f"--target={options.target}"] if options.target else []
+        line += [f"--target={options.target}"]
         line += [f"--draft={options.draft}"] if options.draft else []
         process = started(line)
         try:
@@ -355,7 +355,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=200, help="of an answer: long enough to be hit in the middle")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills, on average")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target", default="", help="as `duoactor up` takes it; empty: the bundled one")
+    parser.add_argument("--target", default="bundled", help="as `duoactor up` takes it")
     parser.add_argument("--draft", default="")
     parser.add_argument("--url", default="", help="of an OpenAI server instead, such as http://127.0.0.1:8000/v1")
     parser.add_argument("--model", default="", help="its name there")

@@ -228,7 +228,7 @@ def main() -> int:
         clocks = WallClocks(Path(directory))
         command = [sys.executable, "-m", "duoactor"]
         environment = {**os.environ, **clocks.environment, "OMP_NUM_THREADS": "1"}
-        line = [*command, "up", "--http=none", "--bind", address, "--drafters", str(options.drafters)]
+        line = [*command, "up", "bundled", "--http=none", "--bind", address, "--drafters", str(options.drafters)]
         process = subprocess.Popen(line, stdout=log, stderr=log, env=environment)
         up = Up(process, command, environment, log, clocks)
         soak = Soak(address, up, random.Random(options.seed), options.spare.split(","))

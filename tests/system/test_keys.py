@@ -28,7 +28,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     flags = ("--bind", f"tcp://0.0.0.0:{port}", "--key", "keys/verifier.key", "--allow", "keys")
-    process = subprocess.Popen(command("up", "--quiet", *flags), cwd=directory, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command("up", "bundled", "--quiet", *flags), cwd=directory, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout
     lines = list(iter(process.stdout.readline, "Stop:  Ctrl-C\n"))
     yield process, lines, directory

@@ -59,8 +59,12 @@ class Up:
     def __init__(self, directory: Path, *flags: str) -> None:
         self.directory = directory
         self.address = f"ipc://{directory}/run/v.ipc"
+        usual = [
+            *([] if "--http" in flags else ["--http=none"]),
+            *([] if "--target" in flags else ["--target=bundled"]),
+        ]
         self.process = subprocess.Popen(
-            command("up", "--bind", self.address, "--json", *([] if "--http" in flags else ["--http=none"]), *flags),
+            command("up", "--bind", self.address, "--json", *usual, *flags),
             stdout=subprocess.PIPE,
             stderr=(directory / "up.log").open("w"),
             text=True,

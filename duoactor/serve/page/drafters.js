@@ -43,6 +43,7 @@ export class Drafters {
     $("server").textContent = this.state
       ? `${short(model)} · ${dtype} on ${device} · ${running} running${waiting ? `, ${waiting} waiting` : ""}`
       : { 0: "server gone", 401: "locked" }[wrong.status] ?? "model not ready";
+    $("about").textContent = this.state?.about ? `This model is ${this.state.about}` : "";
     if (this.state) $("default-method").textContent = `${method} (default)`;
     $("actors").hidden = !this.state;
     const told = JSON.stringify([drafters, inline]);
