@@ -4,7 +4,6 @@ trees, and served: plainly decoded, by auto, and resumed."""
 import asyncio
 import random
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ import transformers
 from msgspec.structs import replace
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from actors.engines.decoder.configuration import spec_of
 from actors.engines.generic import engine as backend
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
@@ -21,14 +19,14 @@ from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.memory import Memory
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
-from tests.engines.families import FAMILIES, REFUSED, VARIANTS, config_of, model_of
+from tests.engines.families import FAMILIES, REFUSED, VARIANTS, model_of
 from tests.engines.tiny import COMMON, VOCAB, engine_of, make_model
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.structured import Told
+from tools.families import PAGE, page
 
-TABLE = Path(__file__).parents[2] / "docs" / "families.md"
 PENALTY = 5.0  # small random models say one token for ever without it
 PROMPT, COUNT = [5 + 7 * i % 150 for i in range(21)], 24
 SAMPLING = Sampling(max_tokens=COUNT, ignore_eos=True, repetition_penalty=PENALTY)
@@ -138,15 +136,9 @@ def test_a_falcon_whose_positions_are_slopes_is_refused():
         engine_of(model)
 
 
-def engine_in_the_table(name: str) -> str:
-    return "generic" if spec_of(config_of(name)) is None else "fused"
-
-
-def test_the_table_of_families_says_which_engine_computes_each():
-    runs, rest = TABLE.read_text().split("## Refused")
-    refused, others = rest.split("## Not tried")
-    said = dict(re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", runs, re.MULTILINE))
-    assert said == {name: engine_in_the_table(name) for name in FAMILIES}
+def test_the_tables_of_families_are_what_the_code_and_the_kept_results_say():
+    assert page(PAGE.read_text()) == PAGE.read_text(), "run python -m tools.families"
+    refused, others = PAGE.read_text().split("## Refused")[1].split("## Others")
     rows = re.findall(r"^\| (`.*`) \|", refused, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(REFUSED)
     if transformers.__version__ in others:
