@@ -63,6 +63,21 @@ def test_nothing_imports_upwards_and_few_import_torch_or_ray():
     assert {str(path.relative_to(ROOT)): found for path in FILES if (found := [*complaints(path)])} == {}
 
 
+def circle_from(name: str, imports: dict[str, set[str]], before: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The first circle of files that import one another, from this file on; empty: there is none."""
+    if name in before:
+        return (*before[before.index(name) :], name)
+    found = (circle_from(one, imports, (*before, name)) for one in sorted(imports.pop(name, ())))
+    return next(filter(None, found), ())
+
+
+def test_no_files_of_engines_import_one_another_in_a_circle():
+    """For types alone neither."""
+    files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES if "engines" in path.parts}
+    imports = {name: imported(path) & files.keys() for name, path in files.items()}
+    assert [circle for name in files if (circle := circle_from(name, imports))] == []
+
+
 def loaded(modules: Iterable[str]) -> set[str]:
     code = f"import sys, {', '.join(modules)}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

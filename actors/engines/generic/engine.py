@@ -156,7 +156,7 @@ class TransformersEngine:
                 f"{transformers.__version__} is installed: pip install -U transformers"
             )
         try:
-            probe = Probe(self) if self.device.type != "meta" else None
+            probe = Probe(self, self.model, self.config) if self.device.type != "meta" else None
             if self.cache.places:
                 self._replace_attention()
             if recurrent:

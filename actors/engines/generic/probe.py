@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.generic.recurrence import GenericRecurrence, GenericState
-
-if TYPE_CHECKING:
-    from actors.engines.generic.engine import TransformersEngine
 
 TOKENS = 24
 NARROW = 6  # tokens of a window while a probe runs: its text reaches beyond, on both sides of its cut
@@ -28,19 +26,20 @@ class Probe:
     attention must be right behind a prefix. Sliding windows are narrow meanwhile, so that they must be right too.
     """
 
-    def __init__(self, engine: TransformersEngine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, model: nn.Module, config: Any) -> None:
+        """``model`` and ``config``: what the engine computes."""
+        self._engine, self._model, self._config = engine, model, config
         self._tokens = [7919 * (i + 1) % engine.info.vocab_size for i in range(min(TOKENS, engine.pool.slots))]
         ids = torch.tensor([self._tokens], dtype=torch.int64, device=engine.device)
-        with narrow_windows(engine.model, engine.config):
-            self._expected: Tensor = engine.model(input_ids=ids, use_cache=False).logits[0].float()
+        with narrow_windows(model, config):
+            self._expected: Tensor = model(input_ids=ids, use_cache=False).logits[0].float()
 
     def agrees(self) -> bool:
         """Whether the engine computes the same. With recurrent layers it finds out how those may be run."""
         recurrence, end = self._engine.recurrence, len(self._tokens)
         half = end // 2
-        with narrow_windows(self._engine.model, self._engine.config):
-            if recurrence is not None:
+        with narrow_windows(self._model, self._config):
+            if isinstance(recurrence, GenericRecurrence):
                 found = self._through(recurrence, half)
             else:
                 found = torch.cat([self._rows(0, half), self._rows(half, end)])
