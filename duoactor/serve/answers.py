@@ -33,6 +33,41 @@ class ThoughtDetails(msgspec.Struct, frozen=True):
     reasoning_tokens: int = 0
 
 
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of a request, as llama-server tells them. ``prompt_ms`` ends with the first token; ``cache_n`` tokens were
+    not computed again."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    draft_n: int
+    draft_n_accepted: int
+
+    @classmethod
+    def of(cls, stats: RequestStats) -> Timings:
+        read, made = stats.prompt_tokens - stats.cached_tokens, stats.completion_tokens
+        first, rest = stats.time_to_first_token_ms, stats.decode_ms
+        return cls(
+            cache_n=stats.cached_tokens,
+            prompt_n=read,
+            prompt_ms=first,
+            prompt_per_token_ms=first / read if read else 0.0,
+            prompt_per_second=1000 * read / first if first else 0.0,
+            predicted_n=made,
+            predicted_ms=rest,
+            predicted_per_token_ms=rest / made if made else 0.0,
+            predicted_per_second=1000 * made / rest if rest else 0.0,
+            draft_n=stats.draft_tokens,
+            draft_n_accepted=stats.accepted_tokens,
+        )
+
+
 class Answer(ABC):
     """An answer in one API's shape: as one body, or as events."""
 

@@ -290,7 +290,7 @@ class Routes:
     async def show(self, request: Request) -> Response:
         wanted, _ = decode(await read_body(request), models.ShowRequest)
         model = await self.gateway.model()
-        model.called(wanted.model)
+        model.called(wanted.model or wanted.name)
         report, template, marks = await self.gateway.status(), await self._template(), await self.gateway.marks()
         return json(models.show(model, report, template, marks is not None))
 

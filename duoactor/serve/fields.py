@@ -50,12 +50,12 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
         return_tokens_as_token_ids safe_prompt think trace use_beam_search
         """,
     ),
-    ((True,), "add_generation_prompt skip_special_tokens"),
+    ((True,), "add_generation_prompt parse_tool_calls skip_special_tokens"),
     ((True, False), "spaces_between_special_tokens"),  # special tokens are skipped
     ((0,), "epsilon_cutoff eta_cutoff frequency_penalty min_p presence_penalty smoothing_factor top_a"),
     ((0,), "min_tokens top_logprobs"),
     ((0, -1), "top_k"),
-    ((1,), "best_of length_penalty n repeat_penalty repetition_penalty tfs_z typical_p"),
+    ((1,), "best_of length_penalty n repeat_penalty repetition_penalty tfs_z typ_p typical_p"),
     (("",), "format grammar instructions suffix system template"),
     ((0,), "dry_multiplier dynatemp_range mirostat xtc_probability"),
     (("none", "auto"), "function_call tool_choice"),
@@ -63,6 +63,7 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
     (([],), "bad_words context documents functions lora mcp_servers stop_sequences stop_token_ids tools"),
     (([], ""), "stop"),
     (({"type": "text"},), "response_format"),
+    (("auto", "deepseek", "deepseek-legacy"), "reasoning_format"),  # llama-server's: thoughts come beside the answer
     ((["text"],), "modalities"),
 )
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {name: idle for idle, names in _UNSUPPORTED for name in names.split()}

@@ -62,6 +62,8 @@ def _meant(name: str, value: Any, fields: Collection[str]) -> list[tuple[str, An
         return [(name, value)]
     if name == "draft_num_predict" and value == 0 and "speculative" in fields:
         return [("speculative", False)]
+    if name == "thinking_budget_tokens" and "thinking_budget" in fields:  # llama-server's: -1 is no limit
+        return [] if value == -1 else [("thinking_budget", value) if value else ("enable_thinking", False)]
     if name in _RENAMED and _RENAMED[name] in fields:
         unlimited = name == "num_predict" and isinstance(value, int) and value < 1
         return [(_RENAMED[name], -1 if unlimited else value)]

@@ -89,6 +89,7 @@ class SamplingParameters(ExtraSampling, frozen=True, kw_only=True):
     stop: str | tuple[str, ...] = ()
     seed: int | None = None
     trace: bool = False
+    timings_per_token: bool = False  # llama-server's
     logit_bias: dict[str, float] = {}
 
     def __post_init__(self) -> None:

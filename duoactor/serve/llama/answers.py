@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from duoactor.serve.answers import Answer, Pieces
+from duoactor.serve.answers import Answer, Pieces, Timings
 from duoactor.serve.errors import ApiError
 from duoactor.serve.llama.requests import LlamaParameters
 from duoactor.serve.stream import event
@@ -22,40 +22,6 @@ class Probability(msgspec.Struct, frozen=True, kw_only=True):
     bytes: list[int]
     logprob: float
     top_logprobs: list[Probability] | UnsetType = UNSET
-
-
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of a request. ``prompt_ms`` ends with the first token; ``cache_n`` tokens were not computed again."""
-
-    cache_n: int
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
-    draft_n: int
-    draft_n_accepted: int
-
-    @classmethod
-    def of(cls, stats: RequestStats) -> Timings:
-        read, made = stats.prompt_tokens - stats.cached_tokens, stats.completion_tokens
-        first, rest = stats.time_to_first_token_ms, stats.decode_ms
-        return cls(
-            cache_n=stats.cached_tokens,
-            prompt_n=read,
-            prompt_ms=first,
-            prompt_per_token_ms=first / read if read else 0.0,
-            prompt_per_second=1000 * read / first if first else 0.0,
-            predicted_n=made,
-            predicted_ms=rest,
-            predicted_per_token_ms=rest / made if made else 0.0,
-            predicted_per_second=1000 * made / rest if rest else 0.0,
-            draft_n=stats.draft_tokens,
-            draft_n_accepted=stats.accepted_tokens,
-        )
 
 
 class CompletionPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from duoactor.serve.answers import stamp
+from duoactor.serve.errors import bad
 from duoactor.serve.gateway import Model
-from duoactor.serve.ollama.requests import Name
 from protocols.messages import DEFAULTED, UNCHANGED, StatusReport
 
 SPOKEN = "0.33.0"  # the version of Ollama whose API this is; editors ask for one that has what they need
@@ -19,8 +19,13 @@ FAMILY = "duoactor"  # clients read the context's length from ``model_info``, un
 
 
 class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    model: Name
+    model: str = ""
+    name: str = ""  # what older clients say for it
     verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.model or self.name):
+            raise bad("model", "is missing")
 
 
 class Details(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from duoactor.serve.answers import Answer, Pieces, ThoughtDetails, TokenDetails, figures
+from duoactor.serve.answers import Answer, Pieces, ThoughtDetails, Timings, TokenDetails, figures
 from duoactor.serve.errors import ApiError
 from duoactor.serve.parameters import SamplingParameters
 from duoactor.serve.stream import DONE, event
@@ -43,6 +44,7 @@ class Envelope(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     choices: list[C]
     usage: CompletionUsage | UnsetType | None = UNSET
     metrics: dict[str, Any] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET  # llama-server's
     trace: ChunkTrace | UnsetType = UNSET
     prompt_token_ids: Sequence[int] | UnsetType = UNSET  # vLLM's, of a chat
 
@@ -62,6 +64,7 @@ class OpenAIAnswer(Answer):
         self._running: dict[int, RequestStats] = {}  # so far, by choice
         self._traced = wanted.trace
         self._identified = wanted.return_token_ids
+        self._timed, self._began = wanted.timings_per_token and wanted.n == 1, time.monotonic()
 
     def body(self, choices: list[C], stats: Sequence[RequestStats]) -> bytes:
         return msgspec.json.encode(
@@ -73,6 +76,7 @@ class OpenAIAnswer(Answer):
                 choices=choices,
                 usage=self._usage(stats),
                 metrics=figures(stats),
+                timings=Timings.of(stats[0]) if self._timed else UNSET,
                 prompt_token_ids=self.own_prompt,
             )
         )
@@ -107,9 +111,13 @@ class OpenAIAnswer(Answer):
 
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
         begins = index not in self._running
-        known = self._running.get(index, RequestStats("", chunk.prompt_tokens, 0, cached_tokens=chunk.cached_tokens))
+        took_ms = 1000 * (time.monotonic() - self._began)
+        first = RequestStats("", chunk.prompt_tokens, 0, took_ms, cached_tokens=chunk.cached_tokens)
+        known = self._running.get(index, first)
         made = known.completion_tokens + len(chunk.token_ids)
-        self._running[index] = msgspec.structs.replace(known, completion_tokens=made)
+        self._running[index] = msgspec.structs.replace(
+            known, completion_tokens=made, decode_ms=took_ms - known.time_to_first_token_ms
+        )
         out = self.opening(index) if begins else b""
         choice, said = self.part(index, chunk, pieces)
         trace = traced(chunk, pieces) if self._traced and chunk.token_ids else UNSET
@@ -138,6 +146,7 @@ class OpenAIAnswer(Answer):
             choices=choices,
             usage=usage if self._with_usage else UNSET,
             metrics=figures(stats) if last else UNSET,
+            timings=Timings.of(stats[0] if last else self._running[0]) if self._timed and self._running else UNSET,
             trace=trace,
             prompt_token_ids=prompt,
         )
