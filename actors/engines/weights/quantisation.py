@@ -85,6 +85,7 @@ TOOLS = {  # tools that are refused, by their method
     "hqq": "HQQ",
     "quanto": "quanto",
     "quark": "Quark",
+    "sinq": "SINQ",
     "spqr": "SpQR",
     "torchao": "torchao",
     "vptq": "VPTQ",

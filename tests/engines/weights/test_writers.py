@@ -24,9 +24,16 @@ READ = [name for name in FOUND if (WRITTEN / name / "numbers.safetensors").exist
 REFUSED = {
     "autoround-own": r"auto-round's own format \(its formats auto_gptq, auto_awq and llm_compressor are read\)",
     "ct-spin-online": "rotations at run time in transform_config.R4 of compressed-tensors",
+    "gptq-fp8": "the key bits in its quantization_config of fp8",
+    "gptq-gguf": "GPTQModel in the layout of GGUF",
+    "gptq-p": "checkpoint_format 'gptq_p' in its quantization_config of gptq",
     "modelopt-fp8-block": "quant_algo 'fp8_pb_wo' in its quantization_config of modelopt",
     "modelopt-int4-awq": "quant_algo 'W4A16_AWQ' in its quantization_config of modelopt",
     "modelopt-mxfp4": "quant_algo 'mxfp4' in its quantization_config of modelopt",
+    **{name: "weights as mlx-lm packs them" for name in FOUND if name.startswith("mlx-")},
+    **{name: "Quark" for name in FOUND if name.startswith("quark-")},
+    **{name: "torchao" for name in FOUND if name.startswith("torchao-")},
+    "sinq": "SINQ",
     "modelopt-w4a8-awq": "quant_algo 'W4A8_AWQ' in its quantization_config of modelopt",
 }
 KINDS_REFUSED = [name for name in FOUND if name.startswith("gguf-") and name not in READ]
