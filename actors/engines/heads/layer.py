@@ -14,9 +14,10 @@ from actors.engines.compute.layer import LayerInput, Layers
 from actors.engines.compute.ops import BatchRows, Parts, RowTurns
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, mlp, rotation
-from actors.engines.decoder.layout import LayerWeights, Taken
+from actors.engines.decoder.layout import Affine, LayerWeights, Taken
 from actors.engines.decoder.spec import Attention, DecoderSpec, Layer, Rotation
 from actors.engines.engine import PerRow, Trunk
+from actors.engines.heads.head import rms
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.source import WeightSource
 
@@ -65,6 +66,11 @@ class HeadOps(TorchOps):
 
     def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
         return matrix.multiply(x)[None]
+
+    def norm(self, x: Tensor, affine: Affine | None, eps: float = 0.0) -> Tensor:
+        if affine is None or self._norm.centred:
+            return super().norm(x, affine, eps)
+        return rms(x, affine.weight.to(x.dtype), eps or self._norm.eps)
 
     def turns(self, rotation: Rotation, positions: Tensor) -> RowTurns:
         return self._turns(rotation, positions)
@@ -139,6 +145,9 @@ def _sent(part: Any, trunk: Trunk) -> Any:
             return part
         case Matrix():
             return Product.of(part, trunk)
+        case Affine():
+            bias = None if part.bias is None else part.bias.to(trunk.device, trunk.dtype)
+            return Affine(part.weight.to(trunk.device, trunk.dtype), bias)
         case Tensor():
             return part.to(trunk.device)
         case list() | tuple():
