@@ -1,11 +1,11 @@
 """A draft head as a draft model: it mirrors texts by the target's states, and expands the leaves of trees.
 
 A row of the head is a token and the state before it. For a committed token that state is the target's; below the root
-it is the head's own. So what a verdict accepted is computed again, with the target's states, in the step that expands
-the next root.
+it is the head's own. So accepted tokens are computed again, with the target's states, in the step that expands the next
+root.
 
-Where the target computed nothing, because an earlier request had that prefix, or where its states were given up, the
-head has the keys and values that it kept of the text, and else none: its rows do not see those tokens.
+The target may have no states of some tokens, because an earlier request had their prefix or because the states were
+dropped. There the head uses keys and values that it still has of the text; rows do not see tokens that have none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class HeadMirror(Mirror):
-    """``computed``: tokens up to which nothing is missing that could be computed."""
+    """A text of the head. ``computed``: tokens before this one have all that can be computed of them."""
 
     __slots__ = ("fed", "known", "source")
 
@@ -43,7 +43,7 @@ class HeadMirror(Mirror):
         super().__init__(base, scratch, room, sampler, prefix)
         self.known: NDArray[np.bool_] = np.zeros(room, np.bool_)  # tokens with keys and values
         self.source: int | None = None  # the target's request
-        self.fed = 0  # the target's states are here of tokens before this one, without a gap behind the last
+        self.fed = 0  # tokens before this one have the target's states, without a gap since the last ones came
         self.computed = HeadDraft.first_row
 
     def add_text(self, batch: FlatBatch, start: int, end: int) -> None:

@@ -46,7 +46,7 @@ class _Rooms:
         self._looks: NDArray[np.int64] = np.empty(0, np.int64)
 
     def fit(self, rows: int, most: int, span: int, team: Any) -> dict[str, int]:
-        """What compiled code is to be told. ``most``: rows of a segment at most."""
+        """Addresses for compiled code. ``most``: rows of a segment at most."""
         told: dict[str, int] = {}
         if len(self._between) < rows * self._numbers:
             self._between = np.empty(rows * self._numbers, np.float32)
@@ -69,7 +69,7 @@ class _Rooms:
 
 @dataclass(slots=True)
 class _Turns:
-    """Tables of what pairs of dimensions are multiplied by, which grow with the texts."""
+    """Tables of rotations, which grow with the texts."""
 
     layers: dict[Rotation, list[int]] = field(default_factory=dict)  # layers that turn by each
     attention: dict[Rotation, Attention] = field(default_factory=dict)  # attention by rotation
@@ -137,7 +137,7 @@ class CompiledBody:
         self._rooms = _Rooms(laid, spec, 0 if self.streams is None else self.streams.tile)
 
     def _turn_up_to(self, position: int) -> None:
-        """The tables of rotations are long enough."""
+        """Lengthen the tables of rotations if they end before ``position``."""
         turns = self._turns
         if position < turns.reach:
             return
@@ -159,8 +159,8 @@ class CompiledBody:
         self._tell(**self.trunk.tap(layers))
 
     def run(self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0) -> Picks:
-        """See :meth:`actors.engines.engine.Engine.pick`; without ``choices`` the logits are all that it makes.
-        ``select`` ascends."""
+        """See :meth:`actors.engines.engine.Engine.pick`; without ``choices`` it makes logits alone. ``select``
+        ascends."""
         keep: Sequence[int] = range(len(batch.tokens)) if select is None else select
         picks = Picks(
             np.empty((len(keep), self._wide), np.float32),
@@ -185,8 +185,8 @@ class CompiledBody:
     def _laid_out(
         self, batch: FlatBatch, keep: Sequence[int]
     ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]:
-        """What compiled code is told of a forward, once there is room for it. Few operations and no torch: behind the
-        last forward each kind takes 10 to 30 us."""
+        """Numbers of a forward for compiled code; makes room for it first. Few operations and no torch: right after a
+        forward each kind takes 10 to 30 us."""
         tokens, segments = batch.tokens, batch.segments
         if min(tokens) < 0 or max(tokens) >= self._rows:  # compiled code reads whatever lies there
             raise IndexError(f"tokens are numbers from 0 to {self._rows - 1}")

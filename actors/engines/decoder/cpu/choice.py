@@ -1,11 +1,10 @@
-"""Which tokens sampling chooses, compiled by numba: of a target's row the one that
-:mod:`actors.engines.sampling.sampler` would choose, or none, where that takes its very operations to tell; of a draft's
-row the best few.
+"""Sampling, compiled by numba: the token of a target's row, and the likeliest few of a draft's row.
 
-Logarithms and sums differ in the last places from torch's, and so might the token where two scores are that near to
-each other. Which rows are so is known: the second best score is too near, or the nucleus ends too near to the token
-(one row of some 25,000 without filters). All others cost an upper bound of each token's noise, which needs no
-logarithm, and the noise itself of a few dozen tokens. A draft's last places are its own affair.
+A target's token is the one that :mod:`actors.engines.sampling.sampler` chooses. Logarithms and sums differ from torch's
+in the last places, so near ties could differ too. Such rows are found (the second best score is too near, or the
+nucleus ends too near to the token; one row of some 25,000 without filters) and given back as ``UNSURE``. The others
+cost an upper bound of each token's noise, which needs no logarithm, and the exact noise of a few dozen tokens. Drafts
+need not agree with torch in the last places.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from actors.engines.decoder.cpu.simd import (
 
 UNSURE = -1
 _ZERO, _ONE = np.float32(0), np.float32(1)
-# Noise is at most 22.2, where numbers are 2e-6 apart, and its logarithms are a few of those off; a score's other errors
-# are a few of its own last places.
+# Noise is at most 22.2, where float32 numbers are 2e-6 apart; its logarithms err by a few of these steps, and the rest
+# of a score by a few of its own last places.
 _NEAR, _LAST_PLACES = np.float32(3e-5), np.float32(4 * 2.0**-23)
 _UNSURE_MASS = 1e-5  # share of the row's mass: sums of 150,000 float32 parts differ by 1e-6
 _SAME = np.float32(1e-5)  # scaled logits nearer to each other may have the same probability
-# Of a draft's nucleus: it ends above what is e^-20 as likely as the likeliest; to within 1e-4 of a scaled logit.
+# A draft's nucleus ends above e^-20 of the likeliest token's probability, to within 1e-4 of a scaled logit.
 _WIDEST, _HALVINGS = np.float32(20), 18
-_LAST = np.float32(-1e30)  # score of what a filter removed: behind all others, each id once
-STRIDE = 4 * LANES  # logits that are compared with what is known at once: hardly ever is one of them larger
+_LAST = np.float32(-1e30)  # score of tokens that a filter removed: behind all others, each id once
+STRIDE = 4 * LANES  # logits compared at once with the best so far: hardly ever is one of them larger
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts, compiled by numba: which experts each row takes, and the sums of what these give.
+"""Mixtures of experts, compiled by numba: each row's experts, and the sums of their outputs.
 
 Rows of one expert are multiplied together, and each row's sum runs over its own experts in ascending order. So neither
 the rows beside it nor their experts change a row's bits. A row takes each expert once at most, whatever its scores are:
@@ -28,7 +28,7 @@ def sigmoid(x):
 
 @linked
 def _score(logits, start, experts, scores):
-    """Scores of a row's experts, which lie at ``logits[start:]``."""
+    """Turn a row's logits, ``logits[start:]``, into scores of experts."""
     count, top, whole = experts.count, logits[start], _ZERO
     for i in range(count):
         top = max(top, logits[start + i])
@@ -45,8 +45,8 @@ def _score(logits, start, experts, scores):
 
 @linked
 def _take(scores, free, first, end):
-    """The place of the best score that is free, the first of equal ones, which is free no more. NaN is the best, so
-    that it is seen in what comes out. At least one is free."""
+    """Take the best free score and return its place, the first of equal ones. NaN counts as the best, so that it shows
+    in the output. At least one must be free."""
     best = -1
     for i in range(first, end):
         if free[i] and (best < 0 or (scores[best] == scores[best] and not scores[i] <= scores[best])):
@@ -57,7 +57,7 @@ def _take(scores, free, first, end):
 
 @linked
 def _leave_groups(scores, experts, free):
-    """Only experts of the best groups are free."""
+    """Free the experts of the best groups alone."""
     size = experts.count // experts.groups
     totals, groups = np.zeros(experts.groups, np.float32), np.ones(experts.groups, np.bool_)
     for group in range(experts.groups):
@@ -71,7 +71,7 @@ def _leave_groups(scores, experts, free):
 
 @linked
 def _route(logits, apart, rows, experts, chosen, shares):
-    """The experts of each row and their shares, ``experts.used`` for each."""
+    """Choose ``experts.used`` experts for each row, and their shares."""
     count, used = experts.count, experts.used
     scores, candidates, free = np.empty(count, np.float32), np.empty(count, np.float32), np.empty(count, np.bool_)
     for row in range(rows):
@@ -97,7 +97,7 @@ def _route(logits, apart, rows, experts, chosen, shares):
 
 @linked
 def _grouped(chosen, count):
-    """The places of ``chosen``, expert by expert, and where each expert's begin."""
+    """Sort the places of ``chosen`` by expert, and find where each expert's begin."""
     begins, places = np.zeros(count + 1, np.int64), np.empty(len(chosen), np.int64)
     for expert in chosen:
         begins[expert + 1] += 1
@@ -119,7 +119,8 @@ def _add_row(x, start, more, begin, share, size):
 
 @linked
 def mix_experts(experts, hidden, rooms):
-    """``rooms.narrow``: the sums of what each row's experts make of ``rooms.normed``, chosen by ``rooms.routed``."""
+    """Fill ``rooms.narrow`` with the summed outputs of each row's experts for ``rooms.normed``, chosen by
+    ``rooms.routed``."""
     router, rows = array_at(experts.router, 1, JOB)[0], rooms.rows
     jobs = array_at(experts.jobs, 2 * experts.count, JOB)
     used = experts.used

@@ -80,8 +80,8 @@ _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "
 
 @linked
 def _collect(segments, visible, places, counts, shares, ends):
-    """The slots that each row sees, in order, how many they are, and how many of them the next row shares. The last one
-    is repeated up to a whole vector. Returns the ends of rows that are attended to together."""
+    """Collect each row's visible slots in order, their number, and how many of them the next row shares. The last slot
+    is repeated to fill a whole vector. Return where each group of rows that attend together ends."""
     row = at = parts = 0
     for segment in range(len(segments)):
         rows, base, span, _ = segments[segment]
@@ -104,8 +104,8 @@ def _collect(segments, visible, places, counts, shares, ends):
 
 @linked
 def _look(looks, rows, span):
-    """Parts of ``looks``: the slots that each row sees, in order, how many they are, how many of them the next row
-    shares, how many of the first ones it does not see all the same, and each row's own slot."""
+    """Parts of ``looks``: each row's visible slots in order, their number, how many of them the next row shares, how
+    many of the first ones are masked after all, and the row's own slot."""
     a = rows * span
     counts, shares, skips = looks[a:][:rows], looks[a + rows :][:rows], looks[a + 2 * rows :][:rows]
     return looks[:a], counts, shares, skips, looks[a + 3 * rows :][:rows]
@@ -113,14 +113,14 @@ def _look(looks, rows, span):
 
 @linked
 def _in_ring(slot, base, ring, length):
-    """A text's slot as that of its ring; the text and the ring begin at ``base`` and ``ring``."""
+    """Slot in a text's ring. The text begins at ``base``, its ring at ``ring``."""
     return ring + (slot - base) % length
 
 
 @linked
 def _narrow(whole, part, segments, span, body):
-    """What rows see that look back some tokens: from the last whole block before those on, so that rows that
-    follow one another begin alike. Where texts have rings, these are their slots."""
+    """Visible slots of rows with a window. They begin at a whole block before the window, so that consecutive rows
+    begin alike. Where texts have rings, the slots are the rings'."""
     places, counts, _, _, own = whole
     few, fewer, shares, skips, few_own = part
     first = 0
@@ -153,7 +153,7 @@ def _point(look, parts, ends):
 
 @linked
 def _tap(body, layer, x, rows):
-    """Keep the states ``x`` that enter the layer, if they are wanted."""
+    """Copy out the states ``x`` that enter the layer, if they are asked for."""
     place, hidden = array_at(body.taps, body.depth + 1, np.int64)[layer], body.hidden
     if place < 0:
         return
@@ -164,7 +164,7 @@ def _tap(body, layer, x, rows):
 
 @linked
 def _part(room, ends, number):
-    """Part ``number``, which ends at ``ends[number + 1]``."""
+    """Part ``number`` of the room, from ``ends[number]`` to ``ends[number + 1]``."""
     return array_at(room + 4 * ends[number], ends[number + 1] - ends[number], np.float32)
 
 
@@ -194,7 +194,8 @@ def _cut(body, positions):
 
 @linked
 def _make_latent(body, layer, down, rooms):
-    """``rooms.qkv`` of latent attention: queries, and a key that is the value, too. Returns how far rows are apart."""
+    """Fill ``rooms.qkv`` for latent attention: queries, and a key that is also the value. Return the distance of
+    rows."""
     rows, latent, width = rooms.rows, array_at(layer.latent, 1, LATENT)[0], layer.width
     queries = layer.queries * width
     apart = queries + width
@@ -397,12 +398,12 @@ def _run_layer(body, index, looks, rooms):
     nogil=True,
 )
 def run_layers(model, numbers, visible, choices, made):
-    """From each row's token to what is ``made``: logits of kept rows, ids and their probabilities.
+    """Compute a forward: from each row's token to ``made``, the kept rows' logits, ids and probabilities.
 
-    ``numbers``: how many rows, kept rows and segments there are, and the widest span; every row's token, position and
-    slot; the kept rows in ascending order; rows, base, span and ring of each segment. ``visible``: which slots
-    of its span each row sees. ``choices``: none, or of each kept row, whose ids are the likeliest then and have those
-    probabilities, or, where there is no room for any, begin with the token that sampling chooses.
+    ``numbers``: counts of rows, kept rows and segments, and the widest span; then token, position and slot of every
+    row; the kept rows in ascending order; rows, base, span and ring of every segment. ``visible``: the slots of its
+    span that each row sees. ``choices``: one for each kept row, or none. With choices and room for probabilities the
+    ids are the likeliest ones; without that room the first id is the token that sampling chooses.
     """
     body, (logits, ids, probabilities) = model[0], made
     hidden, jobs = body.hidden, array_at(body.jobs, 4 * body.depth + 1, JOB)

@@ -50,7 +50,7 @@ class LaidOut:
         self._kind = CENTRED if weights.spec.norm.centred else RMS
         pairs = weights.head.weight.dtype == torch.bfloat16
         self._pages, self._twelve = HugePages(), waits_for_memory(weights.count(), pairs)
-        self._kept: list[object] = []  # what stands in the records by address
+        self._kept: list[object] = []  # arrays whose addresses stand in the records
         self.mixers: list[Record] = []  # records of recurrent layers
         self.width = 0  # numbers that a row puts into one of them
         self.read_bytes = 0  # by a token
@@ -67,12 +67,12 @@ class LaidOut:
         self.sizes = self._sizes(weights)
 
     def keep(self, array: NDArray[Any]) -> int:
-        """The address of an array, which lives as long as this."""
+        """Address of an array, which lives as long as this object."""
         self._kept.append(array)
         return array.ctypes.data
 
     def table(self, matrix: Matrix, shared: bool) -> tuple[int, int]:
-        """How embeddings lie, and their address. ``shared``: the head has the same blocks."""
+        """Form of the embeddings, and their address. ``shared``: the head has the same blocks."""
         if matrix.blocks is None:
             half = matrix.weight.bfloat16()
             exact = torch.equal(half.to(matrix.weight.dtype), matrix.weight)  # half the memory where that loses nothing
@@ -93,7 +93,7 @@ class LaidOut:
         job[0] = panels.job[0]
 
     def _numbers(self, tensor: Tensor | None) -> int:
-        """The address of float32; 0: there are none."""
+        """Address of float32 numbers; 0: there are none."""
         return 0 if tensor is None else self.keep(tensor.float().contiguous().numpy())
 
     def norm(self, norm: Any, affine: Affine, scale: float = 1.0) -> None:

@@ -55,9 +55,9 @@ def _attend(job, piece, coming, me, out):
 
 @linked
 def _multiply(job, panel, number, room, out, then):
-    """The outputs of ``number`` panels. The last panel of a matrix ends with its last output, so it may have some
-    outputs in common with the one before. ``room``: the address of this thread's own; ``then``: of what is read next,
-    if not what lies behind."""
+    """Multiply ``number`` panels. The last panel of a matrix ends with its last output, so it may share some outputs
+    with the panel before. ``room``: address of this thread's room; ``then``: address to prefetch next, 0: what follows
+    these panels."""
     rows, size, pairs = job.rows, job.columns, job.columns // 2
     sums, count = Sums(out, min(panel * PANEL, job.apart - PANEL), job.apart, False), job.panels * size * PANEL
     numbers = InputRows(array_at(job.x, rows * size, np.float32), 0, size, rows)
@@ -88,7 +88,7 @@ def _multiply(job, panel, number, room, out, then):
 
 @linked
 def _compute_blocks(job, piece):
-    """A piece of one of the parts of a product in blocks."""
+    """Compute a piece of a product in blocks, in whichever part it lies."""
     part = job
     while piece >= max(1, part.panels // BLOCK_PIECE):
         piece -= max(1, part.panels // BLOCK_PIECE)
@@ -104,7 +104,7 @@ def _compute_blocks(job, piece):
 
 @linked
 def _compute(job, piece, following, me, state):
-    """``following``: the piece that this thread takes next, if it is known, or a negative number."""
+    """Compute one piece. ``following``: the piece that this thread takes next; negative: not known."""
     out = array_at(job.out, job.rows * job.apart, np.float32)
     if job.walk != 0:
         walk_piece(array_at(job.walk, 1, WALK)[0], piece, out, job.apart, job.scores + 4 * me * job.own_scores)
@@ -120,7 +120,7 @@ def _compute(job, piece, following, me, state):
     then = _first_weights(job.then, me, 1 + state[AWAKE]) if following < 0 else 0
     most, room = BESIDE[min(job.rows, ROWS)], state[ROOMS] + 4 * me * ROOM_APART
     while panel < end:
-        # the last one alone: its overlap with the one before is computed again, escapes too
+        # the last panel alone: its overlap with the one before is computed again, escapes too
         number = max(1, min(most, min(end, job.panels - 1) - panel))
         _multiply(job, panel, number, room, out, then if panel + number == end else 0)
         panel += number
@@ -128,7 +128,7 @@ def _compute(job, piece, following, me, state):
 
 @linked
 def _first_weights(place, me, threads):
-    """The address of those that thread ``me`` of so many multiplies first in the job at that address, or 0."""
+    """Address of the first weights that thread ``me`` of ``threads`` multiplies in the job at ``place``, or 0."""
     if place == 0:
         return 0
     job = array_at(place, 1, JOB)[0]

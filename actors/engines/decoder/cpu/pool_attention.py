@@ -35,7 +35,7 @@ _NOTHING = np.float32(-np.inf)
 
 
 class QueryRows(NamedTuple):
-    """Queries, ``columns`` numbers from a row to the next, and where sums go, ``apart`` numbers from each other."""
+    """Queries, with rows ``columns`` numbers apart, and the sums' destination, with rows ``apart`` numbers apart."""
 
     queries: Any
     columns: Any
@@ -44,8 +44,8 @@ class QueryRows(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Keys and values of a layer's ``number`` heads, each of ``width``; ``sinks``: of each query head, or none; scores
-    are multiplied by ``scale`` and capped, see ``cap``, unless that is 0."""
+    """Keys and values of a layer's ``number`` heads of ``width`` numbers. ``sinks``: one for each query head, or none.
+    Scores are multiplied by ``scale``, then capped (see ``cap``; 0: they are not)."""
 
     keys: Any
     values: Any
@@ -57,8 +57,8 @@ class Heads(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """What rows see: the slots ``sees[row * room :][: counts[row]]``, filled up to whole vectors, but for the first
-    ``skips``; ``shares``: see :func:`shared_slots`; rows of a request end at ``ends``."""
+    """Visible slots of rows: ``sees[row * room :][: counts[row]]``, padded to whole vectors, without the first
+    ``skips``. ``shares``: see :func:`shared_slots`; rows of a request end at ``ends``."""
 
     sees: Any
     room: Any
@@ -69,8 +69,8 @@ class Sight(NamedTuple):
 
 
 class QueryPiece(NamedTuple):
-    """``number`` queries, ``group`` of each row from the row ``first`` on, which see ``longest`` slots at most; and
-    where they, their sums and turned keys are in ``scores``."""
+    """``number`` queries, ``group`` of each row from row ``first`` on; the longest sees ``longest`` slots. And the
+    places of queries, sums and transposed keys in ``scores``."""
 
     number: Any
     group: Any
@@ -83,7 +83,7 @@ class QueryPiece(NamedTuple):
 
 
 class Then(NamedTuple):
-    """What is read next: the rows of ``count`` slots that begin at ``sees[start]``."""
+    """Rows to prefetch: those of the ``count`` slots from ``sees[start]`` on."""
 
     array: Any
     start: Any
@@ -92,14 +92,14 @@ class Then(NamedTuple):
 
 @linked
 def _filled(count):
-    """``count`` slots and what fills the last vector up."""
+    """``count`` slots, rounded up to whole vectors."""
     return (count + LANES - 1) // LANES * LANES
 
 
 @linked
 def _soften(scores, start, count, skipped, heads, sink):
-    """``scores[start : start + count]`` become weights whose sum is one, or, with a ``sink`` above -inf, less than one.
-    The first ``skipped`` and the padding weigh nothing."""
+    """Turn ``scores[start : start + count]`` into weights. Their sum is 1, or less with a ``sink`` above -inf. The
+    first ``skipped`` and the padding weigh nothing."""
     end, scale = start + _filled(count), heads.scale
     if heads.cap != _ZERO:
         cap(scores, start, end, scale, heads.cap)
@@ -133,7 +133,7 @@ def _soften(scores, start, count, skipped, heads, sink):
 
 @linked
 def shared_slots(sees, room, counts, first, end, shares):
-    """For each row of one request from how many slots on the next sees others; for the last, all of its own."""
+    """Count, for each row of a request, the first slots that the next row sees too; for the last row, all its slots."""
     for row in range(first, end):
         count = counts[row]
         if row + 1 < end:
@@ -145,8 +145,8 @@ def shared_slots(sees, room, counts, first, end, shares):
 
 @linked
 def _together(piece, sight, one, count):
-    """How many slots the rows of ``count`` queries from ``one`` on see in common from their first on, in whole vectors;
-    what fills up counts where it is one row."""
+    """Number of first slots that the rows of ``count`` queries from ``one`` on have in common, in whole vectors.
+    Padding counts where all queries are of one row."""
     row, last = piece.first + one // piece.group, piece.first + (one + count - 1) // piece.group
     common = _filled(sight.counts[row])
     for other in range(row, last):
@@ -156,8 +156,8 @@ def _together(piece, sight, one, count):
 
 @linked
 def _fetch_ahead(array, piece, sight, begin, end, then):
-    """Slots ``begin .. end`` of the first row are about to be read: ask for those a block further on and, as far as
-    there are none, for the first ones of what is read ``then``."""
+    """Prefetch while slots ``begin .. end`` of the first row are read: the slots a block further on, and after the last
+    ones the first slots of ``then``."""
     last, start = _filled(sight.counts[piece.first]), piece.first * sight.room
     for slot in range(begin, min(end, last), LANES):
         ahead = slot + BLOCK
@@ -170,7 +170,7 @@ def _fetch_ahead(array, piece, sight, begin, end, then):
 
 @linked
 def _score_slots(queries, at, piece, keys, sight, scores):
-    """Products of ``queries``, the first and how many, with the keys of 16 slots from ``at`` on."""
+    """Multiply ``queries`` (first, number) with the keys of 16 slots from ``at`` on."""
     one, count = queries
     width, room, row = piece.width, sight.room, piece.first + one // piece.group
     places = ScorePlaces(scores, piece.packed + one * width, one * room + at, room, piece.turned)
@@ -179,7 +179,7 @@ def _score_slots(queries, at, piece, keys, sight, scores):
 
 @linked
 def _score(piece, keys, values, sight, scores):
-    """Products of all queries with the keys that they see. ``values`` are read next."""
+    """Multiply all queries with the keys that they see. ``values`` are read next."""
     then = Then(values, piece.first * sight.room, sight.counts[piece.first])
     for block in range(0, piece.longest, BLOCK):
         end = block + BLOCK
@@ -198,8 +198,8 @@ def _score(piece, keys, values, sight, scores):
 
 @linked
 def _mix(piece, values, sight, scores, then):
-    """All queries' sums over the values that they see. ``then``: what is read next."""
-    # few queries are through with a value before the next has come, of more each block is read by one after another
+    """Add up the weighted values that each query sees. ``then``: rows to prefetch."""
+    # few queries finish with a value before memory delivers the next; more queries read each block one after another
     step = LANES if piece.number <= MIXED else BLOCK
     for block in range(0, piece.longest, BLOCK):
         end = block + BLOCK
@@ -218,7 +218,7 @@ def _mix(piece, values, sight, scores, then):
 
 @linked
 def _add_values(queries, slots, piece, values, sight, scores):
-    """Slots from the first up to the second of ``slots``, for ``queries``, the first and how many."""
+    """Add the values of ``slots`` (first, end) for ``queries`` (first, number)."""
     (one, count), (begin, end) = queries, slots
     most, width, room = VECTORS[count], piece.width, sight.room
     places = MixPlaces(scores, one * room, room, begin, piece.mixed + one * width, begin > 0)
@@ -229,7 +229,7 @@ def _add_values(queries, slots, piece, values, sight, scores):
 
 @linked
 def _place(piece, heads, ends):
-    """A piece's request, that one's first row, and the piece's head."""
+    """A piece's request, the request's first row, and the piece's head."""
     request = piece // heads
     return request, (ends[request - 1] if request else 0), piece % heads
 

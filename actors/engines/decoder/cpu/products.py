@@ -26,8 +26,8 @@ ROOM = UNPACKED_DEPTH * PANEL // 2  # pairs of bfloat16
 
 
 class PanelRange(NamedTuple):
-    """``count`` panels from number ``first`` on. ``share``: inputs in an element of ``weights`` for one of those that
-    are multiplied; of 12 bits, in an element of those."""
+    """``count`` panels from number ``first`` on. ``share``: weights of one output in an element of ``weights``, and of
+    12-bit weights in an element that they are unpacked into."""
 
     weights: Any
     share: Any
@@ -37,21 +37,21 @@ class PanelRange(NamedTuple):
 
 @linked
 def _ahead(here, at, size, wide, then):
-    """What to ask for: input ``at`` of panels whose inputs, of ``wide`` bytes, begin at the address ``here``, and
-    behind the last of ``size`` what is read ``then``; 0: what lies behind them."""
+    """Address to prefetch: input ``at`` of panels whose inputs, of ``wide`` bytes each, begin at ``here``. After the
+    last of ``size`` inputs it is ``then``; with 0 what follows the panels."""
     return then + (at - size) * wide if then != 0 and at >= size else here + at * wide
 
 
 @linked
 def _depth(k, size, most, lead, then):
-    """How many inputs from ``k`` on are multiplied next: what is asked for meanwhile lies in one place."""
+    """Number of inputs from ``k`` on to multiply next, so that all that is prefetched meanwhile is contiguous."""
     depth = min(most, size - k)
     return min(depth, size - lead - k) if then != 0 and k < size - lead else depth
 
 
 @linked
 def _part(inputs, sums, number, passes, k):
-    """The rows of one of several passes, from input ``k`` on, and their sums."""
+    """Rows of one of several passes, from input ``k`` on, and their sums."""
     row, following = inputs.count * number // passes, inputs.count * (number + 1) // passes
     rows = InputRows(inputs.x, row * inputs.size + k, inputs.size, following - row)
     return rows, Sums(sums.out, row * sums.columns + sums.to, sums.columns, k > 0)
@@ -59,7 +59,7 @@ def _part(inputs, sums, number, passes, k):
 
 @linked
 def multiply_panels(inputs, panels, sums, then):
-    """The outputs of ``panels`` for all rows. ``then``: the address that is read next, or 0: what lies behind."""
+    """Multiply all rows with ``panels``. ``then``: address that is read next; 0: what follows the panels."""
     weights, size, share = panels.weights, inputs.size, panels.share
     passes, step = (inputs.count + ROWS - 1) // ROWS, PANEL * weights.itemsize
     wide = step // share
@@ -79,8 +79,8 @@ def multiply_panels(inputs, panels, sums, then):
 
 @linked
 def multiply_packed_panels(inputs, panels, sums, room, then):
-    """The same with weights of 12 bits, which are unpacked once, into ``room`` for ``ROOM`` pairs. Of more than
-    ``ROWS`` rows there is one panel."""
+    """The same with 12-bit weights, unpacked once into ``room`` for ``ROOM`` pairs. More than ``ROWS`` rows take one
+    panel at a time."""
     weights, size, share = panels.weights, inputs.size, panels.share
     passes, wide = (inputs.count + ROWS - 1) // ROWS, share * TWELVE
     most = (DEPTH if passes == 1 else UNPACKED_DEPTH) // share
@@ -104,7 +104,7 @@ def multiply_packed_panels(inputs, panels, sums, room, then):
 
 @linked
 def add_escapes(job, escapes, out):
-    """What these weights beside a job's matrix add, one after the other."""
+    """Add the products of weights outside a job's matrix, one after the other."""
     rows, size = job.rows, job.columns
     whole, halves = array_at(job.x, rows * size, np.float32), array_at(job.x, rows * size, np.uint16)
     for row in range(rows):

@@ -24,8 +24,8 @@ _EPS = np.float32(1e-6)  # added to squares of unit queries and keys, in every m
 
 @linked
 def _put_in(mixer, walk, qkv, apart, raw):
-    """The convolution's inputs and what heads have a number of: of the forward's rows, then of those that are pending,
-    then former ones."""
+    """Inputs of the convolution, and numbers of heads: those of the forward's rows, then of pending rows, then of
+    earlier ones."""
     width, channels, inner = walk.width, mixer.channels, mixer.heads * mixer.values
     zero, past = splat(_ZERO), mixer.kernel - 1
     for row in range(walk.rows):
@@ -50,7 +50,7 @@ def _put_in(mixer, walk, qkv, apart, raw):
 
 @linked
 def _keep_past(mixer, walk, raw, before):
-    """The inputs of every text that the next forward's rows look back at."""
+    """Keep the inputs of every text that the next forward's convolutions reach back to."""
     streams, past, channels = array_at(walk.streams, walk.count, STREAM), mixer.kernel - 1, mixer.channels
     for index in range(walk.count):
         stream = streams[index]
@@ -105,7 +105,7 @@ def _softplus(x):
 
 @linked
 def _weigh(mixer, walk, raw, mixed):
-    """The factors of each row's heads for the state before it, and their contributions."""
+    """Compute, for each row's heads, the factor of the state before it and what is added."""
     heads, groups, keys, channels = mixer.heads, mixer.groups, mixer.keys, mixer.channels
     count = (walk.rows + walk.pending) * heads
     decays, rates = array_at(walk.decays, count, np.float32), array_at(walk.rates, count, np.float32)
@@ -149,8 +149,8 @@ def _gate(mixer, rows, eps, qkv, apart, seen):
 
 @linked
 def mix_states(body, layer, inputs, look, rooms):
-    """``rooms.seen`` of a recurrent layer, of what ``rooms.normed`` gives through ``inputs``. ``look``: a job that all
-    layers use in turns."""
+    """Fill ``rooms.seen`` of a recurrent layer from ``rooms.normed``, by the matrix ``inputs``. ``look``: a job that
+    all layers use in turns."""
     walk, mixer = array_at(body.walk, 1, WALK)[0], array_at(layer.mixer, 1, MIXER)[0]
     channels, every, inner = mixer.channels, walk.rows + walk.pending, mixer.heads * mixer.values
     array_at(body.walk, 1, WALK)[0].mixer = layer.mixer

@@ -18,12 +18,12 @@ from actors.engines.decoder.spec import Attention, DecoderSpec
 from actors.engines.flat_batch import SPAN, Segment, align
 
 MOST_ROWS = 256  # rows of one text in a forward
-BESIDE = 3  # rings beside those of the limit: of rows without a text, and of two states that are dropped at once
+BESIDE = 3  # rings beyond the limit: one for rows without a text, two for states that are dropped at once
 
 
 def ring_slots(spec: DecoderSpec, max_context: int) -> int:
-    """Slots of a ring; 0: no layer has one. Before what a row sees, attention reads up to a block that does not count,
-    which a span holds."""
+    """Slots of a ring; 0: no layer has one. Attention reads up to a block of masked slots before a row's window; a span
+    holds that block."""
     windows = {attention.window for attention in spec.attentions if attention.window}
     shared = [(one.window, spec.layers[one.shares].attention) for one in spec.attentions if one.shares is not None]
     alike = all(other is not None and other.window == window for window, other in shared)
@@ -52,7 +52,7 @@ class RingState:
         self.start: int = ring * rings.length  # the ring's first slot
         self._rings = rings
         self._length = 0  # the text's length
-        self._first = 0  # the first position that no other has taken the place of
+        self._first = 0  # first position that is not overwritten
         weakref.finalize(self, rings.free.append, ring)
 
     @property
@@ -60,7 +60,7 @@ class RingState:
         return self._length - self._first - self._rings.read if self._first else self._length
 
     def computing(self, rows: int) -> None:
-        """A forward is about to write rows behind the text."""
+        """Prepare for a forward that writes rows after the text."""
         assert rows <= MOST_ROWS
         self._first = max(self._first, self._length + rows - self._rings.length)
 
@@ -107,7 +107,7 @@ class Rings:
         return RingState(self)
 
     def begin(self, segment: Segment) -> int:
-        """The first slot of the ring of a forward's rows; those of padding have no text."""
+        """First slot of the ring of a forward's rows; rows of padding have no text."""
         if segment.state is None:
             return 0
         assert isinstance(segment.state, RingState)

@@ -19,8 +19,8 @@ _ZERO = np.float32(0)
 
 @linked
 def _place_rows(parents, first, rows, before, places, root):
-    """Where the tiles of a window's rows lie. A row takes its parent's place if no other row is to read that any more.
-    ``root``: the row before the first one."""
+    """Places of the tiles of a window's rows. A row takes its parent's place once no other row needs that. ``root``:
+    the row before the first one."""
     last, free, taken, made = np.full(rows, -1, np.int64), np.empty(rows + 1, np.int64), 0, 0
     for row in range(rows):
         if parents[first + row] >= 0:
@@ -62,8 +62,8 @@ def place_streams(walk):
 
 @linked
 def _step(mixer, walk, place, row, source, target):
-    """The tile behind a row, of that before it; ``place``: its head, and which of that one's. Returns the row's
-    output."""
+    """Compute the tile after a row from the tile before it. ``place``: head, and number of the tile in it. Return the
+    row's output."""
     head, tile = place
     keys, channels, kind = mixer.keys, mixer.channels, mixer.kind
     mixed = array_at(walk.mixed + 4 * row * channels, channels, np.float32)
@@ -113,7 +113,7 @@ def _tile(place, own, room, size):
 
 @linked
 def walk_piece(walk, number, out, apart, room):
-    """All rows of one text and head. ``room``: the address of tiles of a thread's own."""
+    """Walk all rows of one text and head. ``room``: address of this thread's tiles."""
     mixer = array_at(walk.mixer, 1, MIXER)[0]
     stream = array_at(walk.streams, walk.count, STREAM)[number // mixer.heads]
     head, size, tiles = number % mixer.heads, mixer.keys * LANES, mixer.values // LANES

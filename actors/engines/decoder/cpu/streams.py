@@ -24,10 +24,10 @@ class FusedState:
 
     def __init__(self, numbers: Array, pending: Array, spare: list[Array]) -> None:
         self.numbers = numbers  # numbers of all layers
-        self.pending = pending  # (layers, rows, width): what the text's rows behind those put into convolutions
-        self.records = pending  # the same of all rows of the last forward, of a window
-        self.ahead: Array | None = None  # numbers behind the rows of the last forward, of a piece of a prompt
-        self.borrowed = False  # ``numbers`` are another state's
+        self.pending = pending  # (layers, rows, width): inputs of the accepted rows that are not in the states yet
+        self.records = pending  # the same for all rows of the last window
+        self.ahead: Array | None = None  # states after the last piece of a prompt
+        self.borrowed = False  # ``numbers`` belong to another state
         self.back = 0
         self._spare = spare
 
@@ -90,7 +90,7 @@ class FusedRecurrence:
         return FusedState(np.zeros(self._numbers, np.float32), nothing, self._spare)
 
     def lay_out(self, segments: Sequence[Segment]) -> int:
-        """A forward for compiled code: the address of its ``WALK``."""
+        """Lay out a forward for compiled code; the address of its ``WALK``."""
         self._states = []
         for segment in segments:
             state = segment.state or self.new()
@@ -121,7 +121,7 @@ class FusedRecurrence:
         return int(walk.ctypes.data)
 
     def computed(self) -> None:
-        """The forward that was laid out is over: what was pending is in the states."""
+        """Finish the forward that was laid out: pending rows are in the states now."""
         for state in self._states:
             if state.ahead is None:
                 state.pending = state.pending[:, :0]

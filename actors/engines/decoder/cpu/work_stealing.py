@@ -1,8 +1,7 @@
-"""Work stealing: each thread has a range of a job's pieces, and who is through takes half of what another has left.
+"""Work stealing: each thread has a range of a job's pieces; an idle thread takes half of another's rest.
 
-A range lies in one stretch of memory, so that what a thread asks for ahead is what it reads next; and in every forward
-the same core writes the same outputs of a layer and reads the same heads' keys, which matters where cores have no cache
-in common.
+A range is contiguous in memory, so a thread prefetches what it reads next. In every forward the same core writes the
+same outputs of a layer and reads the same heads' keys, which matters where cores share no cache.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ from actors.engines.decoder.cpu.linking import linked
 # int64 between what different threads write: two lines of the cache, as processors fetch them in pairs
 APART = 16
 # A range is one number: the job's, the first piece and the end. Without the job's number a thread that was put aside
-# between two looks took the next job's range for the last one's, where both read alike
+# between two reads took the next job's range for the last one's, where both read alike
 _BITS = 18
 _FIRST, _JOB, _LAST = 1 << _BITS, 1 << 2 * _BITS, (1 << 27) - 1
 
 
 @linked
 def _parted(known):
-    """A job's number, the first piece that is left and the end."""
+    """Job number, first piece left, and end of a range."""
     return known // _JOB, known // _FIRST % _FIRST, known % _FIRST
 
 
 @linked
 def begin_of(pieces, thread, threads):
-    """The first piece of a thread's range; of the thread behind the last: how many there are."""
+    """First piece of a thread's range; for ``thread == threads`` the number of pieces."""
     return pieces * thread // threads
 
 
 @linked
 def assign(state, todo, pieces, threads):
-    """A job's pieces, fewer than 2^18, to so many threads, whose ranges are at ``state[todo]``, ``APART`` from each
-    other; the caller's, which is the first, comes last."""
+    """Divide a job's pieces (fewer than 2^18) among threads. Their ranges start at ``state[todo]``, ``APART`` numbers
+    from each other. The caller's own range, the first, is written last."""
     job = _parted(read(state, todo))[0] % _LAST + 1
     for thread in range(threads - 1, -1, -1):
         first, end = begin_of(pieces, thread, threads), begin_of(pieces, thread + 1, threads)
@@ -42,14 +41,14 @@ def assign(state, todo, pieces, threads):
 
 @linked
 def has_work(state, todo, thread):
-    """Whether something is left of a thread's range."""
+    """Whether a thread's range has pieces left."""
     _, first, end = _parted(read(state, todo + APART * thread))
     return first < end
 
 
 @linked
 def pop(state, todo, thread):
-    """A piece of one's own range and the one behind it there, or a negative number where there is none."""
+    """Take a piece of this thread's range. Return it and the next one there; negative numbers: there is none."""
     while True:
         known = read(state, todo + APART * thread)
         _, first, end = _parted(known)
@@ -61,11 +60,11 @@ def pop(state, todo, thread):
 
 @linked
 def steal_half(state, todo, thread, other):
-    """The latter half of what is left of somebody's range becomes one's own, of which nothing is left. False: there is
-    nothing.
+    """Take the second half of another thread's rest, when this thread's range is empty. False: there is nothing.
 
-    Meanwhile the job may end and the next one begin, of which there is a range of one's own then: that one is left as
-    it is (True). And where one's own range is not of the other's job it may be about to be written: nothing is taken.
+    The job may end meanwhile and the next one begin. If this thread has a range of the next job then, that range stays
+    as it is (True). If the two ranges belong to different jobs, this thread's own may be about to be written: nothing
+    is taken.
     """
     while True:
         known = read(state, todo + APART * other)
