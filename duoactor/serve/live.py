@@ -35,6 +35,7 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 FRESH_S = 0.5  # pages share one answer of the verifier for this long: many of them cost it no more than one
+LEAST_PLAIN = 32  # tokens: the rate of fewer is a matter of chance, also where a page shows it in large figures
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -133,9 +134,11 @@ def page_state(report: StatusReport, name: str) -> dict[str, Any]:
 def _plain(report: StatusReport) -> dict[str, float]:
     """The rate of one stream without drafts since the verifier's start, and the tokens that it rests on.
 
-    Without any token it is what forwards promise."""
+    With few tokens it is what forwards promise, and rests on none."""
     tokens, us = (report.counters.get(f"plain_{name}", 0) for name in ("tokens", "us"))
-    return {"tokens": tokens, "per_second": tokens / us * 1e6 if us else report.target.tokens_per_second}
+    if tokens < LEAST_PLAIN:
+        return {"tokens": 0, "per_second": report.target.tokens_per_second}
+    return {"tokens": tokens, "per_second": tokens / us * 1e6}
 
 
 def _drafter(one: DrafterStatus) -> dict[str, Any]:

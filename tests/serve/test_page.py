@@ -541,4 +541,4 @@ def test_a_fresh_page_says_what_the_bundled_model_can_do_and_which_command_serve
     gateway.state = STATE | {"about": f"{embedded.ABOUT}. {embedded.A_REAL_ONE}."}
     about = opened().locator("#about")
     expect(about).to_contain_text("translates captions of pictures from German")
-    expect(about).to_contain_text("`duoactor up smollm2` serves")
+    expect(about).to_contain_text("duoactor up smollm2 serves")

@@ -43,7 +43,8 @@ export class Drafters {
     $("server").textContent = this.state
       ? `${short(model)} · ${dtype} on ${device} · ${running} running${waiting ? `, ${waiting} waiting` : ""}`
       : { 0: "server gone", 401: "locked" }[wrong.status] ?? "model not ready";
-    $("about").textContent = this.state?.about ? `This model is ${this.state.about}` : "";
+    const about = this.state?.about ? `This model is ${this.state.about}`.split("`") : [];
+    $("about").replaceChildren(...about.map((text, at) => (at % 2 ? el("code", { text }) : text))); // what `…` holds is typed
     if (this.state) $("default-method").textContent = `${method} (default)`;
     $("actors").hidden = !this.state;
     const told = JSON.stringify([drafters, inline]);
@@ -51,8 +52,8 @@ export class Drafters {
     this.shown = told;
     const focused = document.activeElement?.dataset?.order;
     $("drafters").replaceChildren(...drafters.map((one) => this.row(one, drafters)));
-    const own = inline ? `The verifier drafts itself, with ${short(inline)}. ` : "";
-    const one = "A second one could take over in mid-stream: duoactor up --drafters 2.";
+    const own = inline ? `The verifier drafts, too, with ${short(inline)}. ` : "";
+    const one = "A second drafter could take over in mid-stream: duoactor up --drafters 2.";
     $("no-drafters").textContent = own + (drafters.length > 1 ? "" : drafters.length ? one : own ? "" : this.lack);
     if (focused) [...$("drafters").querySelectorAll("button")].find((button) => button.dataset.order === focused)?.focus();
   }

@@ -180,7 +180,7 @@ export function describe(round) {
   const more = round.nodes.length - chosen(round).length;
   return (
     `Round ${round.number}: ${round.window} of ${round.nodes.length} drafted tokens were verified, ` +
-    `${taken.length ? `and ${taken.join(" ")} accepted.` : "none accepted."}${own}` +
+    `${taken.length ? `${taken.length} of them accepted: ${taken.join(" ")}.` : "none accepted."}${own}` +
     (more > 0 ? ` ${more} unlikely ones are not drawn.` : "")
   );
 }
