@@ -95,6 +95,18 @@ def rotated(*rotations: str) -> list[Any]:
     return [spin, groups((["Linear"], integers(4)))]
 
 
+def quip() -> list[Any]:
+    from llmcompressor.modifiers.transform import QuIPModifier
+
+    return [QuIPModifier(transform_type="hadamard"), groups((["Linear"], integers(4)))]
+
+
+def sparse() -> Any:
+    from llmcompressor.modifiers.pruning import SparseGPTModifier
+
+    return SparseGPTModifier(sparsity=0.5, mask_structure="2:4", ignore=["lm_head"])
+
+
 LINEAR = ["Linear"]
 CASES: dict[str, Callable[[Path], None]] = {
     **{
@@ -108,15 +120,31 @@ CASES: dict[str, Callable[[Path], None]] = {
     "ct-w4-channel": lambda into: write(
         into, "4 bits, a scale for each row, asymmetric", groups((LINEAR, integers(4, 0, False, "channel")))
     ),
-    "ct-w4-static": lambda into: write(
+    **{
+        f"ct-w4-{order}": lambda into, order=order: write(
+            into,
+            f"GPTQModifier, actorder {order}",
+            GPTQModifier(
+                config_groups={"group_0": {"targets": LINEAR, "weights": {**integers(4), "actorder": order}}},
+                ignore=["lm_head"],
+            ),
+            calibrated=True,
+        )
+        for order in ("static", "weight")
+    },
+    "ct-w3-odd": lambda into: write(
         into,
-        "GPTQModifier, actorder static",
-        GPTQModifier(
-            config_groups={"group_0": {"targets": LINEAR, "weights": {**integers(4), "actorder": "static"}}},
-            ignore=["lm_head"],
-        ),
-        calibrated=True,
+        "3 bits, a scale for each row of 112 inputs",
+        groups((LINEAR, integers(3, 0, True, "channel"))),
+        intermediate_size=112,
     ),
+    "ct-w8a8-asym": lambda into: write(
+        into, "8 bits, a scale for each row, asymmetric", groups((LINEAR, integers(8, 0, False, "channel")))
+    ),
+    "ct-sparse-fp8": lambda into: write(
+        into, "SparseGPT 2:4, FP8_DYNAMIC", [sparse(), preset("FP8_DYNAMIC")], calibrated=True
+    ),
+    "ct-quip": lambda into: write(into, "QuIP, 4 bits", quip(), read=False, intermediate_size=128),
     "ct-w8a8": lambda into: write(into, "W8A8", preset("W8A8")),
     "ct-fp8": lambda into: write(into, "FP8", preset("FP8"), calibrated=True),
     "ct-fp8-dynamic": lambda into: write(into, "FP8_DYNAMIC", preset("FP8_DYNAMIC")),
@@ -164,5 +192,21 @@ CASES: dict[str, Callable[[Path], None]] = {
     ),
 }
 
+OLD: dict[str, Callable[[Path], None]] = {  # of llm-compressor 0.12: later ones pack otherwise, and order no groups
+    "ct-old-order": lambda into: write(
+        into,
+        "GPTQModifier, actorder group",
+        GPTQModifier(
+            config_groups={"group_0": {"targets": LINEAR, "weights": {**integers(4), "actorder": "group"}}},
+            ignore=["lm_head"],
+        ),
+        calibrated=True,
+    ),
+    "ct-old-w3": lambda into: write(into, "3 bits, groups of 32", groups((LINEAR, integers(3)))),
+    "ct-old-w6": lambda into: write(
+        into, "6 bits, groups of 32, asymmetric", groups((LINEAR, integers(6, symmetric=False)))
+    ),
+}
+
 if __name__ == "__main__":
-    base.main(CASES)
+    base.main(OLD if version("compressed-tensors").startswith("0.17.") else CASES)

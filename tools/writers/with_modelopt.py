@@ -25,15 +25,19 @@ def write(into: Path, name: str, read: bool = True, **changes: Any) -> None:
             for ids in base.calibration():
                 model(torch.tensor([ids]))
 
+        config = MIXED if name == "mixed" else getattr(mtq, name)
         on_gpu = "NVFP4" in name or "MX" in name  # whose activations the tool quantises there alone
-        mtq.quantize(model, getattr(mtq, name), None if on_gpu else calibrate)
+        mtq.quantize(model, config, None if on_gpu else calibrate)
         written = Path(place) / "written"
         with torch.inference_mode():
             export_hf_checkpoint(model, dtype=torch.float32, export_dir=written)
         tensors = load_file(written / "model.safetensors")
         plain = {key: one for key, one in tensors.items() if key.endswith(".weight") and f"{key}_scale" not in tensors}
         found = plain | dequantised(tensors) if read else {}
-        said = {"tool": f"modelopt {version('nvidia-modelopt')}", "call": name}
+        said = {
+            "tool": f"modelopt {version('nvidia-modelopt')}",
+            "call": "FP8 of attention, NVFP4 of the rest" if name == "mixed" else name,
+        }
         base.keep(written, into, found, said, **changes)
 
 
@@ -65,12 +69,22 @@ def dequantised(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+FP8 = {"num_bits": (4, 3), "axis": None}
+MIXED = {
+    "quant_cfg": [
+        *mtq.W4A16_NVFP4_CFG["quant_cfg"],
+        {"quantizer_name": "*self_attn*proj.weight_quantizer", "cfg": FP8},
+        {"quantizer_name": "*self_attn*proj.input_quantizer", "cfg": FP8},
+    ],
+    "algorithm": "max",
+}
 WIDE = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 8}  # its groups are of 128
 CASES: dict[str, Callable[[Path], None]] = {
     "modelopt-fp8": lambda into: write(into, "FP8_DEFAULT_CFG"),
     "modelopt-fp8-rows": lambda into: write(into, "FP8_PER_CHANNEL_PER_TOKEN_CFG"),
     "modelopt-fp8-block": lambda into: write(into, "FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG", False),
     "modelopt-nvfp4": lambda into: write(into, "W4A16_NVFP4_CFG"),
+    "modelopt-mixed": lambda into: write(into, "mixed"),
     "modelopt-mxfp4": lambda into: write(into, "MXFP4_DEFAULT_CFG", False),
     "modelopt-mxfp8": lambda into: write(into, "MXFP8_DEFAULT_CFG"),
     "modelopt-int8": lambda into: write(into, "INT8_DEFAULT_CFG"),

@@ -23,6 +23,7 @@ FOUND = sorted(place.name for place in WRITTEN.iterdir() if place.is_dir())
 READ = [name for name in FOUND if (WRITTEN / name / "numbers.safetensors").exists()]
 REFUSED = {
     "autoround-own": r"auto-round's own format \(its formats auto_gptq, auto_awq and llm_compressor are read\)",
+    "ct-quip": "rotations at run time in transform_config.v of compressed-tensors",
     "ct-spin-online": "rotations at run time in transform_config.R4 of compressed-tensors",
     "gptq-fp8": "the key bits in its quantization_config of fp8",
     "gptq-gguf": "GPTQModel in the layout of GGUF",
