@@ -133,6 +133,14 @@ def _token_number(text: str) -> tuple[int, float]:
         raise click.BadParameter(f"{text!r} is not a token id and a number, such as 42:-5") from None
 
 
+class WholeRange(click.IntRange):
+    name = "whole number"  # click says "x is not a valid integer range"
+
+
+class NumberRange(click.FloatRange):
+    name = "number"
+
+
 def click_option(
     option: config.Option, name: str, section: str = "", variable: str | None = None, *also: str
 ) -> Callable[[F], F]:
@@ -142,8 +150,8 @@ def click_option(
     bounded = option.at_least is not None or option.at_most is not None
     kind: click.ParamType[Any] = {
         "text": click.STRING,
-        "integer": click.IntRange(_whole(option.at_least), _whole(option.at_most)) if bounded else click.INT,
-        "number": click.FloatRange(option.at_least, option.at_most) if bounded else click.FLOAT,
+        "integer": WholeRange(_whole(option.at_least), _whole(option.at_most)) if bounded else click.INT,
+        "number": NumberRange(option.at_least, option.at_most) if bounded else click.FLOAT,
         "choice": click.Choice(option.choices),
         "token number": click.types.FuncParamType(_token_number),
         "switch": click.BOOL,

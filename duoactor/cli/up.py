@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 # What most people use, in fewer words than --help-all
 BRIEF = {
-    "draft": f"draft model or head: a directory, hub id or GGUF file; pld and sam copy from the text  [{FITTING}]",
+    "draft": f"draft model or head: a directory, hub id or GGUF file; pld and sam copy from the text; none: no "
+    f"draft model  [{FITTING}]",
     "device": "of the target: cpu, cuda, cuda:1  [auto]",
     "dtype": "float32, bfloat16, float16, or int8 on a CPU  [auto]",
     "http": f"where the HTTP APIs and the page are; {NO_HTTP}: nowhere  [{DEFAULT_HTTP}, or the next free port]",

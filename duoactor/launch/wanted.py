@@ -9,6 +9,7 @@ import msgspec
 
 from actors.settings import (
     AUTO_DRAFT,
+    NO_DRAFT,
     RETRIEVAL,
     ControllerSettings,
     DrafterSettings,
@@ -59,6 +60,9 @@ def read_wanted(
     """
     asked = config.read(file)
     own = config.given(flags, DrafterSettings, prefix="draft_", leave_out=UP_DECIDES)
+    if own.get("draft") == NO_DRAFT:
+        del own["draft"]
+        drafters = 0
     tables = asked.drafters or ({},)
     if drafters is not None:
         if len(asked.drafters) > 1:
@@ -70,7 +74,7 @@ def read_wanted(
     verifier = config.build(VerifierSettings, asked.verifier, config.given(flags, VerifierSettings))
     drafts = ""
     named = [own["draft"]] if "draft" in own else [table["draft"] for table in tables if "draft" in table]
-    if all(draft == AUTO_DRAFT for draft in named):
+    if drafters != 0 and all(draft == AUTO_DRAFT for draft in named):
         draft, drafts = config.choose_draft(verifier.target)
         own.pop("draft", None)
         if not draft and not own and not asked.drafters and drafters is None:

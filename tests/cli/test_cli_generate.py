@@ -140,3 +140,9 @@ def test_a_piped_chat_has_one_turn_per_line_and_remembers(
         ChatTurn("assistant", "Hello"),
         ChatTurn("user", "Two"),
     )
+
+
+def test_what_is_no_number_is_called_so(client: FakeClient, capsys: pytest.CaptureFixture[str]):
+    for option, kind in (("--temperature", "number"), ("--top-k", "whole number")):
+        assert run(client, "generate", "x", option, "warm") == 2
+        assert f"'warm' is not a valid {kind}." in " ".join(capsys.readouterr().err.split())

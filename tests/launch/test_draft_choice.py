@@ -138,6 +138,11 @@ def test_gemma_4s_assistant_is_found_in_the_hubs_cache_and_beside_its_target(tmp
     assert choose_draft(str(target))[0] == f"{target}-assistant"
 
 
+def test_no_draft_is_no_drafter_and_nothing_is_said_of_one():
+    made = read_wanted("", {"target": "bundled", "draft": "none"})
+    assert (made.drafters, made.drafts) == ((), "") and made == read_wanted("", {"target": "bundled"}, drafters=0)
+
+
 def test_a_draft_without_a_drafter_is_refused_by_a_sentence():
     with pytest.raises(ClashError, match="--draft needs a drafter: leave --drafters 0 out"):
         read_wanted("", {"draft": "someone/head"}, drafters=0)

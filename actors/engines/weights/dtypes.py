@@ -57,7 +57,7 @@ def _dtype(asked: str, device: torch.device, config: Any) -> torch.dtype:
         faster = device.type != "cpu" or (cpu_has_bfloat16() and parameters(config) >= LARGE)
         return torch.bfloat16 if faster else torch.float32
     if asked not in DTYPES:
-        raise ConfigError(f"dtype {asked!r} is not known; choose {AUTO}, {', '.join(DTYPES)}")
+        raise ConfigError(f"dtype {asked!r} is not known; choose {AUTO}, {', '.join(DTYPES)}, or {INT8} on a CPU")
     return DTYPES[asked]
 
 
