@@ -22,7 +22,7 @@ from protocols.extras import install
 @supervised_option
 @log_options
 def serve(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
-    """Serve OpenAI's and Anthropic's HTTP APIs.
+    """Serve the HTTP APIs of OpenAI, Anthropic and Ollama, and a page.
 
     For one running verifier, or several that serve the same model; they may be on other hosts.
 
