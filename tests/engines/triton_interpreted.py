@@ -286,7 +286,7 @@ def by_triton(engine: GpuEngine, family: str) -> None:
 def record(engine: GpuEngine, weights: layout.DecoderWeights) -> None:
     ops = TritonOps(weights.spec.norm, engine.dtype, 2048, Kernels(linear, groups, experts, between, states, GPU))
     program, seen = Program(weights, engine.pool, ops), InPlace(weights.spec, engine.pool, engine._exact, kernels, GPU)
-    engine.graphs = Graphs(program, Direct(), weights.shape.vocabulary, seen)
+    engine.graphs = Graphs(program, Direct(), weights.vocabulary, seen)
 
 
 def engine_in_place() -> GpuEngine:
@@ -404,7 +404,7 @@ def test_rounds_of_every_description_have_torchs_logits_and_a_row_has_the_bits_o
     engine._program = Program(weights, engine.pool, ops)
     assert recordable(engine._program)
     seen = InPlace(spec, engine.pool, True, kernels, GPU)
-    engine.graphs = Graphs(engine._program, Direct(), weights.shape.vocabulary, seen)
+    engine.graphs = Graphs(engine._program, Direct(), weights.vocabulary, seen)
     text, base = TEXTS[448][:70], 448
     fill(plain, base, text)
     for mine, theirs in zip(engine.pool.parts, plain.pool.parts, strict=True):

@@ -192,7 +192,7 @@ class Program:
             return Matrix(weight.to(pool.device, pool.dtype)).multiply
 
         return Trunk(
-            *(self.spec.hidden, len(self.spec.layers), weights.shape.vocabulary, pool.device, pool.dtype),
+            *(self.spec.hidden, len(self.spec.layers), weights.vocabulary, pool.device, pool.dtype),
             *(self.embed, lambda x: self.ops.norm(x, weights.norm), self.logits, linear),
             neighbours=True,
         )

@@ -28,25 +28,6 @@ from actors.engines.weights.layers import Matrix
 from actors.engines.weights.source import WeightSource
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderShape:
-    """Sizes that all layers share, but for those of compiled ones."""
-
-    layers: int
-    hidden: int
-    heads: int  # these three of the first layer with attention
-    kv_heads: int
-    width: int  # a head's width
-    inner: int  # width of the widest MLP
-    vocabulary: int  # rows of the head
-    eps: float
-
-    @property
-    def rotated(self) -> int:
-        """Leading columns of q/k/v that are turned: queries and keys."""
-        return (self.heads + self.kv_heads) * self.width
-
-
 @dataclass(slots=True)
 class Affine:
     """What a norm multiplies by, its offset included, and adds."""
@@ -134,11 +115,11 @@ class LayerWeights:
 @dataclass(slots=True)
 class DecoderWeights:
     spec: DecoderSpec
-    shape: DecoderShape
     embedding: Matrix
     layers: list[LayerWeights]
     norm: Affine
     head: Matrix
+    vocabulary: int  # rows of the head
     covered: DraftVocabulary | None = None  # what the head's rows stand for; None: the whole vocabulary
     inputs: InputWeights | None = None
     positions: Matrix | None = None
@@ -160,10 +141,6 @@ class DecoderWeights:
         """Let go of everything that has been packed."""
         self.layers.clear()
         self.head = Matrix(self.norm.weight)
-
-    def turns(self, positions: int) -> Tensor:
-        """The table of the first layer's rotation, see :func:`table`."""
-        return table(self.spec.attention, positions).to(self.norm.weight.device)
 
 
 def table(attention: Attention, positions: int, queries: bool = False) -> Tensor:
@@ -189,23 +166,14 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
     embedding = take.matrix((spec.embedding,))
     layers = [take.layer(layer) for layer in spec.layers]
     head = take.matrix((spec.head,)) if spec.head in source else embedding
-    first = spec.attention
-    shape = DecoderShape(
-        len(layers),
-        spec.hidden,
-        first.heads,
-        first.kv_heads,
-        first.width,
-        max(spec.inner),
-        head.weight.shape[0],
-        spec.norm.eps,
-    )
     norm, embedded_norm = take.norm(spec.final_norm), take.norm(spec.embedded_norm)
     positions = None if spec.positions is None else take.matrix((spec.positions.table,))
     assert norm is not None
     inputs = take.inputs(spec.inputs)
     source.check_used(len(layers))
-    return DecoderWeights(spec, shape, embedding, layers, norm, head, covered, inputs, positions, embedded_norm)
+    return DecoderWeights(
+        spec, embedding, layers, norm, head, len(head.weight), covered, inputs, positions, embedded_norm
+    )
 
 
 def lay_out_ends(spec: DecoderSpec, source: WeightSource) -> DecoderWeights:
@@ -214,8 +182,7 @@ def lay_out_ends(spec: DecoderSpec, source: WeightSource) -> DecoderWeights:
     embedding, norm = take.matrix((spec.embedding,)), take.norm(spec.final_norm)
     head = take.matrix((spec.head,)) if spec.head in source else embedding
     assert norm is not None
-    shape = DecoderShape(len(spec.layers), spec.hidden, 0, 0, 0, 0, len(head.weight), spec.norm.eps)
-    return DecoderWeights(spec, shape, embedding, [], norm, head)
+    return DecoderWeights(spec, embedding, [], norm, head, len(head.weight))
 
 
 class _Checked(WeightSource):

@@ -23,7 +23,7 @@ from actors.engines.decoder.cpu.records import BODY, CENTRED, CHOICE, JOB, LANES
 from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
-from actors.engines.decoder.layout import DecoderShape, DecoderWeights, table
+from actors.engines.decoder.layout import DecoderWeights, table
 from actors.engines.decoder.spec import Attention, DecoderSpec, Rotation
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
@@ -88,7 +88,7 @@ class CompiledBody:
         head's first rows, by their number, are candidates for the likeliest."""
         kernels = compiled_kernels()
         assert kernels is not None
-        self.shape: DecoderShape = weights.shape
+        self._vocabulary = weights.vocabulary
         self.pool, self.rings = pool, rings
         self._kernels, self._team = kernels, team
         self._laid = laid = LaidOut(weights, kernels, team, int8)
@@ -111,10 +111,10 @@ class CompiledBody:
         self._model: NDArray[Any] = np.zeros(1, dtype=BODY)
         self._attention: NDArray[Any] = np.zeros(1, dtype=JOB)
         self._attention["half"] = pool.dtype == torch.bfloat16
-        shape, spec = self.shape, weights.spec
+        spec = weights.spec
         half, table = laid.table(weights.embedding, weights.head.blocks is weights.embedding.blocks)
-        self._tell(depth=shape.layers, hidden=shape.hidden, inputs=laid.inputs)
-        self._tell(eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
+        self._tell(depth=len(spec.layers), hidden=spec.hidden, inputs=laid.inputs)
+        self._tell(eps=spec.norm.eps, pool=pool.slots, vocabulary=vocabulary)
         self._tell(layers=laid.layers.ctypes.data, jobs=laid.jobs.ctypes.data, half=half, embedding=table)
         self._tell(embedding_scale=spec.embedding_scale, residual_scale=spec.residual_scale, logit_cap=spec.logit_cap)
         if weights.positions is not None and spec.positions is not None:
@@ -166,7 +166,7 @@ class CompiledBody:
             np.empty((len(keep), self._wide), np.float32),
             np.empty((len(choices), max(1, most)), np.int64),
             np.empty((len(choices), most), np.float32),
-            self.shape.vocabulary,
+            self._vocabulary,
         )
         if self.trunk.count:
             self._tell(tapped=self.trunk.room(len(batch.tokens)))

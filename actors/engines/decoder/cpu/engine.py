@@ -82,7 +82,7 @@ class CompiledEngine:
         length = ring_slots(spec, info.max_context) if rings else 0
         self.pool = KVPool(kv_shapes(spec, length > 0)[0], slots, self.dtype, self.device)
         self.threads = threads or Threads.as_torchs()
-        self._count, self._candidates = weights.count(), min(info.vocab_size, weights.shape.vocabulary)
+        self._count, self._candidates = weights.count(), min(info.vocab_size, weights.vocabulary)
         kept = Rings(spec, length, rings, self.dtype) if length else None
         self._body = CompiledBody(weights, self.pool, kept, self.threads.team, int8, self._candidates)
         weights.spend()

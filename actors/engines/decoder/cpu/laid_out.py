@@ -216,19 +216,19 @@ class LaidOut:
 
     def _sizes(self, weights: DecoderWeights) -> NDArray[np.int64]:
         """Numbers of a row in each of the kernels' ``Rooms``."""
-        shape = weights.shape
+        spec = weights.spec
         qkv, out, up, down = (int(apart) for apart in self.jobs["apart"][:-1].reshape(-1, 4).max(0))
         routers, ups, downs = (max(aparts) for aparts in zip((0, 0, 0), *self._experts, strict=True))
         latent = [layer.latent.query for layer in weights.layers if layer.latent is not None]
         ranks = (0, *(query.weight.shape[1] for query in latent if query is not None))
-        inner = max(shape.inner, *ranks)
+        inner = max(*spec.inner, *ranks)
         if latent:
-            up, qkv = max(up, qkv), max(qkv, (shape.heads + 1) * shape.width)
+            up, qkv = max(up, qkv), max(qkv, (spec.attention.heads + 1) * spec.attention.width)
         inputs = 0 if weights.inputs is None else len(weights.inputs.matrix.weight)
-        up, inner = max(up, inputs), max(inner, 0 if weights.spec.inputs is None else weights.spec.inputs.width)
-        narrow, gathered = max(out, down, downs), shape.hidden if self._experts else 0
+        up, inner = max(up, inputs), max(inner, 0 if spec.inputs is None else spec.inputs.width)
+        narrow, gathered = max(out, down, downs), spec.hidden if self._experts else 0
         given = narrow if self._experts else 0
-        heads = max(spec.heads * spec.width for spec in weights.spec.attentions)
-        seen = max(heads, *(spec.inner for spec in weights.spec.recurrent), 0)
-        sizes = [shape.hidden, seen, qkv, shape.hidden, narrow, max(up, ups), inner, routers, gathered, given, inputs]
+        heads = max(one.heads * one.width for one in spec.attentions)
+        seen = max(heads, *(one.inner for one in spec.recurrent), 0)
+        sizes = [spec.hidden, seen, qkv, spec.hidden, narrow, max(up, ups), inner, routers, gathered, given, inputs]
         return np.array(sizes, np.int64)

@@ -26,8 +26,8 @@ class CompiledTrunk:
 
     def __init__(self, weights: DecoderWeights, kernels: ModuleType, team: Any, head: NDArray[Any]) -> None:
         """``head``: its job."""
-        self._spec, self._shape, self._kernels, self._team = weights.spec, weights.shape, kernels, team
-        self._norm, self._table = weights.norm, weights.embedding
+        self._spec, self._kernels, self._team = weights.spec, kernels, team
+        self._norm, self._table, self._vocabulary = weights.norm, weights.embedding, weights.vocabulary
         self._head = head
         self._head["then"] = 0
         self.places: NDArray[np.int64] = np.empty(0, np.int64)  # by layer, see ``BODY``
@@ -36,40 +36,40 @@ class CompiledTrunk:
 
     def tap(self, layers: Sequence[int]) -> dict[str, int]:
         """What the body is to be told, see :meth:`actors.engines.engine.Engine.tap`."""
-        self.places = np.full(self._shape.layers + 1, -1, np.int64)
+        self.places = np.full(len(self._spec.layers) + 1, -1, np.int64)
         self.places[list(layers)] = range(len(layers))
         self.count = len(layers)
         return {"taps": self.places.ctypes.data, "kept": self.count}
 
     def room(self, rows: int) -> int:
         """The address of room for the states of a forward."""
-        self.states = np.empty((rows, self.count * self._shape.hidden), np.float32)
+        self.states = np.empty((rows, self.count * self._spec.hidden), np.float32)
         return self.states.ctypes.data
 
     def trunk(self) -> Trunk:
-        shape, cpu = self._shape, torch.device("cpu")
+        spec, cpu = self._spec, torch.device("cpu")
         table = self._table.weight
         if self._table.blocks is not None:
             table = torch.from_numpy(self._table.blocks.values()).bfloat16()
-        scale = self._spec.embedding_scale
+        scale = spec.embedding_scale
 
         def embed(ids: Tensor) -> Tensor:
             return table[ids].float() * scale
 
         return Trunk(
-            *(shape.hidden, shape.layers, shape.vocabulary, cpu, torch.float32),
+            *(spec.hidden, len(spec.layers), self._vocabulary, cpu, torch.float32),
             *(embed, self._normed, self._logits, self._linear),
             neighbours=True,
         )
 
     def _normed(self, x: Tensor) -> Tensor:
-        weight, bias, eps = self._norm.weight.float(), self._norm.bias, self._shape.eps
+        weight, bias, eps = self._norm.weight.float(), self._norm.bias, self._spec.norm.eps
         if self._spec.norm.centred:
             return functional.layer_norm(x, weight.shape, weight, None if bias is None else bias.float(), eps)
         return functional.rms_norm(x, weight.shape, weight, eps)
 
     def _logits(self, x: Tensor) -> Tensor:
-        logits = self._multiplied(self._head, x * self._spec.logit_scale)[:, : self._shape.vocabulary]
+        logits = self._multiplied(self._head, x * self._spec.logit_scale)[:, : self._vocabulary]
         cap = self._spec.logit_cap
         return logits if cap == 0 else cap * torch.tanh(logits / cap)
 

@@ -58,7 +58,7 @@ class GpuEngine:
         self.graphs: Graphs | None = None
         layout = in_place(spec, self.pool, exact) if recordable(self._program) else None
         if layout is not None:
-            candidates = min(info.vocab_size, weights.shape.vocabulary)
+            candidates = min(info.vocab_size, weights.vocabulary)
             self.graphs = Graphs(self._program, recorder or CudaRecorder(self.device), candidates, layout)
             self.graphs.record_ahead()
 

@@ -88,7 +88,7 @@ class Graphs:
         self._replays: dict[tuple[int, bool], Program] = {}  # by rows and whether they are a prompt's
         device = body.pool.device
         self._buffer = RoundBuffer(self.layout.bytes, device)
-        self._logits = torch.zeros((MAX_ROWS, body.weights.shape.vocabulary), dtype=torch.float32, device=device)
+        self._logits = torch.zeros((MAX_ROWS, body.weights.vocabulary), dtype=torch.float32, device=device)
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int32, device=device)
         self.best: Tensor | None = None
         self._tapped = torch.zeros((MAX_ROWS, 0), dtype=body.pool.dtype, device=device)
