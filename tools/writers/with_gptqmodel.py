@@ -5,6 +5,7 @@ A machine with two processors needs GPTQMODEL_CPU_WORKERS=2.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +35,8 @@ def numbers(directory: Path) -> dict[str, Tensor]:
 
 
 def write(into: Path, call: str, read: bool = True, sizes: dict[str, Any] | None = None, **options: Any) -> None:
-    with tempfile.TemporaryDirectory() as place:
+    into = into.absolute()
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):  # where it leaves its logs
         plain, written = base.made(Path(place) / "plain", **(sizes or {})), Path(place) / "written"
         asked = {"offload_to_disk": False, "group_size": GROUP, **options}
         model = GPTQModel.load(str(plain), QuantizeConfig(**asked), device="cpu")

@@ -26,6 +26,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 TOOLS_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 CODES = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")  # numbers that a scale belongs to
 WHOLE = ("I8", "U8", "I16", "U16", "I32", "U32")
+CODED = (".weight", ".qweight", ".q_weight", ".trellis", ".W_q", "._data", "_qdata")  # ends of names of codes
 LAYER = re.compile(r"\.layers\.(\d{1,9})\.")
 
 
@@ -88,7 +89,7 @@ def _section(file: Path, config: dict[str, Any], name: str) -> dict[str, Any]:
 def _check_plain(path: Path, tensors: dict[str, Any]) -> None:
     """Raise ModelError where weights are codes, and no config says what numbers they stand for."""
     for name, entry in tensors.items():
-        if (kind := entry.get("dtype")) in CODES or (kind in WHOLE and name.endswith((".weight", ".qweight"))):
+        if (kind := entry.get("dtype")) in CODES or (kind in WHOLE and name.endswith(CODED)):
             raise ModelError(
                 f"{name} in {path} is in {kind}, and no quantization_config says what that stands for; download the "
                 "model again, with all of its files"

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
@@ -20,7 +21,7 @@ from actors.engines.heads.build import tensors
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
 from actors.engines.weights.quantised import dequantised, read_weights
-from actors.engines.weights.quantisers import scheme_of
+from actors.engines.weights.quantisers import SCHEMES, scheme_of
 from actors.engines.weights.stored import StoredModel
 from actors.engines.weights.tensor_files import TensorFiles
 from actors.models import ModelInfo
@@ -397,6 +398,7 @@ def with_group(**weights: Any) -> dict[str, Any]:
     return {**CT, "config_groups": {"g": {"targets": ["Linear"], "weights": weights}}}
 
 
+OF_TRANSFORMERS = AUTO_QUANTIZATION_CONFIG_MAPPING.keys() - {"bitsandbytes_4bit", "bitsandbytes_8bit"}  # it asks itself
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**CT, "format": "marlin-24"}, "sparse"),
     ({**CT, "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse"),
@@ -432,6 +434,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"quant_method": "gguf"}, "GPTQModel in the layout of GGUF"),
     ({"quant_method": "made-up"}, "quant_method 'made-up'"),
     ({"bits": 4}, "an unnamed tool"),
+    *(
+        ({"quant_method": name}, "which duoactor does not read; choose")
+        for name in sorted(OF_TRANSFORMERS - SCHEMES.keys())
+    ),
 ]
 
 
@@ -441,6 +447,32 @@ def test_what_a_config_says_and_is_not_known_is_refused_by_its_key(
 ) -> None:
     written(tmp_path / "model", gptq, quantisation)
     with pytest.raises(ModelError, match=sentence):
+        load_config(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("q_weight", torch.int32),
+        ("trellis", torch.int16),
+        ("W_q", torch.uint8),
+        ("weight._data", torch.int8),
+        ("weight_qdata", torch.int8),
+        ("weight", torch.uint8),
+        ("weight", torch.float8_e4m3fn),
+    ],
+)
+def test_codes_of_exl2_exl3_hqq_quanto_or_torchao_without_a_config_are_refused(
+    name: str, kind: torch.dtype, tmp_path: Path
+) -> None:
+    """Files of a tool of their own say what they are, or none does."""
+    written(tmp_path / "model", gptq, GPTQ)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    whole = f"model.layers.0.self_attn.q_proj.{name}"
+    save_file({whole: torch.zeros(4, 4, dtype=torch.float32).to(kind)}, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(ModelError, match=f"{whole} in .* and no quantization_config says what that stands for"):
         load_config(str(tmp_path / "model"))
 
 
