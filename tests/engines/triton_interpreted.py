@@ -1,7 +1,9 @@
 """Our Triton kernels in Triton's interpreter, which a process of its own has from its beginning (see
 test_triton_attention.py), with numbers that can be checked."""
 
+import functools
 import importlib
+import inspect
 import random
 import sys
 from types import SimpleNamespace
@@ -9,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from triton.language.core import is_builtin
 from triton.runtime import interpreter
 
 from actors.engines.compute.layer import Program
@@ -50,7 +53,19 @@ def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpret
     return interpreter.TensorHandle(terms.sum(1) + start.data, start.dtype.scalar)
 
 
+@functools.cache
+def builtins_of(module: object) -> list[tuple[str, object]]:
+    return [(name, member) for name, member in inspect.getmembers(module) if is_builtin(member)]
+
+
+def patch_builtins(module: object, builder: object, scope: object) -> None:
+    """The interpreter's own, which looks for what to patch at every launch: a quarter of its time."""
+    for name, member in builtins_of(module):
+        interpreter._patch_attr(module, name, member, builder, scope)
+
+
 interpreter.InterpreterBuilder.create_dot = dot_in_one_order
+interpreter._patch_builtin = patch_builtins
 SPECS = {name: spec_of(config_of(name)) for name in (*FAMILIES, *VARIANTS)}
 RECORDED = [name for name, spec in SPECS.items() if spec is not None and not spec.recurrent]
 # Here a row's last bit depends on the rows beside it; why is not known. A GPU's start would check it on the device.
