@@ -30,8 +30,9 @@ def refuse_unused(where: str, names: Iterable[str], layers: int) -> None:
     model; those behind them draft."""
     strange = [name for name in names if _UNNEEDED.fullmatch(name) is None and not _is_behind(name, layers)]
     if strange:
+        others = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
         raise ModelError(
-            f"{where} has {len(strange)} tensors without a place in its model, {min(strange)} first, so answers would "
+            f"{where} has tensors without a place in its model, {min(strange)}{others}, so answers would "
             "be another model's; download it again, or choose a checkpoint that transformers reads without a warning"
         )
 
