@@ -196,7 +196,7 @@ def _mlp(of: str, mlp: Mlp | Experts) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WeightShape:
     """A weight's shape: each dimension with what says it, or with None any. ``flat``: numbers alone count."""
 
     dimensions: tuple[tuple[int | None, str], ...]
@@ -212,12 +212,12 @@ class Wanted:
         return " x ".join(f"{'any' if size is None else size} ({name})" for size, name in self.dimensions)
 
 
-def _matrix(rows: int | None, of_rows: str, columns: int | None, of_columns: str) -> Wanted:
-    return Wanted(((rows, of_rows), (columns, of_columns)))
+def _matrix(rows: int | None, of_rows: str, columns: int | None, of_columns: str) -> WeightShape:
+    return WeightShape(((rows, of_rows), (columns, of_columns)))
 
 
-def _vector(size: int | None, name: str) -> Wanted:
-    return Wanted(((size, name),))
+def _vector(size: int | None, name: str) -> WeightShape:
+    return WeightShape(((size, name),))
 
 
 _HIDDEN = "hidden size"
@@ -228,7 +228,7 @@ class Shapes:
 
     def __init__(self, spec: DecoderSpec, head: int | None = None) -> None:
         """``head``: rows of the head; None: any."""
-        self._hidden, self.wanted = spec.hidden, dict[str, Wanted]()
+        self._hidden, self.wanted = spec.hidden, dict[str, WeightShape]()
         self._transposed: set[str] = set()
         self.turned: set[str] = set()  # matrices that are transposed in the checkpoint
         self._turns = False
@@ -269,7 +269,7 @@ class Shapes:
             self._set(layer.beside.out, _matrix(self._hidden, _HIDDEN, self._width, "width of a layer's inputs"))
             self._norm(layer.beside.norm)
         if layer.scale is not None:
-            self._set(layer.scale, Wanted(((1, "a layer's scale"),), flat=True))
+            self._set(layer.scale, WeightShape(((1, "a layer's scale"),), flat=True))
 
     def check(self, name: str, shape: Sequence[int], place: str) -> None:
         """Raise ModelError unless a weight has the shape that is wanted of it. ``place``: its file and its tensor."""
@@ -283,7 +283,7 @@ class Shapes:
         (count, experts), *both = self.wanted[name].dimensions
         if name in self._transposed:
             both = both[::-1]
-        each = Wanted(tuple(both))
+        each = WeightShape(tuple(both))
         for shape in {shape for shape in shapes if not each.admits(shape)}:
             own = " x ".join(map(str, shape))
             raise ModelError(f"an expert of {place} is {own}, and its configuration says {each}; download it again")
@@ -292,13 +292,13 @@ class Shapes:
 
     _width: int | None = None  # width of a layer's inputs
 
-    def _set(self, name: str, wanted: Wanted, bias: bool = True) -> None:
+    def _set(self, name: str, wanted: WeightShape, bias: bool = True) -> None:
         self.wanted[name] = wanted
         if self._turns and len(wanted.dimensions) == 2:
             self.turned.add(name)
-            self.wanted[name] = Wanted(wanted.dimensions[::-1])
+            self.wanted[name] = WeightShape(wanted.dimensions[::-1])
         if bias and name.endswith("weight"):
-            self.wanted[name.removesuffix("weight") + "bias"] = Wanted(wanted.dimensions[:1])
+            self.wanted[name.removesuffix("weight") + "bias"] = WeightShape(wanted.dimensions[:1])
 
     def _norm(self, name: str | None) -> None:
         if name is not None and name != UNWEIGHTED:
@@ -369,7 +369,7 @@ class Shapes:
         for name, (count, what) in zip(mixer.inputs, rows, strict=True):
             self._set(name, _matrix(count, what, self._hidden, _HIDDEN))
         channels = (mixer.channels, "channels of the convolution")
-        self._set(mixer.convolution, Wanted((channels, (1, "one"), (mixer.kernel, "its length"))))
+        self._set(mixer.convolution, WeightShape((channels, (1, "one"), (mixer.kernel, "its length"))))
         self._set(mixer.out, _matrix(self._hidden, _HIDDEN, inner, "heads * width of values"))
         for part in (mixer.decay, mixer.step, mixer.skip):
             if part is not None:
@@ -384,23 +384,23 @@ class Shapes:
             self._set(name, _matrix(each, "width of the MLP", self._hidden, _HIDDEN))
         self._set(mlp.down, _matrix(self._hidden, _HIDDEN, mlp.inner, "width of the MLP"))
         for name in mlp.shape:
-            self._set(name, Wanted(((1, "one number"),), flat=True))
+            self._set(name, WeightShape(((1, "one number"),), flat=True))
 
     def _experts(self, mlp: Experts) -> None:
         count, hidden = (mlp.count, "experts"), (self._hidden, _HIDDEN)
         up, down = (2 * mlp.inner, "twice their width"), (mlp.inner, "their width")
-        self._set(mlp.router, Wanted((count, hidden)))
+        self._set(mlp.router, WeightShape((count, hidden)))
         if mlp.shared_gate is not None:
-            self._set(mlp.shared_gate, Wanted(((1, "one"), hidden)))
+            self._set(mlp.shared_gate, WeightShape(((1, "one"), hidden)))
         self._transposed |= {mlp.up, mlp.down} if mlp.transposed else set()
-        self._set(mlp.up, Wanted((count, hidden, up) if mlp.transposed else (count, up, hidden)))
-        self._set(mlp.down, Wanted((count, down, hidden) if mlp.transposed else (count, hidden, down)))
-        self._set(f"{mlp.up}_bias", Wanted((count, up)))
-        self._set(f"{mlp.down}_bias", Wanted((count, hidden)))
+        self._set(mlp.up, WeightShape((count, hidden, up) if mlp.transposed else (count, up, hidden)))
+        self._set(mlp.down, WeightShape((count, down, hidden) if mlp.transposed else (count, hidden, down)))
+        self._set(f"{mlp.up}_bias", WeightShape((count, up)))
+        self._set(f"{mlp.down}_bias", WeightShape((count, hidden)))
         if mlp.routing.correction is not None:
-            self._set(mlp.routing.correction, Wanted((count,), flat=True))
+            self._set(mlp.routing.correction, WeightShape((count,), flat=True))
         if mlp.scales is not None:
-            self._set(mlp.scales, Wanted((count,)))
+            self._set(mlp.scales, WeightShape((count,)))
         if (norms := mlp.norms) is not None:
             for name in (norms.router, norms.inputs, norms.behind, norms.behind_shared):
                 self._norm(name)
@@ -408,7 +408,7 @@ class Shapes:
             self._mlp(mlp.shared)
 
 
-class _EachHead(Wanted):
+class _EachHead(WeightShape):
     """One for each head, or one for all of them."""
 
     def admits(self, shape: Sequence[int]) -> bool:
