@@ -22,6 +22,8 @@ T = TypeVar("T")
 # Longest forward that runs in the event loop: what a shorter one would hide is less than what a thread costs. Beside an
 # H200 a job's way to a thread and back takes 0.16 ms: a 7B target made 520 tokens/s without it for 475 (PLD).
 INLINE_US = 50_000.0
+# Between two turns of the event loop, which take some 50 µs each: what arrives is read before every round without them.
+TURN_S = 0.005
 
 NICE = 5  # a quarter of a CPU beside a thread that wants all of it: a prompt of 100,000 tokens takes 0.1 s alone
 
@@ -71,13 +73,18 @@ def _give_way() -> None:
 
 
 class InlineCompute(Compute):
-    """Runs the job in the event loop's thread, in its next turn.
+    """Runs the job in the event loop's thread.
 
     Waking a compute thread, and sharing the interpreter lock and perhaps a core with it, cost more than the overlap
     saves (docs/experiments/rounds.md). Tests on a virtual clock use it too.
     """
 
     overlaps = False
+    turn_s = 0.0  # seconds between two turns of the event loop; a job that is not due for one runs at once
+    _due = 0.0
+
+    def __init__(self, turn_s: float = 0.0) -> None:
+        self.turn_s = turn_s
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
@@ -91,7 +98,11 @@ class InlineCompute(Compute):
             except Exception as error:
                 future.set_exception(error)
 
-        loop.call_soon(run)
+        if loop.time() < self._due:
+            run()
+        else:
+            loop.call_soon(run)
+            self._due = loop.time() + self.turn_s
         return future
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from actors.settings import VerifierSettings
 from actors.tasks import until_one_ends
@@ -141,14 +141,22 @@ class Verifier:
                 continue
             self._share_cpus()
             started = self.clock()
-            result = self.compute.start(self._work(batch))
-            self._beside(batch)
-            computed = await result
+            computed = await self._compute(batch)
             self.inbox.read()  # what arrived meanwhile is filed before the commit
             done = self.committer.commit(batch, computed, started, self._took_us)
             self._learn(done)
             if not self.compute.overlaps:
                 self.scheduler.prepare(batch)  # only now: its first token has been sent
+
+    def _compute(self, batch: Batch) -> Awaitable[Computed]:
+        """Run the batch, and meanwhile send the last round's tokens and read texts; before it, where nothing overlaps."""
+        if not self.compute.overlaps:
+            self._beside()
+            return self.compute.start(self._work(batch))
+        result = self.compute.start(self._work(batch))
+        self.scheduler.prepare(batch)
+        self._beside()
+        return result
 
     def _work(self, batch: Batch) -> Callable[[], Computed]:
         """The work of the compute thread."""
@@ -170,10 +178,7 @@ class Verifier:
 
         return work
 
-    def _beside(self, batch: Batch) -> None:
-        """While the forward runs: send the last round's tokens, and read texts."""
-        if self.compute.overlaps:
-            self.scheduler.prepare(batch)
+    def _beside(self) -> None:
         self.outbox.flush()
         self.context.library.read()
 

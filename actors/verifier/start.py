@@ -208,7 +208,7 @@ async def _load(
 ) -> tuple[Verifier, str]:
     """The verifier, and the line that says that it is ready."""
     from actors.engines.build import EngineOptions, build_target, openmp_threads, use_openmp_threads
-    from actors.verifier.compute import InlineCompute, runs_inline
+    from actors.verifier.compute import TURN_S, InlineCompute, runs_inline
     from actors.verifier.context import Equipment
     from actors.verifier.loop import Verifier
 
@@ -226,7 +226,7 @@ async def _load(
     cost, again = await compute.start(lambda: _calibrated(model))
     openmp = await compute.start(openmp_threads)  # threads of the thread that built the target
     use_openmp_threads(openmp)  # this thread's, which may compute too: others would want the cores of compiled layers
-    serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
+    serving = InlineCompute(TURN_S) if runs_inline(model.info.device, openmp, cost(8)) else compute
     bound = compute.pool if model.info.device == "cpu" and openmp > 1 else None
     inline = await compute.start(lambda: head_of(settings, model, bound, serving))
     if inline is None and bound is None:  # else only the thread that built the target computes

@@ -21,7 +21,7 @@ from actors.cost import CostModel, Curve
 from actors.draft_timing import WIDTHS
 from actors.engines.build import EngineOptions, build_draft, build_target
 from actors.settings import VerifierSettings
-from actors.verifier.compute import InlineCompute
+from actors.verifier.compute import TURN_S, InlineCompute
 from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
 from actors.verifier.rounds import Round
@@ -135,7 +135,7 @@ def equipped() -> Equipment:
         CostModel({rows: ticks.FORWARD(rows) for rows in (1, 8, 16, 64)}, 0.05),
         Library(memory=Memory(100_000)),
     )
-    return Equipment(target, codec, cost, InlineCompute(), library=library, inline=inline, clock=ticks, timer=ticks)
+    return Equipment(target, codec, cost, InlineCompute(TURN_S), library=library, inline=inline, clock=ticks, timer=ticks)
 
 
 def watch(verifier: Verifier, watch: Stopwatch) -> None:
