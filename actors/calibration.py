@@ -72,7 +72,8 @@ class Calibration:
     def probability(self, rank: int, probability: float) -> float:
         """See :class:`Chances`."""
         low, share = _place(probability)
-        below, above = self.bins[rank][low : low + 2]
+        bins = self.bins[rank]
+        below, above = bins[low], bins[low + 1]
         weight, more = below.weight * (1 - share), above.weight * share
         hits = weight * below.mean + more * above.mean
         return (hits + PRIOR_STRENGTH * probability) / (weight + more + PRIOR_STRENGTH)
@@ -81,13 +82,17 @@ class Calibration:
         """Learn from a position that the target has decided. ``probabilities``: the draft's, of its candidates, best
         first. ``hit``: the rank of the target's choice (-1: none of them)."""
         self.agreement.add(float(hit == 0))
-        for rank, (bins, probability) in enumerate(zip(self.bins, probabilities, strict=False)):
-            low, share = _place(probability)
-            right = 1.0 if hit == rank else 0.0
-            if share < 1.0:
-                bins[low].add(right, 1 - share)
-            if share > 0.0:
-                bins[low + 1].add(right, share)
+        for rank, probability in enumerate(probabilities[:BRANCHES]):
+            self.decided(rank, probability, hit == rank)
+
+    def decided(self, rank: int, probability: float, right: bool) -> None:
+        """Learn whether the target picked one candidate."""
+        low, share = _place(probability)
+        bins = self.bins[rank]
+        if share < 1.0:
+            bins[low].add(1.0 if right else 0.0, 1 - share)
+        if share > 0.0:
+            bins[low + 1].add(1.0 if right else 0.0, share)
 
 
 class TextBias:
@@ -112,7 +117,7 @@ class TextBias:
         return 1.0 / (1.0 + math.exp(-(log_odds + self.shift)))
 
     def observe(self, log_odds: float, right: bool) -> None:
-        chance = self.chance(log_odds)
+        chance = 1.0 / (1.0 + math.exp(-(log_odds + self.shift)))
         weight = self._weight + chance * (1.0 - chance)
         self._weight = weight if weight < self.MEMORY else self.MEMORY
         self.shift += (right - chance) / self._weight

@@ -101,43 +101,44 @@ class SuffixAutomatonSession:
         self._last = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
+        text, edges, links, lengths, behind = self.text, self._next, self._link, self._length, self._behind
+        last = self._last
         for token in tokens:
             # The matches so far are now followed by this token: the most recent place to copy from.
-            state = self._link[self._last] if self._last else 0
-            for _ in range(_REMEMBER):
-                if state <= 0:
-                    break
-                self._behind[state] = len(self.text)
-                state = self._link[state]
-            self._append(token)
-            self.text.append(token)
+            state, left, place = links[last], _REMEMBER, len(text)
+            while state > 0 and left:
+                behind[state] = place
+                state, left = links[state], left - 1
+            text.append(token)
+            state, last = last, len(lengths)
+            edges.append({})
+            links.append(0)
+            lengths.append(lengths[state] + 1)
+            behind.append(place + 1)
+            while state >= 0 and token not in edges[state]:
+                edges[state][token] = last
+                state = links[state]
+            if state >= 0:
+                links[last] = self._ending(state, token)
+        self._last = last
 
-    def _append(self, token: int) -> None:
+    def _ending(self, state: int, token: int) -> int:
+        """The state that the strings of ``state`` and ``token`` behind them are the longest of."""
         edges, links, lengths = self._next, self._link, self._length
-        new = self._state(lengths[self._last] + 1, {}, 0, len(self.text) + 1)
-        state = self._last
-        while state >= 0 and token not in edges[state]:
-            edges[state][token] = new
+        follower = edges[state][token]
+        if lengths[follower] == lengths[state] + 1:
+            return follower
+        # The follower's longer strings end elsewhere from now on: its shorter ones become a state of their own.
+        short = len(lengths)
+        edges.append(dict(edges[follower]))
+        links.append(links[follower])
+        lengths.append(lengths[state] + 1)
+        self._behind.append(self._behind[follower])
+        while state >= 0 and edges[state].get(token) == follower:
+            edges[state][token] = short
             state = links[state]
-        if state >= 0:
-            follower = edges[state][token]
-            if lengths[follower] != lengths[state] + 1:
-                # The follower's longer strings end elsewhere from now on: its shorter ones become a state of their own.
-                short = self._state(lengths[state] + 1, dict(edges[follower]), links[follower], self._behind[follower])
-                while state >= 0 and edges[state].get(token) == follower:
-                    edges[state][token] = short
-                    state = links[state]
-                links[follower] = short
-                follower = short
-            links[new] = follower
-        self._last = new
-
-    def _state(self, length: int, edges: dict[int, int], link: int, behind: int) -> int:
-        self._next.append(edges)
-        self._link.append(link)
-        self._length.append(length)
-        self._behind.append(behind)
-        return len(self._length) - 1
+        links[follower] = short
+        return short
 
     def propose(self, budget: int) -> Proposal:
         state = self._link[self._last] if self._last else 0

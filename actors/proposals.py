@@ -8,7 +8,6 @@ text grows, and no call reads the whole text again.
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -102,7 +101,7 @@ def match_confidences(length: int, count: int) -> tuple[float, ...]:
     matches of one token, 0.58 behind two, 0.68 behind four, 0.81 behind eight, 0.92 behind 16 and 0.96 behind 25
     (drafted ones count as matched). At temperature 1 odds grow in proportion, too, by 0.2 a token.
     """
-    return tuple(1 - 1 / (1 + ODDS * at) for at in range(length, length + count))
+    return tuple([1 - 1 / (1 + ODDS * at) for at in range(length, length + count)])
 
 
 def copy_ahead(text: Sequence[int], at: int, count: int) -> list[int]:
@@ -126,26 +125,30 @@ def likeliest(rows: Mapping[tuple[int, ...], int], length: int, budget: int) -> 
     tokens: list[int] = []
     parents: list[int] = []
     scores: list[float] = []
-    tickets = itertools.count()
     # (- chance of the path, ticket, parent, score, depth, the rows that go this way)
-    heap: list[tuple[float, int, int, float, int, list[tuple[int, ...]]]] = []
-
-    def branch(parent: int, chance: float, depth: int, ways: list[tuple[int, ...]]) -> None:
-        below: dict[int, list[tuple[int, ...]]] = {}
-        for row in ways:
-            if len(row) > depth:
-                below.setdefault(row[depth], []).append(row)
-        counts = {token: sum(rows[row] for row in some) for token, some in below.items()}
-        seen = sum(counts.values()) + 1 / (ODDS * (length + depth))
-        for token, some in below.items():
-            score = counts[token] / seen
-            heapq.heappush(heap, (-chance * score, next(tickets), parent, score, depth, some))
-
-    branch(ROOT, 1.0, 0, list(rows))
-    while heap and len(tokens) < budget:
-        negative, _, parent, score, depth, ways = heapq.heappop(heap)
-        tokens.append(ways[0][depth])
-        parents.append(parent)
+    heap: list[tuple[float, int, int, float, int, list[tuple[tuple[int, ...], int]]]] = []
+    chance, ticket, parent, depth, ways = 1.0, 0, ROOT, 0, [*rows.items()]
+    while len(tokens) < budget:
+        unsure, ticket = 1 / (ODDS * (length + depth)), ticket + 1
+        if len(ways) == 1 and len(ways[0][0]) > depth:
+            score = (count := ways[0][1]) / (count + unsure)
+            best = heapq.heappushpop(heap, (-chance * score, ticket, parent, score, depth, ways))
+        else:
+            below: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+            for row, count in ways:
+                if len(row) > depth:
+                    below.setdefault(row[depth], []).append((row, count))
+            counts = [sum([count for _, count in some]) for some in below.values()]
+            seen = sum(counts) + unsure
+            for count, some in zip(counts, below.values(), strict=True):
+                heapq.heappush(heap, (-chance * (score := count / seen), ticket, parent, score, depth, some))
+                ticket += 1
+            if not heap:
+                break
+            best = heapq.heappop(heap)
+        negative, _, above, score, at, ways = best
+        chance, parent, depth = -negative, len(tokens), at + 1
+        tokens.append(ways[0][0][at])
+        parents.append(above)
         scores.append(score)
-        branch(len(tokens) - 1, -negative, depth + 1, ways)
     return Proposal(tuple(tokens), tuple(parents), tuple(scores))

@@ -110,19 +110,18 @@ class Lookup(_Proposing):
         """Add the nodes with a path of at least ``bound``, a log chance."""
         trust, shift, held, tree = self._trust[stream.text.sampled], reading.bias.shift, reading.held, stream.tree
         held[ROOT], reading.bound = tree.root, bound
-        totals, known = {ROOT: 0.0}, dict[float, float]()  # log chances by scores, which nodes share
-        for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
-            above = totals.get(parent)
-            if above is None:
+        tokens, scores, known = proposal.tokens, proposal.scores, dict[float, float]()  # log chances by scores
+        totals = [-math.inf] * len(tokens) + [0.0]  # log chances of paths; the last one is ROOT's
+        for row, parent in enumerate(proposal.parents):
+            if (above := totals[parent]) < bound:
                 continue
-            logprob = known.get(score)
+            logprob = known.get(score := scores[row])
             if logprob is None:
                 odds = log_odds(trust.probability(0, score)) + shift
                 logprob = known[score] = min(LOG_SUREST, -math.log1p(math.exp(-odds)))
-            if above + logprob >= bound:
-                totals[row] = above + logprob
-                if row not in held:
-                    held[row] = tree.add(held[parent], proposal.tokens[row], logprob, OWN, self.bit)
+            totals[row] = above = above + logprob
+            if above >= bound and row not in held:
+                held[row] = tree.add(held[parent], tokens[row], logprob, OWN, self.bit)
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         """Each node of the proposal below a right one is an observation: the target's next token decides on it."""
@@ -133,17 +132,14 @@ class Lookup(_Proposing):
             reading.seen += len(tokens)
         if proposal is None or proposal is NOTHING:
             return
-        trust, depths, known = (
-            self._trust[stream.text.sampled],
-            {ROOT: 0},
-            len(tokens),
-        )  # of nodes on the committed path
+        trust, bias, known = self._trust[stream.text.sampled], reading.bias, len(tokens)
+        depths = [known] * len(proposal.tokens) + [0]  # depths of nodes on the committed path; the last one is ROOT's
         for row, parent in enumerate(proposal.parents):
-            depth = depths.get(parent, known)
+            depth = depths[parent]
             if depth < known:
                 right, score = proposal.tokens[row] == tokens[depth], proposal.scores[row]
-                reading.bias.observe(log_odds(trust.probability(0, score)), right)
-                trust.observe((score,), 0 if right else -1)
+                bias.observe(log_odds(trust.probability(0, score)), right)
+                trust.decided(0, score, right)
                 if right:
                     depths[row] = depth + 1
 
