@@ -14,14 +14,12 @@ def walk(tokens: Sequence[int], parents: Sequence[int], sampled: Sequence[int]) 
     the one after node i. The drafts decide only how long the path is, so the output's distribution is the target's
     (arXiv 2408.07978). Of siblings with the same token the first listed counts.
     """
-    children: dict[tuple[int, int], int] = {}
-    for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
-        children.setdefault((parent, token), node)
     path: list[int] = []
     at = ROOT
-    while (node := children.get((at, sampled[at + 1]), ROOT)) != ROOT:
-        path.append(node)
-        at = node
+    for node, parent in enumerate(parents):
+        if parent == at and tokens[node] == sampled[at + 1]:
+            path.append(node)
+            at = node
     return path, sampled[at + 1]
 
 

@@ -149,18 +149,21 @@ class TokenTree:
         dead: list[Node] = []
         node: Node | None = self.root
         for token in tokens:
-            child = node.children.get(token) if node is not None else None
+            child = None
             if node is not None:
-                for other in node.children.values():
-                    if other is not child:
-                        dead.extend(other.subtree())
+                child = node.children.get(token)
+                dead += [other for other in node.children.values() if other is not child]
+                self.size -= child is not None
             held.append(child)
             node = child
+        for other in dead:  # which grows: of each node come those below it
+            if other.children:
+                dead += other.children.values()
         if node is None:
             node = Node(tokens[-1], self.length - 1 + len(tokens))
         node.parent = None
         self.root = node
-        self.size -= len(dead) + sum(one is not None for one in held)
+        self.size -= len(dead)
         return Advance(held, dead)
 
     def chain(self, limit: float = math.inf, counts: Callable[[Node], bool] | None = None) -> list[Node]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,11 +12,8 @@ from actors.tree.tree import Node, TokenTree
 Cost = Callable[[int], float]  # microseconds by a number of rows
 
 
-class Likely(NamedTuple):
-    """A node and the chance that the target follows the path from the root to it."""
-
-    node: Node
-    chance: float
+# A node and the chance that the target follows the path from the root to it. A plain tuple: a round makes dozens.
+Likely = tuple[Node, float]
 
 
 def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
@@ -28,8 +24,7 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
     """
     heap: list[tuple[float, int, Node]] = []
     chosen: list[Likely] = []
-    tickets = itertools.count()
-    node, chance = tree.root, 1.0
+    ticket, node, chance = 0, tree.root, 1.0
     while len(chosen) < limit:
         below = node.children.values()
         if len(below) == 1 and not heap:  # a chain, such as a retrieved text: no heap is needed
@@ -41,18 +36,19 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
                 each = [math.exp(child.logprob) if child.logprob < 0.0 else 1.0 for child in below]
                 share = chance / max(1.0, sum(each))
                 for child, p in zip(below, each, strict=True):
-                    heapq.heappush(heap, (-share * p, next(tickets), child))
+                    heapq.heappush(heap, (-share * p, ticket, child))
+                    ticket += 1
             if not heap:
                 break
             negative, _, node = heapq.heappop(heap)
             chance = -negative
-        chosen.append(Likely(node, chance))
+        chosen.append((node, chance))
     return chosen
 
 
 def likeliest_path(tree: TokenTree, limit: int) -> list[Likely]:
     """The path of likeliest children: the window of SpS, PEARL and DuoDecoding."""
-    return [Likely(node, math.exp(min(0.0, tree.total(node)))) for node in tree.chain(limit)]
+    return [(node, math.exp(min(0.0, tree.total(node)))) for node in tree.chain(limit)]
 
 
 class Candidates(NamedTuple):
@@ -126,7 +122,7 @@ def _chance(one: tuple[int, Likely]) -> float:
 
 def branches(likely: list[Likely]) -> bool:
     """Whether these nodes, best first, are more than one path."""
-    above = likely[0].node.parent if likely else None
+    above = likely[0][0].parent if likely else None
     for node, _ in likely:
         if node.parent is not above:
             return True

@@ -31,7 +31,7 @@ class Trace:
         """Call it after a forward over ``chosen``, of which ``path`` is accepted, and before the commit. Returns what
         makes the trace of it once the round's statistics are there."""
         window = set(chosen.nodes)
-        others = [one.node for one in best_nodes(tree, MAX_TOLD) if one.node not in window]
+        others = [node for node, _ in best_nodes(tree, MAX_TOLD) if node not in window]
         nodes = [*chosen.nodes, *others[: max(0, MAX_TOLD - len(window))]]
         index = {tree.root: ROOT, **{node: at for at, node in enumerate(nodes)}}
         self._forget(tree.nodes())

@@ -53,12 +53,12 @@ def _whole(stream: Stream, limit: int) -> list[Likely]:
             return likeliest_path(tree, limit)
         case _ if stream.grammar is not None:
             return best_nodes(tree, limit)
-    return [Likely(node, 0.0) for node in tree.nodes()][:limit]
+    return [(node, 0.0) for node in tree.nodes()][:limit]
 
 
 def _laid_out(stream: Stream, likely: list[Likely]) -> Chosen:
     """A window in the engine's order."""
     if not likely:
         return NO_WINDOW
-    order, parents = in_tree_order([one.node for one in likely], stream.tree.root)
-    return Chosen(order, [n.token for n in order], parents, sum(one.chance for one in likely))
+    order, parents = in_tree_order([node for node, _ in likely], stream.tree.root)
+    return Chosen(order, [n.token for n in order], parents, sum([chance for _, chance in likely]))

@@ -102,7 +102,7 @@ def test_a_sound_fragment_passes_the_check():
 
 def test_best_nodes_are_connected_and_by_falling_probability():
     tree = grown()
-    nodes = [one.node for one in best_nodes(tree, 4)]
+    nodes = [node for node, _ in best_nodes(tree, 4)]
     assert [n.token for n in nodes] == [1, 2, 5, 3]
     for node in nodes:
         assert node.parent is tree.root or node.parent in nodes
@@ -113,13 +113,13 @@ def test_siblings_that_add_up_to_more_than_certainty_are_worth_their_share():
     sure = tree.add(tree.root, 1, math.log(0.9))
     tree.add(tree.root, 2, math.log(0.6), rank=-1)  # another source, which does not know of the first
     tree.add(sure, 3, math.log(0.5))
-    chances = {one.node.token: one.chance for one in best_nodes(tree, 9)}
+    chances = {node.token: chance for node, chance in best_nodes(tree, 9)}
     assert chances == pytest.approx({1: 0.6, 2: 0.4, 3: 0.3})
 
 
 def priced(tree, cost, rate, branch_us=0.0):
     (window,) = priced_windows([Candidates(tree, 9)], 9, cost, rate, branch_us)
-    return [one.node.token for one in window]
+    return [node.token for node, _ in window]
 
 
 def test_a_priced_window_stops_where_a_row_buys_less_than_the_current_rate():
@@ -143,20 +143,20 @@ def test_streams_share_the_rows_that_are_cheap():
     sure.add(sure.add(sure.root, 7, math.log(0.95)), 8, math.log(0.5))
     bend = lambda rows: 25.0 * rows + 100.0 * max(0, rows - 3)  # noqa: E731
     windows = priced_windows([Candidates(sure, 9), Candidates(other, 9)], 9, bend, rate=1 / 100)
-    assert [[one.node.token for one in window] for window in windows] == [[7], [1, 2]]
+    assert [[node.token for node, _ in window] for window in windows] == [[7], [1, 2]]
     (alone,) = priced_windows([Candidates(other, 9)], 9, bend, rate=1 / 100)
-    assert [one.node.token for one in alone] == [1, 2, 5]
+    assert [node.token for node, _ in alone] == [1, 2, 5]
 
 
 def test_windows_are_listed_parents_first_with_the_likeliest_path_in_front():
     tree = grown()
-    order, parents = in_tree_order([one.node for one in best_nodes(tree, 5)], tree.root)
+    order, parents = in_tree_order([node for node, _ in best_nodes(tree, 5)], tree.root)
     assert [n.token for n in order] == [1, 2, 3, 4, 5]
     assert parents == [-1, 0, 1, 0, -1]
 
 
 def test_the_chain_follows_the_likeliest_child():
-    assert [one.node.token for one in likeliest_path(grown(), 2)] == [1, 2]
+    assert [node.token for node, _ in likeliest_path(grown(), 2)] == [1, 2]
 
 
 def test_a_higher_confidence_for_a_known_node_raises_its_subtree():

@@ -111,7 +111,7 @@ def test_drafts_that_the_grammar_refuses_are_pruned_and_the_others_stay(grammars
     assert set(red) | {digits[0]} <= kept
     assert not kept & (set(blue) - set(red) - set(digits))
     assert tree.size == sum(1 for _ in tree.nodes())
-    order, parents = in_tree_order([one.node for one in best_nodes(tree, 31)], tree.root)
+    order, parents = in_tree_order([node for node, _ in best_nodes(tree, 31)], tree.root)
     masks = grammar.masks([node.token for node in order], parents)
     assert all(node.token in allowed(masks[parent + 1]) for node, parent in zip(order, parents, strict=True))
 

@@ -216,7 +216,7 @@ class Grammar:
         if self._without_drafts:
             return
         wanted: set[Node] = set()  # nodes to check, and their ancestors
-        for step in (tree.root, *(one.node for one in best_nodes(tree, DEFAULT_NODES))):
+        for step in (tree.root, *(node for node, _ in best_nodes(tree, DEFAULT_NODES))):
             node: Node | None = None if step.fits else step
             while node is not None and node not in wanted:
                 wanted.add(node)
