@@ -192,7 +192,6 @@ class Admission:
             return
         self._log(stream)
         self.state.requests.end(stream)
-        self.context.trials.end(stream)
         self.leases.ended(stream)
         if stream.handle >= 0:
             self._ends.append(self.clock())

@@ -6,7 +6,6 @@ Its result is the :class:`Round` that everybody learns from.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from actors.models import Outcome
@@ -45,7 +44,7 @@ class Committer:
         """Commit a forward that ``started`` at that time. ``took_us``: of the round, called when all is committed.
 
         A stream with an exception as its outcome fails alone. Raises it when too many in a row did, see ``Faults``."""
-        outcomes, price, own = computed.outcomes, self.context.price, len(batch.streams)
+        outcomes, price, own, rows = computed.outcomes, self.context.price, len(batch.streams), batch.rows
         for stream, outcome in zip(batch.everybody, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self.faults.blame(stream, outcome)
@@ -53,30 +52,30 @@ class Committer:
                 self.faults.went_well()
         decode_us = 0.0
         if own:
-            decode_us = min(computed.forward_us, price.forward(own, batch.rows - own))
+            decode_us = min(computed.forward_us, price.forward(own, rows - own))
             if batch.piece is None:
                 decode_us = computed.forward_us
         prompt_us = computed.forward_us - decode_us
         self._prompts_us += prompt_us
-        drafted = sum(stream.loan.works for stream in batch.streams)
-        cores_us = price.cores(batch.rows) / drafted if drafted else 0.0
-        timing = ForwardTimes(started, computed.forward_us, batch.rows + batch.piece_rows, batch.decoding, cores_us)
+        drafted = sum([stream.loan.works for stream in batch.streams])
+        cores_us = price.cores(rows) / drafted if drafted else 0.0
+        timing = ForwardTimes(started, computed.forward_us, rows + batch.piece_rows, batch.decoding, cores_us)
         parts, waited_us, tokens = list[Part](), 0.0, 0
         for at, (stream, outcome) in enumerate(zip(batch.streams, outcomes[:own], strict=True)):
             if stream.status is Stage.DECODE and isinstance(outcome, Outcome):
-                step = partial(self._commit_window, stream, batch.windows[at], batch.asked[at], outcome, timing)
-                part = self.faults.guard(stream, step)
+                window, asked = batch.windows[at], batch.asked[at]
+                part = self.faults.guard(stream, self._commit_window, stream, window, asked, outcome, timing)
                 if part is not None:
                     parts.append(part)
                     tokens += part.tokens
                     waited_us += part.stats.wait_us
         piece = batch.piece
         if piece is not None and isinstance(outcome := outcomes[-1], Outcome) and piece.status is Stage.PREFILL:
-            self.faults.guard(piece, partial(self._commit_prefill, piece, outcome))
+            self.faults.guard(piece, self._commit_prefill, piece, outcome)
             self.outbox.flush()  # the first token is not held back for the next round
         return Round(
             streams=own,
-            rows=batch.rows,
+            rows=rows,
             prompt_rows=batch.piece_rows,
             steps=computed.steps,
             forward_us=computed.forward_us,
@@ -157,7 +156,7 @@ class Committer:
         committed = Committed(base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled)
         stream.wait.covered = covered
         for source in self.sources.named(stream.sources):
-            self.sources.ask(source, partial(source.learn, stream, committed), None)
+            self.sources.ask(source, None, source.learn, stream, committed)
         # a tree without a depth: as many as it had verified
         nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else len(tokens)
         stream.tally.round(rounds, nodes, drafts, forced, stream.loan.plan.gamma or nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from actors.models import MAX_FAILURES
 from actors.verifier.admission import Admission
@@ -15,6 +15,7 @@ from protocols.messages import FailureCode
 
 log = logging.getLogger("duoactor.verifier")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Faults:
@@ -24,10 +25,10 @@ class Faults:
         self.state, self.admission = context.state, admission
         self._in_a_row = 0
 
-    def guard(self, stream: Stream, step: Callable[[], T]) -> T | None:
+    def guard(self, stream: Stream, step: Callable[P, T], *args: P.args, **named: P.kwargs) -> T | None:
         """Run a step for one stream. An exception in it fails that request alone, and None is returned."""
         try:
-            return step()
+            return step(*args, **named)
         except Exception as error:
             self.blame(stream, error)
             return None

@@ -195,7 +195,7 @@ class Verifier:
             drafter = self.state.drafters.of(part.stream.loan.holder)
             if drafter is not None and drafter.source == source:
                 self.leases.replace(part.stream, drafter)
-        for part in done.parts:
+        for part in done.parts if self.state.drafters.by_peer else ():
             if part.stream.loan.holder is None:
                 self.leases.lend(part.stream)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
@@ -59,7 +58,7 @@ class Outbox:
             if wait and not _due(stream, next_at, interval_s):
                 self._unsent.append(stream)
                 continue
-            chunk = self.faults.guard(stream, partial(stream.chunk, now))
+            chunk = self.faults.guard(stream, stream.chunk, now)
             if chunk is None:
                 continue
             self.context.state.totals.told(chunk)

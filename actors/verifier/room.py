@@ -7,7 +7,6 @@ its text is the same."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
@@ -53,7 +52,7 @@ class Room:
             if stream.handle >= 0:
                 self.target.close(stream.handle)
             for source in self.sources:
-                self.sources.ask(source, partial(source.end, stream), None)
+                self.sources.ask(source, None, source.end, stream)
             self.context.library.remember(stream.news, stream.scope)
             self.learning.ended(stream)
         return bool(ended)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from actors.tree.tree import Node
 from protocols.messages import FinishReason, RoundStats, TokenLogprobs
 
@@ -44,8 +46,7 @@ class Asked(NamedTuple):
     bit: int  # in :attr:`Node.sources`
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True, eq=False):
     """One flat forward: a window for each of ``streams``, a piece of a prompt, or both; or several without drafts."""
 
     streams: tuple[Stream, ...] = ()
@@ -66,7 +67,7 @@ class Batch:
     @property
     def rows(self) -> int:
         """Rows of all windows together, their roots included."""
-        return len(self.streams) + sum(len(window.nodes) for window in self.windows)
+        return len(self.streams) + sum([len(window.nodes) for window in self.windows])
 
 
 class Share(NamedTuple):
@@ -78,8 +79,7 @@ class Share(NamedTuple):
     time_us: float  # time that the round waited for it
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, eq=False):
     """One stream's part in a round."""
 
     stream: Stream
@@ -91,8 +91,7 @@ class Part:
     stats: RoundStats  # as telemetry publishes it
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(msgspec.Struct, frozen=True, eq=False):
     """Times and tokens of a batch. Times are microseconds."""
 
     streams: int  # streams that had a window

@@ -18,7 +18,7 @@ from actors.verifier.room import Room
 from actors.verifier.rounds import Asked, Batch, Chosen, Group
 from actors.verifier.sources.boundary import Sources
 from actors.verifier.sources.remote import Remote
-from actors.verifier.sources.source import Allowance, Source
+from actors.verifier.sources.source import SLICE, Allowance, Source
 from actors.verifier.streams import Stage, Stream
 from actors.verifier.windows import choose
 
@@ -73,7 +73,7 @@ class Scheduler:
         self.room.let_in()
         now_us = self.context.clock() * 1e6
         decoding = self.state.requests.of(Stage.DECODE)
-        ready = [s for s in decoding if self.faults.guard(s, partial(s.wait.over, now_us, s.tree))]
+        ready = [s for s in decoding if self.faults.guard(s, s.wait.over, now_us, s.tree)]
         kinds = {
             "prefill": self.state.requests.of(Stage.PREFILL),
             "decode": [s for s in ready if not s.suspect],
@@ -166,18 +166,18 @@ class Scheduler:
         else:
             most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
         windows = self._windows({stream: self._cap(stream) for stream in streams}, allowance, most)
-        drafts = sum(len(chosen.nodes) for chosen in windows)
+        drafts = sum([len(chosen.nodes) for chosen in windows])
         rows = self._rows_beside(len(streams), drafts) if prompt is not None else 0
         plain = not drafts and prompt is None and not self.state.requests.of(Stage.PREFILL)
         steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
-        asked = tuple(tuple(Asked(s.name, self._judged(s, stream), s.bit) for s in using[stream]) for stream in streams)
-        reading_us = min(sum(stream.times.spent_us.get("reading", 0.0) for stream in streams), drafting_us)
+        asked = tuple([tuple([Asked(s.name, name, s.bit) for s, name in using[stream].items()]) for stream in streams])
+        reading_us = min(sum([stream.times.spent_us.get("reading", 0.0) for stream in streams]), drafting_us)
         return Batch(tuple(streams), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, reading_us)
 
     def _judged(self, source: Source, stream: Stream) -> str:
-        return self.sources.ask(source, partial(source.judged_as, stream), "")
+        return self.sources.ask(source, "", source.judged_as, stream)
 
-    def _steps(self, using: dict[Stream, list[Source]], allowance: Allowance) -> int:
+    def _steps(self, using: dict[Stream, dict[Source, str]], allowance: Allowance) -> int:
         """The number of forwards that may follow one another: none of the streams has a source to ask, or a word to
         send."""
         steps = chunk_forwards(self.context.price, allowance.streams)
@@ -204,54 +204,59 @@ class Scheduler:
 
     # --- sources -----------------------------------------------------------------------------------------------------
 
-    def _grow(self, using: dict[Stream, list[Source]], allowance: Allowance) -> list[Stream]:
+    def _grow(self, using: dict[Stream, dict[Source, str]], allowance: Allowance) -> list[Stream]:
         """Let the sources grow the trees. Returns the streams that neither wait nor have failed."""
         ready = list[Stream]()
         for stream, sources in using.items():
             for source in sources:
                 if not source.together:
                     begun = self.context.clock()
-                    self.sources.ask(source, partial(source.grow, [stream], allowance), None)
+                    self.sources.ask(source, None, source.grow, [stream], allowance)
                     stream.times.spent(source.name, (self.context.clock() - begun) * 1e6)
-            window = partial(self._window, stream, allowance)
-            waits = self.sources.ask(self.remote, partial(self.remote.consult, stream, allowance, window), False)
+            waits = False
+            if stream.loan.holder is not None:
+                window = partial(self._window, stream, allowance)
+                waits = self.sources.ask(self.remote, False, self.remote.consult, stream, allowance, window)
             if stream.status is Stage.DECODE and not waits:
                 ready.append(stream)
         for source in self.sources:
             if source.together and (mine := [stream for stream in ready if source in using[stream]]):
-                self.sources.ask(source, partial(source.grow, mine, allowance), None)
+                self.sources.ask(source, None, source.grow, mine, allowance)
         for stream in ready:
-            self.faults.guard(stream, partial(self.sources["grammar"].grow, [stream], allowance))
+            if stream.grammar is not None:
+                self.faults.guard(stream, self.sources["grammar"].grow, [stream], allowance)
         return [stream for stream in ready if stream.status is Stage.DECODE]
 
-    def _uses(self, stream: Stream, allowance: Allowance) -> list[Source]:
-        """The sources that are asked for the next round: those of the method that do not rest. One draft model at most
-        works for a stream."""
+    def _uses(self, stream: Stream, allowance: Allowance) -> dict[Source, str]:
+        """The sources that are asked for the next round, with what trials know them by: those of the method that do not
+        rest. One draft model at most works for a stream."""
         group, rounds, trials = stream.group(allowance.streams), stream.tally.rounds, self.context.trials
         judged = may_rest(self.context, stream)
-        found, models = list[Source](), list[Source]()
+        found, models = dict[Source, str](), dict[Source, str]()
         for source in self.sources.named(stream.strategy.sources):
             if not (judged_as := self._judged(source, stream)):
                 continue
             rests = judged and trials.rests(judged_as, group, stream, rounds)
             if source.exclusive and not judged:
-                models = models or [source]
-            elif not rests and (not judged or self.sources.ask(source, partial(source.able, stream, allowance), False)):
-                (models if source.exclusive else found).append(source)
+                models = models or {source: judged_as}
+            elif not rests and (not judged or self.sources.ask(source, False, source.able, stream, allowance)):
+                (models if source.exclusive else found)[source] = judged_as
         best = self._best(stream, group, models)
         if stream.loan.holder is not None:
             self.remote.works(stream, best is self.remote)
-        return found if best is None else [*found, best]
+        if best is not None:
+            found[best] = models[best]
+        return found
 
-    def _best(self, stream: Stream, group: Group, models: Sequence[Source]) -> Source | None:
+    def _best(self, stream: Stream, group: Group, models: Mapping[Source, str]) -> Source | None:
         """The draft model that should gain most; each is tried once."""
         trials = self.context.trials
         if len(models) < 2:
             return next(iter(models), None)
-        untried = (model for model in models if not trials.known(self._judged(model, stream), group))
+        untried = (model for model, name in models.items() if not trials.known(name, group))
         if (model := next(untried, None)) is not None:
             return model
-        return max(models, key=lambda model: trials.expected(self._judged(model, stream), group, stream))
+        return max(models, key=lambda model: trials.expected(models[model], group, stream))
 
     def _gain(self, streams: int, stream: Stream, source: str) -> float:
         """The speed-up that a source should bring a stream."""
@@ -265,6 +270,4 @@ class Scheduler:
         group, rounds = piece.group(self.state.requests.decoding + 1), piece.tally.rounds
         for source in self.sources.named(piece.strategy.sources):
             if not self.context.trials.rests(source.name, group, piece, rounds):
-                rows = batch.piece_rows
-                prepare = partial(source.prepare, piece, rows) if rows else partial(source.prepare, piece)
-                self.sources.ask(source, prepare, None)
+                self.sources.ask(source, None, source.prepare, piece, batch.piece_rows or SLICE)

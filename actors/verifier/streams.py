@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,6 +26,9 @@ from actors.verifier.sources.withheld import Withheld
 from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace, Sampling
+
+if TYPE_CHECKING:
+    from actors.verifier.trials import Trial
 
 SUSPECTED = 2  # crashes in a row with a request: one is mostly not its fault, and must not keep all others waiting
 SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a request is no longer suspected of the crash
@@ -141,6 +145,8 @@ class Stream:
     status: Stage = Stage.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     tally: RoundSums = field(default_factory=RoundSums)
+    trials: dict[str, Trial] = field(default_factory=dict)  # of its sources, by name
+    _group: Group | None = None  # the latest
 
     @property
     def rid(self) -> str:
@@ -178,7 +184,10 @@ class Stream:
 
     def group(self, streams: int) -> Group:
         """Streams like it, where as many share a round: its rounds tell of them too."""
-        return Group(self.method, self.text.sampled, max(1, streams).bit_length())
+        load = max(1, streams).bit_length()
+        if self._group is None or self._group.load != load:
+            self._group = Group(self.method, self.text.sampled, load)
+        return self._group
 
     @property
     def deadline(self) -> float:
@@ -305,7 +314,7 @@ class Streams:
 
     @property
     def decoding(self) -> int:
-        return sum(stream.status is Stage.DECODE for stream in self._open.values())
+        return len(self.of(Stage.DECODE))
 
     def add(self, stream: Stream) -> None:
         """Raises ValueError if its id is in use."""

@@ -7,10 +7,9 @@ its kind has shown. A source that does not pay rests, each time for longer; then
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable
-from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from collections import Counter, OrderedDict
+from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 from actors.backoff import Backoff
 from actors.estimate import STALL, SURE, Estimate
@@ -63,26 +62,32 @@ class Trial:
         return True
 
 
+class Judged(Protocol):
+    """A stream, as far as it is judged."""
+
+    trials: dict[str, Trial]
+
+
 class Trials:
     def __init__(self) -> None:
         self._groups: OrderedDict[tuple[str, Group], Trial] = OrderedDict()  # the latest used last
-        self._streams: WeakKeyDictionary[object, dict[str, Trial]] = WeakKeyDictionary()
+        self._streams: WeakSet[Judged] = WeakSet()  # those with a trial of their own
         self._rounds = Counter[Group]()  # with streams of each kind: their unit of rest
 
-    def rests(self, source: str, group: Group, stream: object, rounds: int) -> bool:
+    def rests(self, source: str, group: Group, stream: Judged, rounds: int) -> bool:
         """Whether the source is to be left out now. ``rounds``: of the stream so far."""
         return self.left(source, group, stream, rounds) > 0
 
-    def left(self, source: str, group: Group, stream: object, rounds: int) -> float:
+    def left(self, source: str, group: Group, stream: Judged, rounds: int) -> float:
         """Rounds of the stream until the source is used again."""
-        own = self._of(source, stream).backoff.left(rounds)
-        kind = self._groups.get((source, group))
-        return max(own, kind.backoff.left(self._rounds[group]) if kind is not None else 0.0)
+        own, kind = stream.trials.get(source), self._groups.get((source, group))
+        left = own.backoff.until - rounds if own is not None else 0.0
+        return max(0.0, left, kind.backoff.until - self._rounds[group] if kind is not None else 0.0)
 
-    def expected(self, source: str, group: Group, stream: object | None = None) -> float:
+    def expected(self, source: str, group: Group, stream: Judged | None = None) -> float:
         """The gain to be expected of a source."""
-        kind = self.of_group(source, group).gain.mean
-        return kind if stream is None else self._of(source, stream).gain.towards(kind, BORROWED)
+        kind, own = self.of_group(source, group).gain.mean, stream.trials.get(source) if stream is not None else None
+        return kind if own is None else own.gain.towards(kind, BORROWED)
 
     def known(self, source: str, group: Group) -> bool:
         """Whether the source was ever used for such streams."""
@@ -96,52 +101,40 @@ class Trials:
         drafts. It is divided by what each source should have cost: ``row_us`` for each row that no other source had
         named, and its own time.
         """
-        claims = [(part, share, self._of(share.source, part.stream)) for part in done.parts for share in part.shares]
-        groups = {part.group for part in done.parts}
-        if not claims:
-            self._passed(groups, done.steps)
-            return []
-        costs = [share.time_us + share.rows * row_us for _, share, _ in claims]
+        claims = [(part, share) for part in done.parts for share in part.shares]
+        costs = [share.time_us + share.rows * row_us for _, share in claims]
         total = sum(costs)
         beyond_us, rate = done.own_us - plain_us * done.steps, len(done.parts) / plain_us
-        kinds = defaultdict[tuple[str, Group], list[tuple[float, float]]](list)
-        for (part, share, trial), cost in zip(claims, costs, strict=True):
+        kinds = dict[tuple[str, Group], list[tuple[float, float]]]()
+        for (part, share), cost in zip(claims, costs, strict=True):
             shared = cost / total if total else 1.0 / len(claims)
             missed = max(0.0, part.own_us - done.own_us) / plain_us  # rounds that only this stream waited through
             without = share.without + rate * beyond_us * shared + missed
             without = max(0.1, min(without, STALL * part.tokens))
-            trial.observe(part.tokens, without)
-            kinds[share.source, part.group].append((part.tokens, without))
+            self._of(share.source, part.stream).observe(part.tokens, without)
+            kinds.setdefault((share.source, part.group), []).append((part.tokens, without))
+        resting, expected = set[tuple[str, Group]](), dict[tuple[str, Group], float]()
         for key, samples in kinds.items():  # streams share the round's time: together they are one sample of it
-            self.of_group(*key).observe(*(sum(each) / len(samples) for each in zip(*samples, strict=True)))
-        resting = {key for key in kinds if self._kind_rests(*key)}
-        pausing = [
-            (share.source, part)
-            for part, share, trial in claims
-            if trial.judge(trial.gain.towards(self.expected(share.source, part.group), BORROWED), part.rounds)
-            or (share.source, part.group) in resting
-        ]
-        self._passed(groups, done.steps)
+            kind, (tokens, without) = self.of_group(*key), map(sum, zip(*samples, strict=True))
+            kind.observe(tokens / len(samples), without / len(samples))
+            if kind.judge(kind.gain.mean + SURE * kind.gain.error, self._rounds[key[1]]):
+                resting.add(key)
+            expected[key] = kind.gain.mean
+        pausing = list[tuple[str, Part]]()
+        for part, share in claims:
+            trial, key = self._of(share.source, part.stream), (share.source, part.group)
+            if trial.judge(trial.gain.towards(expected[key], BORROWED), part.rounds) or key in resting:
+                pausing.append((share.source, part))
+        for group in {part.group for part in done.parts}:
+            self._rounds[group] += done.steps
         return pausing
-
-    def _passed(self, groups: Iterable[Group], rounds: int) -> None:
-        for group in groups:
-            self._rounds[group] += rounds
-
-    def _kind_rests(self, source: str, group: Group) -> bool:
-        kind = self.of_group(source, group)
-        return kind.judge(kind.gain.mean + SURE * kind.gain.error, self._rounds[group])
-
-    def end(self, stream: object) -> None:
-        """The stream is over."""
-        self._streams.pop(stream, None)
 
     def forget(self, source: str) -> None:
         """Another bears its name from now on, or an operator wants it."""
         for key in [key for key in self._groups if key[0] == source]:
             del self._groups[key]
-        for trials in self._streams.values():
-            trials.pop(source, None)
+        for stream in self._streams:
+            stream.trials.pop(source, None)
 
     def all_of(self, source: str) -> list[tuple[Trial, bool]]:
         """The trials of a source by kind of streams, and whether it pauses there."""
@@ -159,9 +152,9 @@ class Trials:
         self._groups.move_to_end(key)
         return trial
 
-    def _of(self, source: str, stream: object) -> Trial:
-        trials = self._streams.setdefault(stream, {})
-        trial = trials.get(source)
+    def _of(self, source: str, stream: Judged) -> Trial:
+        trial = stream.trials.get(source)
         if trial is None:
-            trial = trials[source] = Trial(LOOKUPS.get(source, DRAFTS), Estimate(memory=STREAM_MEMORY))
+            trial = stream.trials[source] = Trial(LOOKUPS.get(source, DRAFTS), Estimate(memory=STREAM_MEMORY))
+            self._streams.add(stream)
         return trial

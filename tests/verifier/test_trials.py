@@ -17,7 +17,7 @@ class Someone:
     """A stream, as far as trials know one."""
 
     def __init__(self) -> None:
-        self.rounds = 0
+        self.rounds, self.trials = 0, {}
 
 
 def judged(trials: Trials, stream: Someone, gain: float, source: str = "inline", group=GROUP) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from actors.verifier.sources.source import Source
 from protocols.errors import RequestError
 
 log = logging.getLogger("duoactor.verifier")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Sources:
@@ -40,13 +41,13 @@ class Sources:
         """Those of ``names`` that there are, in that order."""
         return [self._known[name] for name in names if name in self._known]
 
-    def ask(self, source: Source, call: Callable[[], T], otherwise: T) -> T:
-        """The result of a call of ``source``, or ``otherwise`` if it is dropped, now or before. A source that binds the
-        output raises, and so does whatever cannot serve a request."""
+    def ask(self, source: Source, otherwise: T, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """The result of a ``call`` of ``source``, or ``otherwise`` if it is dropped, now or before. A source that binds
+        the output raises, and so does whatever cannot serve a request."""
         if self._known.get(source.name) is not source:
             return otherwise
         try:
-            return call()
+            return call(*args, **named)
         except Exception as error:
             if source.binds or isinstance(error, RequestError):
                 raise
