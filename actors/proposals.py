@@ -8,6 +8,7 @@ text grows, and no call reads the whole text again.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -125,30 +126,33 @@ def likeliest(rows: Mapping[tuple[int, ...], int], length: int, budget: int) -> 
     tokens: list[int] = []
     parents: list[int] = []
     scores: list[float] = []
-    # (- chance of the path, ticket, parent, score, depth, the rows that go this way)
-    heap: list[tuple[float, int, int, float, int, list[tuple[tuple[int, ...], int]]]] = []
-    chance, ticket, parent, depth, ways = 1.0, 0, ROOT, 0, [*rows.items()]
-    while len(tokens) < budget:
+    turns = {row: turn for turn, row in enumerate(rows)}  # of equally likely tokens the first counts
+    ways = sorted(rows)  # those that begin alike stand together
+    sums = [0, *itertools.accumulate([rows[row] for row in ways])]
+    # (- chance of the path, ticket, parent, score, depth, first and last + 1 of the ways that it goes)
+    heap: list[tuple[float, int, int, float, int, int, int]] = []
+    chance, ticket, parent, depth, low, high = 1.0, 0, ROOT, 0, 0, len(ways)
+    for node in range(budget):
         unsure, ticket = 1 / (ODDS * (length + depth)), ticket + 1
-        if len(ways) == 1 and len(ways[0][0]) > depth:
-            score = (count := ways[0][1]) / (count + unsure)
-            best = heapq.heappushpop(heap, (-chance * score, ticket, parent, score, depth, ways))
+        if low < high and len(ways[low]) == depth:
+            low += 1
+        if low < high and ways[low][depth] == ways[high - 1][depth]:
+            score = (count := sums[high] - sums[low]) / (count + unsure)
+            best = heapq.heappushpop(heap, (-chance * score, ticket, parent, score, depth, low, high))
         else:
-            below: dict[int, list[tuple[tuple[int, ...], int]]] = {}
-            for row, count in ways:
-                if len(row) > depth:
-                    below.setdefault(row[depth], []).append((row, count))
-            counts = [sum([count for _, count in some]) for some in below.values()]
-            seen = sum(counts) + unsure
-            for count, some in zip(counts, below.values(), strict=True):
-                heapq.heappush(heap, (-chance * (score := count / seen), ticket, parent, score, depth, some))
+            seen = sums[high] - sums[low] + unsure
+            cuts = [at for at in range(low + 1, high) if ways[at - 1][depth] != ways[at][depth]]
+            parts = [*zip([low, *cuts], [*cuts, high], strict=True)] if low < high else []
+            for begin, end in sorted(parts, key=lambda part: min([turns[way] for way in ways[part[0] : part[1]]])):
+                score = (sums[end] - sums[begin]) / seen
+                heapq.heappush(heap, (-chance * score, ticket, parent, score, depth, begin, end))
                 ticket += 1
             if not heap:
                 break
             best = heapq.heappop(heap)
-        negative, _, above, score, at, ways = best
-        chance, parent, depth = -negative, len(tokens), at + 1
-        tokens.append(ways[0][0][at])
+        negative, _, above, score, at, low, high = best
+        chance, parent, depth = -negative, node, at + 1
+        tokens.append(ways[low][at])
         parents.append(above)
         scores.append(score)
     return Proposal(tuple(tokens), tuple(parents), tuple(scores))

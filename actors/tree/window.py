@@ -25,9 +25,9 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
     heap: list[tuple[float, int, Node]] = []
     chosen: list[Likely] = []
     ticket, node, chance = 0, tree.root, 1.0
-    while len(chosen) < limit:
+    for _ in range(limit):
         below = node.children.values()
-        if len(below) == 1 and not heap:  # a chain, such as a retrieved text: no heap is needed
+        if not heap and len(below) == 1:  # a chain, such as a retrieved text: no heap is needed
             (node,) = below
             if node.logprob < 0.0:
                 chance *= math.exp(node.logprob)

@@ -65,9 +65,8 @@ class Output:
 
     def spell(self, count: int) -> tuple[list[str], bool]:
         """(the text that each of the next ``count`` tokens completes, whether they are the last of the output)."""
-        while len(self._pieces) < count:
-            self._pieces.append(self._spell(self._unspelt.popleft()))
-        pieces = [self._pieces.popleft() for _ in range(count)]
+        unspelt, ready = self._unspelt, len(self._pieces)
+        pieces = [self._pieces.popleft() if at < ready else self._spell(unspelt.popleft()) for at in range(count)]
         last = self.finish is not None and not self._pieces and not self._unspelt
         if last and self._stops.found is None:  # text that might have begun a stop string did not
             pieces[-1] += self._stops.push(self._detokenizer.flush()) + self._stops.flush()

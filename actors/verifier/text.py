@@ -56,11 +56,12 @@ class Detokenizer:
     def push(self, token: int) -> str:
         """The text that ``token`` completes."""
         self.ids.append(token)
-        text = self._new(len(self.ids))
-        if text and not text.endswith(REPLACEMENT):
-            return self._take(text, len(self.ids))
-        if len(self.ids) - self.read_at >= self.HELD:
-            return self._take(self._new(len(self.ids) - 3), len(self.ids) - 3)
+        end = len(self.ids)
+        text = self._new(end)
+        if text and text[-1] != REPLACEMENT:
+            return self._take(text, end)
+        if end - self.read_at >= self.HELD:
+            return self._take(self._new(end - 3), end - 3)
         return ""
 
     def flush(self) -> str:

@@ -27,7 +27,7 @@ from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
-LOG_SUREST = math.log(SUREST)
+LOG_SUREST, MOST = math.log(SUREST), SUREST / (1.0 - SUREST)  # a log chance, and the odds of it
 
 
 @dataclass(slots=True)
@@ -111,14 +111,16 @@ class Lookup(_Proposing):
         trust, shift, held, tree = self._trust[stream.text.sampled], reading.bias.shift, reading.held, stream.tree
         held[ROOT], reading.bound = tree.root, bound
         tokens, scores, known = proposal.tokens, proposal.scores, dict[float, float]()  # log chances by scores
+        factor = math.exp(shift)
         totals = [-math.inf] * len(tokens) + [0.0]  # log chances of paths; the last one is ROOT's
         for row, parent in enumerate(proposal.parents):
             if (above := totals[parent]) < bound:
                 continue
             logprob = known.get(score := scores[row])
             if logprob is None:
-                odds = log_odds(trust.probability(0, score)) + shift
-                logprob = known[score] = min(LOG_SUREST, -math.log1p(math.exp(-odds)))
+                chance = trust.probability(0, score)
+                odds = factor * chance / (1.0 - chance) if chance < SUREST else factor * MOST
+                logprob = known[score] = math.log(odds / (1.0 + odds)) if odds < MOST else LOG_SUREST
             totals[row] = above = above + logprob
             if above >= bound and row not in held:
                 held[row] = tree.add(held[parent], tokens[row], logprob, OWN, self.bit)
