@@ -14,7 +14,6 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from weakref import WeakKeyDictionary
 
 from actors.calibration import USUAL_MEMORY, TextCalibration
 from actors.cost import CostModel
@@ -57,8 +56,8 @@ class InlineDraft(Source):
         self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
         self.measured(step_us)
         self._vocab_size, self._eos = vocab_size, eos | model.info.eos_token_ids
-        self._trees: WeakKeyDictionary[Stream, InlineTree] = WeakKeyDictionary()
-        self._unable: WeakKeyDictionary[Stream, bool] = WeakKeyDictionary()  # it has no room, or cannot mirror them
+        self._trees = dict[Stream, InlineTree]()
+        self._unable = set[Stream]()  # it has no room, or cannot mirror them
         self._generation = 0  # number of the latest round
         self._failures = 0
 
@@ -193,7 +192,7 @@ class InlineDraft(Source):
         try:
             handle = weights.mirrors.open(text.committed, text.prompt_len, sampling, stream.scope)
         except (PoolFull, CannotDraft):
-            self._unable[stream] = True
+            self._unable.add(stream)
             return None
         stop = (frozenset() if sampling.ignore_eos else self._eos) | set(sampling.stop_token_ids)
         end = min(text.prompt_len + sampling.max_tokens, self.model.info.max_context)
@@ -263,7 +262,7 @@ class InlineDraft(Source):
 
     def end(self, stream: Stream) -> None:
         """Keep the computed text for the next turn."""
-        self._unable.pop(stream, None)
+        self._unable.discard(stream)
         tree = self._trees.pop(stream, None)
         if tree is None or tree.model is not self.model:
             return

@@ -11,7 +11,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from weakref import WeakKeyDictionary
 
 from actors.calibration import MIN_CHANCE, SUREST, Calibration, TextBias, log_odds
 from actors.datastore import Datastore, Retrieval
@@ -72,7 +71,7 @@ class _Proposing(Source):
 
     def __init__(self, name: str, bit: int, proposer: Callable[[Stream], Proposer]) -> None:
         self.name, self.bit, self._proposer = name, bit, proposer
-        self._readings: WeakKeyDictionary[Stream, _Reading] = WeakKeyDictionary()
+        self._readings = dict[Stream, _Reading]()
 
     def prepare(self, stream: Stream, most: int = SLICE) -> None:
         self._reading(stream).read(stream.text.committed, most)
