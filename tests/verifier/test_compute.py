@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from actors.verifier.compute import INLINE_US, ThreadCompute, runs_inline
+from actors.verifier.compute import INLINE_US, TURN_S, InlineCompute, ThreadCompute, runs_inline
+from tests.world.clock import run
 
 
 def test_a_target_of_several_openmp_threads_is_served_by_the_thread_that_built_it():
@@ -33,6 +34,27 @@ def test_the_compute_thread_is_one_and_the_same_for_building_and_serving():
 
     found = asyncio.run(idents())
     assert len(set(found)) == 1 and threading.get_ident() not in found
+
+
+def test_short_rounds_in_a_row_leave_the_event_loop_a_turn_as_soon_as_one_is_due():
+    async def rounds_by_turn(round_s: float) -> list[int]:
+        loop, compute, turns = asyncio.get_running_loop(), InlineCompute(TURN_S), [0]
+
+        def turn() -> None:
+            turns.append(0)
+            loop.call_soon(turn)
+
+        def forward() -> None:
+            loop.now += round_s
+            turns[-1] += 1
+
+        loop.call_soon(turn)
+        for _ in range(60):
+            await compute.start(forward)
+        return turns
+
+    assert max(run(rounds_by_turn(TURN_S / 5.5))) == 5
+    assert max(run(rounds_by_turn(2 * TURN_S))) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
