@@ -11,8 +11,7 @@ from actors.tree.tree import Node, TokenTree
 
 Cost = Callable[[int], float]  # microseconds by a number of rows
 
-
-# A node and the chance that the target follows the path from the root to it. A plain tuple: a round makes dozens.
+# A node and the chance that the target follows the path to it, as a plain tuple: a round makes dozens.
 Likely = tuple[Node, float]
 
 

@@ -149,7 +149,7 @@ class Verifier:
                 self.scheduler.prepare(batch)  # only now: its first token has been sent
 
     def _compute(self, batch: Batch) -> Awaitable[Computed]:
-        """Run the batch, and meanwhile send the last round's tokens and read texts; before it, where nothing overlaps."""
+        """Run the batch, and meanwhile, or before it where nothing overlaps, send the last tokens and read texts."""
         if not self.compute.overlaps:
             self._beside()
             return self.compute.start(self._work(batch))

@@ -135,7 +135,9 @@ def equipped() -> Equipment:
         CostModel({rows: ticks.FORWARD(rows) for rows in (1, 8, 16, 64)}, 0.05),
         Library(memory=Memory(100_000)),
     )
-    return Equipment(target, codec, cost, InlineCompute(TURN_S), library=library, inline=inline, clock=ticks, timer=ticks)
+    return Equipment(
+        target, codec, cost, InlineCompute(TURN_S), library=library, inline=inline, clock=ticks, timer=ticks
+    )
 
 
 def watch(verifier: Verifier, watch: Stopwatch) -> None:
