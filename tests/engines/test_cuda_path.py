@@ -112,9 +112,9 @@ def test_weights_in_blocks_stay_in_them_on_the_device(fake_cuda, tmp_path):  # n
     engine = GpuEngine(model, info(model), 4096)
     layer = engine._program.weights.layers[0]
     for matrix in (layer.qkv, layer.out, layer.up, layer.down):
-        assert isinstance(matrix, GroupedMatrix) and matrix.parts[0].low.device.type == "cuda"
+        assert isinstance(matrix, GroupedMatrix) and matrix.parts[0].words.device.type == "cuda"
     read = engine.reading()
-    assert 0.7 * size < read.read_bytes < size and read.bits < 11  # all but the embedding
+    assert 0.7 * size < read.read_bytes < 2 * size and read.bits < 11  # but the embedding; 64 inputs fill up to 128
     target = Target(engine, rows_agree=ROWS)
     handle = begun(target)
     fake_cuda.reads.clear()

@@ -17,11 +17,11 @@ from actors.engines.weights.gguf import Stored
 from actors.engines.weights.grouped import Blocks, FileBlocks
 from actors.engines.weights.loading import load_for_engine
 from actors.engines.weights.stored import StoredModel
-from tests.engines.weights.test_grouped import CODES, INPUTS, stored
+from tests.engines.weights.test_grouped import CODES, INPUTS, rounded, stored
 from tests.engines.weights.test_quantised import CASES, written
 
 CPU = torch.device("cpu")
-SMALL = [kind.name for kind in KINDS.values() if kind.form and kind.elements == 32]  # blocks: a chunk may be half full
+SMALL = [kind.name for kind in KINDS.values() if kind.form and kind.elements == 32]  # rows may fill no four groups
 
 
 def groups_of(matrix: Stored, order: np.ndarray | None = None) -> Groups:
@@ -39,8 +39,8 @@ def test_the_numbers_of_a_file_come_back(name: str) -> None:
     matrix = stored(name, 70)
     found, values = groups_of(matrix), matrix.values()
     own = found.values(slice(None))
-    rounded = 2**-10 * np.abs(values).max() if FORMS[found.number - 1].scaled else 0.0  # scales are, to float16
-    np.testing.assert_allclose(own.numpy(), values, rtol=0, atol=rounded)
+    near = 2**-10 * np.abs(values).max() if FORMS[found.number - 1].scaled else 0.0  # scales are, to float16
+    np.testing.assert_allclose(own.numpy(), values, rtol=0, atol=near)
     rows, order = torch.tensor([69, 3, 3]), np.random.default_rng(1).permutation(70)
     assert torch.equal(found.values(rows), own[rows])
     assert torch.equal(groups_of(matrix, order).values(slice(None)), own[torch.from_numpy(order)])
@@ -48,20 +48,22 @@ def test_the_numbers_of_a_file_come_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_chunk_may_be_half_full(name: str) -> None:
-    matrix = cut_off(stored(name, 40), 96)  # three groups, of which a chunk has two
+def test_the_last_groups_may_fill_up(name: str) -> None:
+    matrix = cut_off(stored(name, 40), 96)  # three groups, of which four stand together
     np.testing.assert_array_equal(groups_of(matrix).values(slice(5, 30)).numpy(), matrix.values()[5:30])
 
 
 def test_parts_of_several_forms_are_one_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.engines.decoder.gpu.groups.PIECE", 20 * INPUTS)  # in several pieces
     parts = [stored("Q4_K", 48, 1), stored("Q6_K", 33, 2), stored("Q6_K", 20, 4), stored("Q8_0", 40, 3)]
-    bias, x = torch.randn(141), torch.randn(3, INPUTS)
+    chance = torch.Generator().manual_seed(0)
+    bias, x = torch.randn(141, generator=chance), torch.randn(3, INPUTS, generator=chance)
     matrix = GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), bias, CPU)
     weights = torch.cat([groups_of(part).values(slice(None)) for part in parts])
     assert [part.outputs for part in matrix.parts] == [48, 53, 40]
     assert matrix.weight.shape == weights.shape and matrix.nbytes == sum(groups_of(part).nbytes for part in parts)
     torch.testing.assert_close(matrix.multiply(x), torch.nn.functional.linear(x, weights, bias))
+    torch.testing.assert_close(matrix.inputs(x), torch.from_numpy(rounded(x.numpy())))  # as on a CPU
 
 
 @pytest.mark.parametrize("layout", ["GPTQ", "AWQ", "W4A16 with zeros", "W8A16", "bitsandbytes int8"])

@@ -2,13 +2,19 @@
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-triton = pytest.importorskip("triton", reason="torch's CUDA builds bring Triton, its CPU build does not")
+pytest.importorskip("triton", reason="torch's CUDA builds bring Triton, its CPU build does not")
+
+from actors.engines.decoder.cpu.forms import FORMS
+from actors.engines.decoder.gpu.triton_kernels import between, groups
+from actors.engines.weights.blocks import KINDS
+from tests.engines.compiled_kernels import CAPABILITIES, Kernel, of, products, read
 
 
 def test_what_the_kernels_compute_in_tritons_interpreter():
@@ -24,31 +30,16 @@ def test_what_the_kernels_compute_in_tritons_interpreter():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def of(kind, *names):
-    return dict.fromkeys(names, kind)
-
-
-def compiled(kernel, capability, pointers, numbers, sizes, stages=3):
-    """For a GPU. ``pointers`` may have more names than the kernel."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature = {**pointers, **numbers, **dict.fromkeys(sizes, "constexpr")}
-    arguments = {name: signature[name] for name in kernel.arg_names}
-    source = ASTSource(kernel, signature=arguments, constexprs=sizes)
-    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_stages": stages})
-    assert found.asm["cubin"]
-    return found
-
-
 @pytest.mark.parametrize(
     "dtype, capability", [("bf16", 80), ("bf16", 86), ("bf16", 90), ("bf16", 120), ("fp16", 90), ("fp32", 90)]
 )
 def test_the_kernels_compile_for_gpus(dtype, capability):
-    from actors.engines.decoder.gpu.triton_kernels import attention, between, linear
+    from actors.engines.decoder.gpu.triton_kernels import attention, linear
 
-    def text_of(*given):
-        return compiled(given[0], capability, *given[1:]).asm["ptx"]
+    def text_of(kernel, pointers, numbers, sizes, stages=3):
+        made = Kernel("", kernel, pointers | numbers, sizes, {"num_stages": stages}).compiled(capability)
+        assert made.asm["cubin"]
+        return made.asm["ptx"]
 
     own, sums = f"*{dtype}", "*fp32"
     heads = {"HEADS": 32, "WIDTH": 128, "DEPTH": 128}
@@ -92,54 +83,80 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
     text_of(between._turn, pointers, of("i32", "rows", "columns", "slot_stride") | {"eps": "fp32"}, sizes)
 
 
-@pytest.mark.parametrize(
-    "name, capability, gated, rows",
-    [("Q4_K", 80, False, 16), ("Q6_K", 86, True, 64), ("Q4_K", 89, True, 128), ("IQ4_XS", 90, True, 16)],
-)
-def test_products_with_weights_in_groups_compile_for_gpus(name, capability, gated, rows):
-    from actors.engines.decoder.gpu.triton_kernels import groups, linear
-    from actors.engines.weights.blocks import KINDS
-
-    form = groups.form_options(next(kind.form for kind in KINDS.values() if kind.name == name))
-    shared = {80: 163, 86: 99, 89: 99, 90: 227}[capability] << 10
-    cut = linear.cut_of(rows, 4096, 4096, 2, gated, shared)
-    weights = of("*u8", "low", "low_2") | of("*i32", "high", "high_2", "factors", "factors_2") | of("*fp32", "table")
-    sizes = {"BIASED": True, "GATED": gated, "ROWS": cut.rows, "COLUMNS": linear.COLUMNS, "CHUNKS": cut.depth // 64}
-    found = compiled(
-        groups._multiply,
-        capability,
-        weights | of("*bf16", "x", "bias", "bias_2") | of("*bf16" if gated else "*fp32", "out"),
-        of("i32", "rows", "outputs", "whole", "depth", "reach"),
-        form | sizes,
-        cut.stages,
-    )
-    assert "mma" in found.asm["ptx"] and found.metadata.shared <= shared
-    compiled(
-        groups._write,
-        capability,
-        weights | of("*bf16", "out") | of("*i64", "chosen"),
-        of("i32", "count", "outputs", "depth"),
-        form | {"CHOSEN": True, "COLUMNS": linear.COLUMNS},
-    )
+GROUPED = [kind.name for kind in KINDS.values() if kind.form]
+# Instructions for each weight in the loop of a program of one row: shifts and masks, four products each, and what
+# gathers them. High bits are one word's, and a table of 16 takes three permutations.
+MOST = {4: 1.4, 5: 2.0, 6: 2.3, 8: 1.2}
+LISTED = 2.9
 
 
-@pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("name", ["Q4_K", "Q8_0"])
+def test_a_product_with_blocks_takes_at_most_two_instructions_a_weight_and_leaves_room_for_32_warps(name, capability):
+    """With programs of one row and of two; those of four take as many for each of two rows."""
+    for rows in groups.STEPS:
+        kernel = products(name, rows)
+        needs = kernel.needs(capability)
+        assert needs.instructions and needs.instructions <= kernel.weights * max(2, rows - 0.7)
+        assert needs.resident >= 32 and not needs.spilled
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_products_with_every_kind_of_blocks_compile(name):
+    form = FORMS[next(kind.form for kind in KINDS.values() if kind.name == name) - 1]
+    kernel = products(name, 1)
+    needs = kernel.needs(90)
+    assert needs.instructions <= kernel.weights * (LISTED if form.table else MOST[form.bits])
+    assert needs.resident >= 32 and not needs.spilled
+
+
+def test_a_products_reads_are_wide_and_its_sums_those_of_integers():
+    kernel = products("Q4_K", 1)
+    code = "\n".join(text for _, text in read(kernel.compiled(90).asm["cubin"])[1])
+    assert "LDG.E.128" in code and "IDP.4A.S8.S8" in code
+    assert not re.search(r"\b(RED|ATOM|ATOMG|I2F)\b", code)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_what_stands_around_products_with_blocks_compiles(capability):
+    form = groups.form_options(next(kind.form for kind in KINDS.values() if kind.name == "Q6_K"))
+    weights = of("*i32", "words", "high", "factors", "table") | {"chosen": "*i64", "out": "*bf16"}
+    numbers = of("i32", "count", "outputs", "depth")
+    made = [
+        Kernel("numbers", groups._write, weights | numbers, form | {"CHOSEN": True, "MANY": groups.MANY}),
+        Kernel(
+            "gate",
+            between._gate,
+            {"parts": "*fp32", "out": "*bf16", "rows": "i32", "inner": "i32"},
+            {"SPLITS": 4, "BLOCK": between.GATED},
+        ),
+    ]
+    rounding = {"x": "*bf16", "out": "*i32"} | of("i32", "rows", "apart", "depth", "groups")
+    made.append(Kernel("rounding", groups._round, rounding, {"MANY": groups.MANY}))
+    for kernel in made:
+        assert kernel.needs(capability).resident
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_experts_and_recurrent_states_compile_for_gpus(capability):
     import triton.language as tl
 
-    from actors.engines.decoder.gpu.triton_kernels import experts, groups, states
-    from actors.engines.weights.blocks import KINDS
+    from actors.engines.decoder.gpu.triton_kernels import experts, states
 
-    numbers = of("i32", "shared", "columns", "depth")
+    numbers = of("i32", "shared", "apart", "columns", "depth", "groups")
     pointers = of("*i64", "weights", "biases", "chosen") | {"x": "*bf16", "out": "*fp32"}
     options = {"KIND": tl.bfloat16, "BIASED": True, "COLUMNS": experts.COLUMNS}
-    compiled(experts._multiply, capability, pointers, numbers, options | {"DEPTH": experts.DEPTH})
-    form = groups.form_options(next(kind.form for kind in KINDS.values() if kind.name == "Q4_K"))
-    pointers |= of("*i64", "lows", "highs", "all_factors") | {"table": "*fp32"}
-    compiled(experts._multiply_groups, capability, pointers, numbers, options | form)
+    assert (
+        Kernel("", experts._multiply, pointers | numbers, options | {"DEPTH": experts.DEPTH}).needs(capability).resident
+    )
+    form = groups.product_options(next(kind.form for kind in KINDS.values() if kind.name == "MXFP4"), 1)
+    pointers |= of("*i64", "all_words", "highs", "all_factors") | of("*i32", "x", "table")
+    del options["COLUMNS"]
+    made = Kernel("", experts._multiply_groups, pointers | numbers, form | options)
+    assert made.needs(capability).resident >= 32
+    assert "ld.global.v4" in made.compiled(capability).asm["ptx"]
     names = ("queries", "keys", "values", "decays", "rates", "state", "room", "out", "left")
     sizes = {"HEADS": 32, "GROUPS": 16, "TILED": False, "KEYS": 128, "DEPTH": 128, "VALUES": 128, "TILE": states.TILE}
     for chain in (False, True):
-        kinds = of("*fp32", *names) | {"parents": "*i32"}
-        options = sizes | {"DELTA": True, "CHAIN": chain}
-        compiled(states._walk, capability, kinds, of("i32", "rows", "kept"), options)
+        kinds = of("*fp32", *names) | {"parents": "*i32"} | of("i32", "rows", "kept")
+        assert Kernel("", states._walk, kinds, sizes | {"DELTA": True, "CHAIN": chain}).needs(capability).resident

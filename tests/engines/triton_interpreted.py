@@ -24,13 +24,14 @@ from actors.engines.decoder.gpu import graphs as graphs_module
 from actors.engines.decoder.gpu import in_place as in_place_module
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import Direct, Graphs
-from actors.engines.decoder.gpu.groups import GroupedMatrix, send
+from actors.engines.decoder.gpu.groups import GroupedMatrix, rounded, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
 from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
 from actors.engines.decoder.spec import DELTA, SCAN, Attention, Norm, Recurrent
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.weights.gguf import Stored
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
 from actors.engines.weights.grouped import Blocks, FileBlocks
 from actors.engines.weights.source import ModuleSource
@@ -211,54 +212,83 @@ def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain
         first += len(tokens)
 
 
-def grouped(name: str, *rows: int) -> GroupedMatrix:
-    """Parts of the same kind of blocks."""
-    parts = [stored(name, each, at) for at, each in enumerate(rows)]
-    return GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), None, torch.device("cpu"), False)
+def grouped(name: str, *rows: int, bias: torch.Tensor | None = None) -> GroupedMatrix:
+    """Parts of the same kind of blocks, one below the other."""
+    parts = [(FileBlocks(stored(name, each, at)), None) for at, each in enumerate(rows)]
+    return GroupedMatrix.of(Blocks(parts), bias, torch.device("cpu"))
+
+
+def near(found: torch.Tensor, right: torch.Tensor) -> bool:
+    return bool((found.double() - right.double()).abs().max() < 1e-6 * right.abs().max())
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_weights_in_groups_have_the_numbers_of_their_file_and_a_row_the_bits_that_it_has_alone(name):
-    matrix = grouped(name, 70)
+def test_products_of_integers_are_torchs_and_a_row_has_the_bits_that_it_has_alone(name):
+    matrix = grouped(name, 40)
     weight = matrix.parts[0].values(slice(None))
     assert torch.equal(groups.numbers(matrix, torch.float32), weight)
-    ids = torch.tensor([[69, 0], [7, 7]])
+    ids = torch.tensor([[39, 0], [7, 7]])
     assert torch.equal(groups.rows_of(matrix, ids, torch.float32), weight[ids])
-    x = torch.randn(40, INPUTS, generator=torch.Generator().manual_seed(3))
-    found = groups.multiply(x, matrix, GPU)
-    right = x.double() @ weight.double().T
-    assert (found.double().sum(0) - right).abs().max() < 1e-6 * right.abs().max()
-    for rows in (1, 17):
-        assert torch.equal(groups.multiply(x[:rows], matrix, GPU), found[:, :rows])
+    x = torch.randn(7, INPUTS, generator=torch.Generator().manual_seed(3))
+    found = groups.multiply(x, matrix)
+    assert near(found.sum(0), matrix.multiply(matrix.inputs(x)))
+    for rows in (1, 2):  # each in a program of another size
+        assert torch.equal(groups.multiply(x[:rows], matrix), found[:, :rows])
+
+
+def test_rows_are_rounded_as_on_a_cpu():
+    x = torch.randn(3, 96, generator=torch.Generator().manual_seed(4))
+    x[0, :32], x[1, 5], x[1, 40], x[2, 0] = 0.0, 1e30, torch.inf, torch.nan
+    made, (whole, scales) = groups.round_rows(x).records, rounded(x)
+    records = made[:3, :3].transpose(0, 1)
+    finite = torch.tensor([[True] * 3, [True, False, True], [False, True, True]])
+    assert torch.equal(records[..., :8].contiguous().view(torch.int8)[finite].float(), whole[finite])
+    floats = records[..., 8:10].contiguous().view(torch.float32)
+    torch.testing.assert_close(floats[..., 0], scales[..., 0], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(floats[..., 1][finite], (scales[..., 0] * whole.sum(2))[finite])
+    assert not finite.logical_xor(floats.isfinite().all(2)).any()
+    assert made[3, :3].any() == 0  # a group that fills up
+
+
+def test_a_deep_product_is_split():
+    """With groups that fill the last split up."""
+    part = cut_off(stored("Q8_0", 40), 480)
+    part = Stored(part.name, (8, 2400), part.kind, part.data)
+    matrix = GroupedMatrix.of(Blocks([(FileBlocks(part), None)]), None, torch.device("cpu"))
+    found = groups.multiply(x := torch.randn(2, 2400), matrix)
+    assert len(found) > 1 and near(found.sum(0), matrix.multiply(matrix.inputs(x)))
 
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_parts_of_several_forms_are_multiplied_side_by_side(biased):
-    """With a chunk that is half full, and rows in 16 bits."""
+    """With groups that fill up, and rows in 16 bits."""
     names = {"Q4_0": 20, "Q8_0": 70, "Q5_1": 33}
     parts = [cut_off(stored(name, rows), 96) for name, rows in names.items()]
     bias = torch.randn(123) if biased else None
     matrix = GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), bias, torch.device("cpu"))
     x = torch.randn(5, 96).half()
-    right = torch.nn.functional.linear(x.float(), groups.numbers(matrix, torch.float16).float(), bias)
-    torch.testing.assert_close(groups.multiply(x, matrix, GPU).sum(0), right, atol=1e-4, rtol=1e-4)
+    assert near(groups.multiply(x, matrix).sum(0), matrix.multiply(matrix.inputs(x.float())))
 
 
-@pytest.mark.parametrize("name, biased", [("Q4_K", False), ("Q6_K", True), ("IQ4_XS", False)])
-@pytest.mark.parametrize("other", [None, "Q5_K"])
-def test_a_gated_layer_in_groups_is_silu_of_one_half_times_the_other(name, other, biased):
-    """``other``: the form of the second half, where it has one of its own."""
-    matrix = grouped(name, 70, 70)
-    if other is not None:
-        matrix.parts = (matrix.parts[0], grouped(other, 70).parts[0])
-    if biased:
-        matrix.bias = torch.randn(140)
-    x = torch.randn(19, INPUTS) / 100
-    gate, up = torch.nn.functional.linear(x, groups.numbers(matrix, torch.float32), matrix.bias).split(70, 1)
-    found = groups.multiply_gated(x, matrix, GPU)
-    right = torch.nn.functional.silu(gate) * up
-    assert (found - right).abs().max() < 1e-6 * right.abs().max()
-    assert torch.equal(groups.multiply_gated(x[:2].contiguous(), matrix, GPU), found[:2])
+def test_a_gated_layer_is_silu_of_one_half_times_the_other_over_all_splits():
+    parts = torch.randn(3, 5, 2 * 700)
+    gate, up = parts.sum(0).chunk(2, 1)
+    torch.testing.assert_close(between.gate(parts, torch.float32), torch.nn.functional.silu(gate) * up)
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_row_has_the_numbers_of_the_experts_that_it_has_chosen(name, biased):
+    biases = torch.randn(3, 40) if biased else [None] * 3
+    each = [grouped(name, 40, bias=bias) for bias in biases]
+    each[1] = GroupedMatrix.of(Blocks([(FileBlocks(stored(name, 40, 7)), None)]), biases[1], torch.device("cpu"))
+    x, chosen = torch.randn(2, INPUTS), torch.tensor([0, 1, 1, 2])
+    found = experts.multiply(x, chosen, experts.Mixture.of(each, x.device))
+    right = [
+        each[expert].multiply(each[0].inputs(x[pair // 2][None]))[0] for pair, expert in enumerate(chosen.tolist())
+    ]
+    assert near(found, torch.stack(right))
+    assert torch.equal(experts.multiply(x[1:], chosen[2:], experts.Mixture.of(each, x.device)), found[2:])
 
 
 def test_rounds_of_a_file_in_blocks_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone(tmp_path, monkeypatch):

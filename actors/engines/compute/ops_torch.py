@@ -52,6 +52,7 @@ class TorchOps:
         return rows if scale == 1.0 else rows * scale
 
     def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
+        x = x if prompt else matrix.inputs(x)
         if x.is_cpu:  # whose libraries choose by the number of rows how they add up
             return fixed_rows(matrix.multiply, x, len(matrix.weight))[None]
         return matrix.multiply(x)[None]

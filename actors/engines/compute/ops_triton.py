@@ -62,7 +62,7 @@ class TritonOps(TorchOps):
             return functional.linear(x, kernels.groups.numbers(matrix, x.dtype), matrix.bias)[None]
         found: Tensor
         if isinstance(matrix, GroupedMatrix):
-            found = kernels.groups.multiply(x, matrix, kernels.gpu)
+            found = kernels.groups.multiply(x, matrix)
         else:
             found = kernels.linear.multiply(x, matrix.weight, matrix.bias, kernels.gpu)
         return found
@@ -115,7 +115,7 @@ class TritonOps(TorchOps):
         kernels, x = self._kernels, x.contiguous()
         found: Tensor
         if isinstance(up, GroupedMatrix):
-            found = kernels.groups.multiply_gated(x, up, kernels.gpu)
+            found = kernels.between.gate(kernels.groups.multiply(x, up), x.dtype)
         else:
             found = kernels.linear.multiply_gated(x, up.weight, up.bias, kernels.gpu)
         return found
@@ -195,6 +195,6 @@ def error_of(program: Program, plain: Program, positions: int = 64) -> float:
     def logits(by: Program, prompt: bool) -> Tensor:
         return by.logits(by.run_layers(BatchRows(ids, ids % positions, pool, where, see, prompt=prompt)))
 
-    exact = logits(plain, False)
-    pairs = [(program.embed(ids), plain.embed(ids)), *((logits(program, prompt), exact) for prompt in (False, True))]
+    runs = ((logits(program, prompt), logits(plain, prompt)) for prompt in (False, True))
+    pairs = [(program.embed(ids), plain.embed(ids)), *runs]
     return max(float((found - right).norm() / right.norm()) for found, right in pairs)

@@ -94,7 +94,7 @@ class Blocks:
     @property
     def nbytes_on_gpu(self) -> int:
         """The same as :class:`actors.engines.decoder.gpu.groups.Groups` has them."""
-        return sum(_count(*part) * part[0].shape[1] * (FORMS[part[0].form - 1].bits + 1) // 8 for part in self.parts)
+        return sum(_count(*part) * _row_on_gpu(part[0]) for part in self.parts)
 
     def in_order(self, order: NDArray[np.int64]) -> Blocks:
         """With the rows in that order, in which at least ``PANEL`` of a part stay together."""
@@ -115,6 +115,12 @@ class Blocks:
         """Its numbers."""
         each = ((part, np.arange(part.shape[0]) if order is None else order) for part, order in self.parts)
         return np.concatenate([part.codes(rows).values() for part, rows in each])
+
+
+def _row_on_gpu(part: Grouped) -> int:
+    """Bytes of a row in groups of which four stand together."""
+    form, groups = FORMS[part.form - 1], -(-part.shape[1] // (4 * GROUP)) * 4
+    return groups * (GROUP * form.bits // 8 + (4 if form.minima or form.halves else 2))
 
 
 def _count(part: Grouped, rows: NDArray[np.int64] | None) -> int:

@@ -32,6 +32,10 @@ class Matrix:
         """Those of its outputs, as an embedding has them."""
         return functional.embedding(ids, self.weight).to(dtype)
 
+    def inputs(self, x: Tensor) -> Tensor:
+        """Rows as the products of a round read them."""
+        return x
+
     def multiply(self, x: Tensor) -> Tensor:
         """By torch, on any device."""
         return functional.linear(x, self.weight, self.bias)

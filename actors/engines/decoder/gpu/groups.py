@@ -1,7 +1,8 @@
-"""Weights in small groups (:mod:`actors.engines.decoder.cpu.forms`) on a GPU: the bits of their file in an order for
-its threads, and their numbers by torch's operations.
+"""Weights in small groups (:mod:`actors.engines.decoder.cpu.forms`) on a GPU: words for integer dot products.
 
-What neighbouring outputs have of the same inputs lies side by side, so that one read takes it all.
+A thread reads the codes of one output and group in words of four inputs, its neighbour those of the next output. What
+is multiplied is a byte: codes less their offset, moved to its top (which :attr:`Groups.unit` takes back), codes without
+an offset, or numbers of a table.
 """
 
 from __future__ import annotations
@@ -21,26 +22,38 @@ from actors.engines.weights.blocks import Codes
 from actors.engines.weights.grouped import Blocks, Grouped
 from actors.engines.weights.layers import Matrix
 
-CHUNK = 2 * GROUP  # inputs whose low bits share bytes
+LEAST = 1e-36  # 127 divided by less overflows
+LANES = 4  # groups that a program multiplies side by side: their number is a multiple of it
 PIECE = 16 << 20  # weights that are sent, or made numbers by torch, at a time
+
+
+def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as the products read them: float32 integers ``(rows, groups, 32)``, and scales ``(rows, groups, 1)``.
+
+    As on a CPU (:mod:`actors.engines.decoder.cpu.blocks`): each group is rounded to 1/127 of its largest number.
+    """
+    groups = x.float().view(*x.shape[:-1], -1, GROUP)
+    largest = groups.abs().amax(-1, keepdim=True) + (groups * 0.0).sum(-1, keepdim=True)  # NaN unless all are finite
+    inverse = torch.where(largest > LEAST, torch.full_like(largest, 127.0) / largest, 0.0)  # not by a reciprocal
+    return (groups * inverse).round(), largest / 127.0
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """A matrix ``(outputs, inputs)``. Inputs that fill a chunk up have scales of zero.
+    """A matrix ``(outputs, inputs)``. Groups that fill ``LANES`` up have scales of zero.
 
-    ``low``: uint8 ``(chunks, outputs, 32)``, four bits of an input of the first group, and above them four of the
-    second's; of forms of 8 bits ``(chunks, outputs, 64)``, their codes. ``high``: int32 ``(groups, n, outputs)``, a
-    word for each bit above the fourth. ``factors``: int32 ``(groups, outputs)``, two numbers of float16: a group's
-    scale and minimum, or the scales of its halves. (Reads of fewer than four bytes are not sent ahead.)
+    ``words``: int32 ``(groups, outputs, 4)``. Byte i of word w has the low four bits of input 4w + i, and above them
+    those of input 16 + 4w + i; with a table bits 4i of a word are input 4w + i, and bits 16 + 4i the other. Forms of 8
+    bits have ``(groups, 2, outputs, 4)``, a byte an input. ``high``: int32 ``(groups, n, outputs)``, the bits above the
+    fourth. ``factors``: ``(groups, outputs)``, a float16; of forms with minima or scales of halves two in an int32.
     """
 
     number: int  # number of its form, from 1
     inputs: int
-    low: Tensor
+    words: Tensor
     high: Tensor
     factors: Tensor
-    table: Tensor  # float32 (16,): what codes stand for; empty: themselves
+    table: Tensor  # int32 (4,): what codes stand for, a byte each; empty: themselves
 
     @classmethod
     def of(cls, part: Grouped, order: NDArray[np.int64] | None, device: torch.device) -> Groups:
@@ -48,68 +61,112 @@ class Groups:
         rows, inputs = np.arange(part.shape[0]) if order is None else order, part.shape[1]
         each, form = max(1, PIECE // inputs), FORMS[part.form - 1]
         pieces = on_all_cpus(part.codes, [rows[begin : begin + each] for begin in range(0, len(rows), each)])
-        low, high, factors = zip(*(_laid_out(piece, form, device) for piece in pieces), strict=True)
-        table = torch.tensor(form.table, dtype=torch.float32, device=device)
-        return cls(part.form, inputs, torch.cat(low, 1), torch.cat(high, 2), torch.cat(factors, 1), table)
+        words, high, factors = zip(*(_laid_out(piece, form, device) for piece in pieces), strict=True)
+        table = torch.tensor(form.table, dtype=torch.int8, device=device).view(torch.int32)
+        return cls(part.form, inputs, torch.cat(words, -2), torch.cat(high, -1), torch.cat(factors, -1), table)
 
     def above(self, other: Groups) -> Groups:
         """One above another of the same form: one launch multiplies both."""
-        low, high = torch.cat([self.low, other.low], 1), torch.cat([self.high, other.high], 2)
-        return replace(self, low=low, high=high, factors=torch.cat([self.factors, other.factors], 1))
+        words, high = torch.cat([self.words, other.words], -2), torch.cat([self.high, other.high], -1)
+        return replace(self, words=words, high=high, factors=torch.cat([self.factors, other.factors], -1))
 
     @property
     def form(self) -> Form:
         return FORMS[self.number - 1]
 
     @property
+    def unit(self) -> float:
+        """Factor of the bytes that are multiplied."""
+        return 2.0 ** -_moved_up(self.form)
+
+    @property
     def outputs(self) -> int:
-        return self.low.shape[1]
+        return self.words.shape[-2]
 
     @property
     def nbytes(self) -> int:
-        return self.low.nbytes + self.high.nbytes + self.factors.nbytes
+        return self.words.nbytes + self.high.nbytes + self.factors.nbytes
 
     def values(self, rows: slice | Tensor) -> Tensor:
         """float32 ``(rows, inputs)``: the numbers of those."""
-        form, low = self.form, self.low[:, rows]
-        codes = (
-            low.view(*low.shape[:2], 2, GROUP).int() if form.bits == 8 else torch.stack([low & 15, low >> 4], 2).int()
-        )
-        codes = codes.transpose(1, 2).flatten(0, 1)  # (groups, rows, 32)
-        bit = torch.arange(GROUP, dtype=torch.int32, device=low.device)
-        for place in range(self.high.shape[1]):
-            codes = codes | ((self.high[:, place, rows][:, :, None] >> bit) & 1) << (4 + place)
-        numbers = self.table[codes.long()] if form.table else (codes - form.offset).float()
-        factors = self.factors[:, rows].contiguous().view(torch.float16).float()
-        first, second = factors.view(len(factors), -1, 2).unbind(2)
-        if form.halves:
-            numbers = numbers * torch.stack([first, second], 2).repeat_interleave(GROUP // 2, 2)
+        form = self.form
+        bytes_ = _bytes(self.words[..., rows, :], self.high[..., rows], form, self.table).transpose(
+            0, 1
+        )  # (rows, groups, 2, 16)
+        numbers, factors = bytes_ * self.unit, self.factors[:, rows].t().contiguous()
+        if not _paired(form):
+            numbers = numbers * factors[:, :, None, None]
         else:
-            numbers = numbers * first[:, :, None]
-            if form.minima:
-                numbers = numbers + second[:, :, None]
-        return numbers.transpose(0, 1).flatten(1)[:, : self.inputs]
+            first, second = factors[..., None].view(torch.float16).float().chunk(2, 2)
+            scales = torch.cat([first, second if form.halves else first], 2)
+            numbers = numbers * scales[..., None] + (second[..., None] if form.minima else 0.0)
+        return numbers.flatten(1)[:, : self.inputs]
+
+
+def _moved_up(form: Form) -> int:
+    """Zero bits below the codes in the bytes that are multiplied."""
+    return 8 - form.bits if form.offset and not form.table else 0
+
+
+def _paired(form: Form) -> bool:
+    return form.minima or form.halves
+
+
+def _shifts(form: Form, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Bits before the low ones of each byte of a word, and before the high ones (halves, words, bytes)."""
+    each = torch.arange(4, device=device)
+    low = each * (4 if form.table else 8)
+    if form.bits == 5:
+        return low, torch.tensor([4, 0], device=device)[:, None, None] + each[:, None] + low
+    return low, (2 * each[:, None] + low).expand(2, 4, 4)
 
 
 def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """``low``, ``high`` and ``factors`` of some rows."""
+    """``words``, ``high`` and ``factors`` of some rows."""
     rows, inputs = piece.codes.shape
-    chunks = -(-inputs // CHUNK)
+    groups = -(-inputs // (LANES * GROUP)) * LANES
     codes = torch.from_numpy(np.ascontiguousarray(piece.codes)).to(device)
-    codes = functional.pad(codes, (0, chunks * CHUNK - inputs)).view(rows, chunks, 2, GROUP).transpose(0, 1)
-    low = codes.flatten(2) if form.bits == 8 else codes[:, :, 0] & 15 | codes[:, :, 1] << 4
-    words = codes.transpose(1, 2).flatten(0, 1)  # (groups, rows, 32)
-    bit = torch.arange(GROUP, device=device)
-    bits = range(0) if form.bits == 8 else range(4, form.bits)
-    high = [(((words >> place & 1).long() << bit).sum(2)).to(torch.int32) for place in bits]
-    none = torch.zeros((2 * chunks, 0, rows), dtype=torch.int32, device=device)
+    if not form.table:
+        codes = codes ^ form.offset  # which takes it away from numbers with a sign
+    codes = functional.pad(codes, (0, groups * GROUP - inputs)).view(rows, groups, 2, 4, 4)
+    (low, above), many = _shifts(form, device), (codes & 15).long().unbind(2)
+    if form.bits == 8:
+        words = codes.view(torch.int32).squeeze(-1).permute(1, 2, 0, 3)
+    elif form.table:
+        words = _word((many[0] | many[1] << 16) << low).transpose(0, 1)
+    else:
+        words = _word((many[0] | many[1] << 4) << low).transpose(0, 1)
+    high = torch.zeros((groups, 0, rows), dtype=torch.int32, device=device)
+    if form.bits in (5, 6):
+        bits = (codes >> 4).long() << above
+        high = _word((bits.sum(2, keepdim=True) if form.bits == 5 else bits).flatten(3)).permute(1, 2, 0)
     factors = torch.from_numpy(np.ascontiguousarray(piece.steps, np.float32)).to(device)  # (rows, groups, 1 or 2)
     if piece.scales is not None:
         scales = torch.from_numpy(np.ascontiguousarray(piece.scales)).to(device)
         factors = factors.repeat_interleave(SUPER, 1) * (scales if form.minima else scales.view(torch.int8))
-    missing = (0, 2 - factors.shape[2], 0, 2 * chunks - factors.shape[1])  # room for groups that fill up
-    pairs = functional.pad(factors, missing).half().contiguous().view(torch.int32)[:, :, 0]
-    return low.contiguous(), torch.stack(high, 1) if high else none, pairs.t().contiguous()
+    halves = functional.pad(factors, (0, 0, 0, groups - factors.shape[1])).half().contiguous()
+    pairs = halves.view(torch.int32) if _paired(form) else halves
+    return words.contiguous(), high.contiguous(), pairs[:, :, 0].t().contiguous()
+
+
+def _word(parts: Tensor) -> Tensor:
+    """int32: parts that share no bit, along the last dimension."""
+    return parts.sum(-1).to(torch.int32)
+
+
+def _bytes(words: Tensor, high: Tensor, form: Form, table: Tensor) -> Tensor:
+    """float32 ``(groups, rows, 2, 16)``: what is multiplied."""
+    if form.bits == 8:
+        return words.contiguous().view(torch.int8).transpose(1, 2).float()
+    low, above = _shifts(form, words.device)
+    codes = torch.stack([words[..., None] >> low + step & 15 for step in (0, 16 if form.table else 4)], 2)
+    if form.table:
+        return table.view(torch.int8)[codes.long()].float().flatten(3)
+    if form.bits in (5, 6):
+        bits = high.transpose(1, 2)[..., None, None] >> above
+        codes = codes | (bits & (1 << form.bits - 4) - 1) << 4
+    moved = (codes << _moved_up(form)).to(torch.uint8)
+    return (moved.view(torch.int8) if form.offset else moved).float().flatten(3)
 
 
 @dataclass(slots=True)
@@ -119,12 +176,12 @@ class GroupedMatrix(Matrix):
     parts: tuple[Groups, ...] = ()
 
     @classmethod
-    def of(cls, blocks: Blocks, bias: Tensor | None, device: torch.device, joined: bool = True) -> GroupedMatrix:
-        """``joined``: neighbours of one form become one part."""
+    def of(cls, blocks: Blocks, bias: Tensor | None, device: torch.device) -> GroupedMatrix:
+        """Neighbours of one form become one part."""
         parts: list[Groups] = []
         for part, order in blocks.parts:
             made = Groups.of(part, order, device)
-            if joined and parts and parts[-1].number == made.number:
+            if parts and parts[-1].number == made.number:
                 made = parts.pop().above(made)
             parts.append(made)
         return cls(torch.empty(blocks.shape, device="meta"), bias, None, tuple(parts))
@@ -136,6 +193,10 @@ class GroupedMatrix(Matrix):
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         (part,) = self.parts
         return part.values(ids).to(dtype)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        whole, scales = rounded(x)
+        return (whole * scales).view_as(x).to(x.dtype)
 
     def multiply(self, x: Tensor) -> Tensor:
         """Piece by piece, because the numbers of a whole matrix may find no room."""
@@ -154,7 +215,7 @@ def send(weights: DecoderWeights, device: torch.device) -> None:
     for layer in weights.layers:
         layer.qkv, layer.out = _sent(layer.qkv, device), _sent(layer.out, device)
         if layer.up is not None and layer.down is not None:
-            layer.up, layer.down = _sent(layer.up, device, halves=True), _sent(layer.down, device)
+            layer.up, layer.down = _sent(layer.up, device), _sent(layer.down, device)
         if (experts := layer.experts) is not None:
             experts.router = _sent(experts.router, device)
             experts.each = [(_sent(up, device), _sent(down, device)) for up, down in experts.each]
@@ -169,12 +230,8 @@ def send(weights: DecoderWeights, device: torch.device) -> None:
     weights.head = weights.embedding if tied else _sent(weights.head, device)
 
 
-def _sent(matrix: Matrix, device: torch.device, halves: bool = False) -> Matrix:
-    """``halves``: its first and its second half are parts of their own."""
-    if (blocks := matrix.blocks) is None:
-        matrix.weight = matrix.weight.contiguous()  # kernels read it by its address
-        return matrix
-    if halves and len(blocks.parts) == 1:
-        half = len(blocks) // 2
-        blocks = Blocks.joined([blocks.in_order(np.arange(half) + first) for first in (0, half)])
-    return GroupedMatrix.of(blocks, matrix.bias, device, joined=not halves)
+def _sent(matrix: Matrix, device: torch.device) -> Matrix:
+    if matrix.blocks is not None:
+        return GroupedMatrix.of(matrix.blocks, matrix.bias, device)
+    matrix.weight = matrix.weight.contiguous()  # kernels read it by its address
+    return matrix

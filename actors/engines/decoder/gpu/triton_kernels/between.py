@@ -14,6 +14,8 @@ from actors.engines.compute.ops import RowTurns
 from actors.engines.decoder.layout import Affine
 from actors.engines.decoder.spec import Norm
 
+GATED = 512  # inner numbers of a program
+
 
 @triton.jit
 def _normed(value, weight, bias, at, inside, size, eps, CENTRED: tl.constexpr, BIASED: tl.constexpr):
@@ -77,6 +79,28 @@ def join(
             THEN_BIASED=then is not None and then.bias is not None, CENTRED=norm.centred, BLOCK=block,
             num_warps=min(16, max(1, block // 512)),
         )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _gate(parts, out, rows, inner, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Some inner numbers of one row."""
+    row, at = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < inner
+    gate, up = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for split in tl.static_range(SPLITS):
+        here = parts + (split * rows + row).to(tl.int64) * (2 * inner) + at
+        gate += tl.load(here, mask=inside, other=0.0)
+        up += tl.load(here + inner, mask=inside, other=0.0)
+    tl.store(out + row * inner + at, (gate / (1.0 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=inside)
+
+
+def gate(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """``silu(g) * u`` ``(rows, inner)``, of ``parts`` ``(splits, rows, 2 * inner)`` in which each g stands before u."""
+    splits, rows, both = parts.shape
+    out = parts.new_empty((rows, both // 2), dtype=dtype)
+    with torch.cuda.device_of(parts):
+        _gate[(rows, triton.cdiv(both // 2, GATED))](parts, out, rows, both // 2, SPLITS=splits, BLOCK=GATED)
     return out
 
 

@@ -14,10 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from actors.engines.decoder.gpu.groups import GroupedMatrix
-from actors.engines.decoder.gpu.triton_kernels.groups import _chunk, form_options
+from actors.engines.decoder.gpu.triton_kernels.groups import COLUMNS, product_options, round_rows, sums_of
 from actors.engines.weights.layers import Matrix
 
-COLUMNS = 32  # outputs of a program
 DEPTH = 128  # inputs that are read at a time
 
 
@@ -48,29 +47,24 @@ def _multiply(
     tl.store(out + pair.to(tl.int64) * columns + column, total, mask=column < columns)
 
 
-@triton.jit(do_not_specialize=["shared"])
+@triton.jit(do_not_specialize=["shared", "apart"])
 def _multiply_groups(
-    x, lows, highs, all_factors, table, biases, chosen, out, shared, columns, depth,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr, LISTED: tl.constexpr,
-    KIND: tl.constexpr, BIASED: tl.constexpr, COLUMNS: tl.constexpr,
+    x, all_words, highs, all_factors, table, biases, chosen, out, shared, apart, columns, groups,
+    BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
+    PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STEPS: tl.constexpr,
+    KIND: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """The same with weights in groups."""
+    """The same with weights in groups, and rows in 8 bits."""
     pair = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     expert = tl.load(chosen + pair)
-    low, high = _address(lows, expert, tl.uint8), _address(highs, expert, tl.int32)
-    factors = _address(all_factors, expert, tl.int32)
+    words = tl.multiple_of(_address(all_words, expert, tl.int32), 16)
+    factors = _address(all_factors, expert, tl.int32 if MINIMA or HALVES else tl.float16)
     own = tl.minimum(column, columns - 1)
-    row = x + (pair // shared).to(tl.int64) * depth
-    within = tl.arange(0, 32)
-    total = tl.zeros([COLUMNS], tl.float32)
-    for here in range(0, depth, 64):
-        chunk = tl.minimum(here, depth) // 64
-        at = here + within
-        left = tl.load(row + at, mask=at < depth, other=0.0).to(tl.float32)
-        right = tl.load(row + at + 32, mask=at + 32 < depth, other=0.0).to(tl.float32)
-        one, two = _chunk(low, high, factors, table, own, chunk, columns, BITS, OFFSET, MINIMA, HALVES, LISTED)
-        total += tl.sum(one * left[None, :], 1) + tl.sum(two * right[None, :], 1)
+    (total,) = sums_of(
+        x, words, _address(highs, expert, tl.int32), factors, table, own, pair // shared, 0, groups, apart, columns,
+        BITS, UP, LISTED, MINIMA, HALVES, PLAIN, ROWS, COLUMNS, LANES, STEPS,
+    )  # fmt: skip
     if BIASED:
         total += tl.load(_address(biases, expert, KIND) + own).to(tl.float32)
     tl.store(out + pair.to(tl.int64) * columns + column, total, mask=column < columns)
@@ -81,7 +75,7 @@ class Mixture:
     """One matrix of each expert, by address. It keeps what it names alive."""
 
     matrices: Sequence[Matrix]
-    weights: tuple[Tensor, ...]  # int64 (experts,) each: weights, or their low bits, high bits and factors
+    weights: tuple[Tensor, ...]  # int64 (experts,) each: weights, or their words, high bits and factors
     biases: Tensor | None  # int64 (experts,)
 
     @classmethod
@@ -102,7 +96,9 @@ class Mixture:
             return cls(matrices, (addresses(dense),), held) if len(dense) == len(matrices) else None
         if len(forms) > 1 or any(len(matrix.parts) > 1 for matrix in grouped):
             return None
-        kinds = zip(*((part.low, part.high, part.factors) for matrix in grouped for part in matrix.parts), strict=True)
+        kinds = zip(
+            *((part.words, part.high, part.factors) for matrix in grouped for part in matrix.parts), strict=True
+        )
         return cls(matrices, tuple(addresses(kind) for kind in kinds), held)
 
 
@@ -116,19 +112,19 @@ def multiply(x: Tensor, chosen: Tensor, mixture: Mixture) -> Tensor:
     columns, depth = first.weight.shape
     out = torch.empty((pairs, columns), dtype=torch.float32, device=x.device)
     biases, grid, shared = mixture.biases, (pairs, -(-columns // COLUMNS)), pairs // len(x)
-    options = {"BIASED": biases is not None, "COLUMNS": COLUMNS}
+    biased = biases is not None
     assert x.is_contiguous() and chosen.is_contiguous()
     with torch.cuda.device_of(x):
         if isinstance(first, GroupedMatrix):
-            part = first.parts[0]
+            records, part = round_rows(x).records, first.parts[0]
             _multiply_groups[grid](
-                x, *mixture.weights, part.table, chosen if biases is None else biases, chosen, out,
-                shared, columns, depth, **form_options(part.number), **options,
-                KIND=KINDS[x.dtype if first.bias is None else first.bias.dtype],
+                records, *mixture.weights, part.table, chosen if biases is None else biases, chosen, out,
+                shared, records.shape[1], columns, records.shape[0], **product_options(part.number, 1),
+                KIND=KINDS[x.dtype if first.bias is None else first.bias.dtype], BIASED=biased,
             )  # fmt: skip
         else:
             _multiply[grid](
                 x, *mixture.weights, chosen if biases is None else biases, chosen, out, shared, columns, depth,
-                **options, KIND=KINDS[first.weight.dtype], DEPTH=DEPTH,
+                KIND=KINDS[first.weight.dtype], BIASED=biased, COLUMNS=COLUMNS, DEPTH=DEPTH,
             )  # fmt: skip
     return out

@@ -1,144 +1,246 @@
-"""Linear layers of few rows whose weights lie in small groups of 4 to 8 bits, for a GPU.
+"""Linear layers whose weights lie in small groups of 4 to 8 bits, for a GPU: integers times integers, with exact sums.
 
-A program makes numbers of the weights that it reads, in float32, rounds them to the type of the rows and multiplies
-them on the matrix units. So a product is that of the numbers that the file stands for, in that type. The inner
-dimension is cut as in :mod:`.linear`: a row has the same bits in any company.
+Rows are rounded to 8 bits by groups (:func:`round_rows`), as on a CPU. A thread multiplies the groups of one output by
+``dp4a``, four products an instruction, and adds what they give in float32, one after another; ``LANES`` threads share
+an output's groups, and their sums are added as a tree. So a row has the same bits in any company, whatever a program's
+rows are, and one number in 32 weights is converted. The inner dimension is cut into splits as in :mod:`.linear`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional
 
-from actors.engines.decoder.cpu.forms import FORMS
-from actors.engines.decoder.gpu.groups import CHUNK, GroupedMatrix, Groups
-from actors.engines.decoder.gpu.triton_kernels.gpu import Gpu
-from actors.engines.decoder.gpu.triton_kernels.linear import COLUMNS, Cut, cut_of
+from actors.engines.decoder.cpu.forms import FORMS, GROUP
+from actors.engines.decoder.gpu.groups import LANES, LEAST, GroupedMatrix, Groups
+
+COLUMNS = 32  # outputs of a program: with the lanes a warp each
+# By a program's rows: groups that a lane reads at once, of fewer than 8 bits and of 8. With more a thread takes over 64
+# registers, and a multiprocessor holds fewer than 32 warps.
+STEPS, STEPS_OF_8 = {1: 4, 2: 4, 4: 1}, {1: 2, 2: 1, 4: 1}
+RECORD = GROUP // 4 + 4  # words of a group of a row: numbers, scale, scaled sum of them, and two that fill 16 bytes
+PROGRAMS, SPLITS = 1024, 4  # a matrix of fewer programs is split: some eight find room on each of 132 multiprocessors
+MANY = 16  # groups that a program rounds, or outputs whose numbers it writes, at a time
+_NEAREST = tl.constexpr(12582912.0)  # float32 from here on has no fractions: what is added to it is rounded to even
+_LEAST = tl.constexpr(LEAST)
+_RECORD = tl.constexpr(RECORD)
 
 
 @triton.jit
-def _numbered(
-    code, high, factors, table, column, group, outputs,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr, LISTED: tl.constexpr,
-):  # fmt: skip
-    """float32 ``(columns, 32)``: what the codes of a group stand for, given their low bits."""
-    within = tl.arange(0, 32)
-    code = code.to(tl.int32)
-    if BITS < 8:
-        for place in tl.static_range(BITS - 4):
-            word = tl.load(high + (group * (BITS - 4) + place) * outputs + column)
-            code |= ((word[:, None] >> within[None, :]) & 1) << (4 + place)
-    number = tl.load(table + code) if LISTED else (code - OFFSET).to(tl.float32)
-    pair = tl.load(factors + group * outputs + column)
-    first = (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    if HALVES:
-        second = (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        number = number * tl.where(within[None, :] < 16, first[:, None], second[:, None])
-    elif MINIMA:
-        second = (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        number = number * first[:, None] + second[:, None]
+def _dot(a, b, total, PLAIN: tl.constexpr):
+    """``total`` and the products of the bytes of words, which have signs."""
+    if PLAIN:
+        for byte in tl.static_range(4):
+            total += ((a << (24 - 8 * byte)) >> 24) * ((b << (24 - 8 * byte)) >> 24)
     else:
-        number = number * first[:, None]
-    return number
+        total = tl.inline_asm_elementwise(
+            "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, total], dtype=tl.int32, is_pure=True, pack=1
+        )
+    return total
 
 
 @triton.jit
-def _chunk(
-    low, high, factors, table, column, chunk, outputs,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr, LISTED: tl.constexpr,
+def _listed(both, table, PLAIN: tl.constexpr):
+    """Numbers of a table of 16, a byte each, at the codes in the low and in the high half of words."""
+    one, two, three, four = tl.load(table), tl.load(table + 1), tl.load(table + 2), tl.load(table + 3)
+    if PLAIN:
+        first, second = both * 0, both * 0
+        for place in tl.static_range(8):
+            code = (both >> (4 * place)) & 15
+            quad = tl.where(code < 8, tl.where(code < 4, one, two), tl.where(code < 12, three, four))
+            number = ((quad >> (8 * (code & 3))) & 255) << (8 * (place % 4))
+            if place < 4:
+                first |= number
+            else:
+                second |= number
+    else:  # three bits of a code choose among eight bytes, the fourth between the two that were chosen
+        first, second = tl.inline_asm_elementwise(
+            """{ .reg .b32 code, top, low, high;
+            and.b32 code, $2, 0x77777777; shr.u32 top, $2, 1;
+            and.b32 top, top, 0x44444444; or.b32 top, top, 0x32103210;
+            prmt.b32 low, $3, $4, code; prmt.b32 high, $5, $6, code; prmt.b32 $0, low, high, top;
+            shr.u32 code, code, 16; shr.u32 top, top, 16;
+            prmt.b32 low, $3, $4, code; prmt.b32 high, $5, $6, code; prmt.b32 $1, low, high, top; }""",
+            "=&r,=r,r,r,r,r,r", [both, one, two, three, four], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+        )  # fmt: skip
+    return first, second
+
+
+@triton.jit
+def _coded(
+    words, high, table, outputs, BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
-    """The numbers of a chunk's two groups."""
-    within = tl.arange(0, 32)
-    place = chunk.to(tl.int64) * outputs + column
+    """What is multiplied of the halves of groups, from pointers to their words and to those of their high bits."""
     if BITS == 8:
-        first = tl.load(low + place[:, None] * 64 + within[None, :], eviction_policy="evict_first")
-        second = tl.load(low + place[:, None] * 64 + 32 + within[None, :], eviction_policy="evict_first")
+        first, second = tl.load(words), tl.load(words + 4 * outputs)
     else:
-        both = tl.load(low + place[:, None] * 32 + within[None, :], eviction_policy="evict_first")
-        first, second = both & 15, both >> 4
-    return (
-        _numbered(
-            first, high, factors, table, column, 2 * chunk, outputs,
-            BITS, OFFSET, MINIMA, HALVES, LISTED,
-        ),
-        _numbered(
-            second, high, factors, table, column, 2 * chunk + 1, outputs,
-            BITS, OFFSET, MINIMA, HALVES, LISTED,
-        ),
-    )  # fmt: skip
+        both = tl.load(words)
+        if LISTED:
+            first, second = _listed(both, table, PLAIN)
+        else:
+            low: tl.constexpr = ((0x0F0F0F0F << UP) ^ (1 << 31)) - (1 << 31)
+            first, second = (both << UP) & low, (both >> (4 - UP)) & low
+        word = tl.arange(0, 4)
+        if BITS == 5:
+            fifth: tl.constexpr = ((0x10101010 << UP) ^ (1 << 31)) - (1 << 31)
+            bits = tl.expand_dims(tl.load(high), -1)
+            first |= ((bits >> word) << UP) & fifth
+            second |= ((bits << (4 - word)) << UP) & fifth
+        if BITS == 6:
+            sixth: tl.constexpr = ((0x30303030 << UP) ^ (1 << 31)) - (1 << 31)
+            first |= (tl.expand_dims(tl.load(high), -1) << (4 - 2 * word + UP)) & sixth
+            second |= (tl.expand_dims(tl.load(high + outputs), -1) << (4 - 2 * word + UP)) & sixth
+    return first, second
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _multiply(
-    x, low, high, factors, low_2, high_2, factors_2, table, bias, bias_2, out, rows, outputs, whole,
-    depth, reach,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr, LISTED: tl.constexpr,
-    BIASED: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    CHUNKS: tl.constexpr,
+@triton.jit
+def _scales(factors, PAIRED: tl.constexpr):
+    """Two numbers of a group: its scale, and the other one that its form has."""
+    if PAIRED:
+        pair = tl.load(factors)
+        first = (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        second = (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        first = tl.load(factors).to(tl.float32)
+        second = first
+    return first, second
+
+
+@triton.jit
+def sums_of(
+    x, words, high, factors, table, own, first, begin, end, apart, outputs,
+    BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
+    PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    STEPS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of ``x W^T + b``, over one split of the inner dimension, of ``whole`` outputs a row. ``GATED``: of
-    ``silu(x G^T) * (x U^T)``, U being the second matrix."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    """Sums ``(COLUMNS,)`` of each of ``ROWS`` rows with outputs ``own``, over the groups from ``begin`` to ``end``.
+
+    ``x``: records ``(groups, apart, RECORD)``, see :func:`round_rows`; ``first``: of the rows."""
+    planes: tl.constexpr = 2 if BITS == 8 else 1
+    bits: tl.constexpr = 0 if BITS == 8 else BITS - 4
+    group, word = begin + tl.arange(0, LANES)[:, None], tl.arange(0, 4)[None, None, :]
+    words += tl.expand_dims(group * (planes * outputs) + own[None, :], 2) * 4 + word
+    high += group * (bits * outputs) + own[None, :]
+    factors += group * outputs + own[None, :]
+    record = (group * apart + first) * _RECORD + tl.zeros([1, COLUMNS], tl.int32)  # each thread reads it for itself
+    x, inputs = x + record, x + tl.expand_dims(record, 2) + word
+    none = tl.zeros([LANES, COLUMNS, 4], tl.int32)
+    sums = (tl.zeros([LANES, COLUMNS], tl.float32),) * ROWS
+    for _ in tl.range(begin, end, LANES, loop_unroll_factor=STEPS):
+        left, right = _coded(words, high, table, outputs, BITS, UP, LISTED, PLAIN)
+        scale, second = _scales(factors, MINIMA or HALVES)
+        grown = ()
+        for row in tl.static_range(ROWS):
+            total = _dot(left, tl.load(inputs + _RECORD * row), none, PLAIN)
+            other = tl.load(inputs + (_RECORD * row + 4))
+            unit = tl.load(x + (_RECORD * row + 8)).to(tl.float32, bitcast=True)
+            if HALVES:
+                added = tl.fma(tl.sum(total, 2).to(tl.float32) * unit, scale, sums[row])
+                added = tl.fma(tl.sum(_dot(right, other, none, PLAIN), 2).to(tl.float32) * unit, second, added)
+            else:
+                total = tl.sum(_dot(right, other, total, PLAIN), 2)
+                added = tl.fma(total.to(tl.float32) * unit, scale, sums[row])
+            if MINIMA:
+                added = tl.fma(tl.load(x + (_RECORD * row + 9)).to(tl.float32, bitcast=True), second, added)
+            grown += (added,)  # type: ignore[assignment]
+        sums = grown
+        words += LANES * planes * 4 * outputs
+        high += LANES * bits * outputs
+        factors += LANES * outputs
+        inputs += LANES * _RECORD * apart
+        x += LANES * _RECORD * apart
+    joined = ()
+    for row in tl.static_range(ROWS):
+        one, other = tl.split(tl.permute(tl.reshape(sums[row], [2, LANES // 2, COLUMNS]), (1, 2, 0)))
+        one, other = tl.split(tl.permute(one + other, (1, 0)))
+        joined += ((one + other) * (1.0 / (1 << UP)),)  # type: ignore[assignment]
+    return joined
+
+
+@triton.jit(do_not_specialize=["rows", "apart"])
+def _multiply(
+    x, words, high, factors, table, bias, out, rows, apart, outputs, whole, groups, reach,
+    BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
+    PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    STEPS: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """Some rows and outputs of ``x W^T + b``, over one split of the inner dimension, of ``whole`` outputs a row."""
+    first, split = tl.program_id(0) * ROWS, tl.program_id(2)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    split = tl.program_id(2)
-    within = tl.arange(0, 32)
     own = tl.minimum(column, outputs - 1)
-    asked = row[:, None] < rows
     begin = split * reach
-    end = tl.minimum(begin + reach, depth)
-    total = tl.zeros([COLUMNS, ROWS], tl.float32)
-    second = tl.zeros([COLUMNS, ROWS], tl.float32)
-    for here in range(begin, end, 64 * CHUNKS):
-        for part in tl.static_range(CHUNKS):
-            at = here + 64 * part
-            chunk = tl.minimum(at, depth - 1) // 64  # behind the last one: its inputs are zeros
-            given = x + row[:, None] * depth + at + within[None, :]
-            left = tl.trans(tl.load(given, mask=asked & (at + within[None, :] < end), other=0.0))
-            right = tl.trans(tl.load(given + 32, mask=asked & (at + 32 + within[None, :] < end), other=0.0))
-            one, two = _chunk(low, high, factors, table, own, chunk, outputs, BITS, OFFSET, MINIMA, HALVES, LISTED)
-            total = tl.dot(one.to(left.dtype), left, total, input_precision="ieee")
-            total = tl.dot(two.to(left.dtype), right, total, input_precision="ieee")
-            if GATED:
-                one, two = _chunk(
-                    low_2, high_2, factors_2, table, own, chunk, outputs,
-                    BITS, OFFSET, MINIMA, HALVES, LISTED,
-                )  # fmt: skip
-                second = tl.dot(one.to(left.dtype), left, second, input_precision="ieee")
-                second = tl.dot(two.to(left.dtype), right, second, input_precision="ieee")
-    if BIASED:
-        if split == 0:
-            total += tl.load(bias + own).to(tl.float32)[:, None]
-        if GATED:
-            second += tl.load(bias_2 + own).to(tl.float32)[:, None]
-    if GATED:
-        total = total / (1.0 + tl.exp(-total)) * second
-    place = (split * rows + row[None, :]).to(tl.int64) * whole + column[:, None]
-    tl.store(out + place, total.to(out.dtype.element_ty), mask=(row[None, :] < rows) & (column[:, None] < outputs))
+    sums = sums_of(
+        x, words, high, factors, table, own, first, begin, tl.minimum(begin + reach, groups), apart, outputs,
+        BITS, UP, LISTED, MINIMA, HALVES, PLAIN, ROWS, COLUMNS, LANES, STEPS,
+    )  # fmt: skip
+    for row in tl.static_range(ROWS):
+        total = sums[row]
+        if BIASED and split == 0:
+            total += tl.load(bias + own).to(tl.float32)
+        place = (split * rows + first + row).to(tl.int64) * whole + column
+        tl.store(out + place, total, mask=(first + row < rows) & (column < outputs))
+
+
+@triton.jit(do_not_specialize=["rows", "apart"])
+def _round(x, out, rows, apart, depth, groups, MANY: tl.constexpr):
+    """Some groups of a row; of the last one for those that fill a program."""
+    row, group = tl.program_id(0), tl.program_id(1) * MANY + tl.arange(0, MANY)
+    at = group[:, None] * 32 + tl.arange(0, 32)[None, :]
+    value = tl.load(x + tl.minimum(row, rows - 1).to(tl.int64) * depth + at, mask=at < depth, other=0.0).to(tl.float32)
+    largest = tl.max(tl.abs(value), 1) + tl.sum(value * 0.0, 1)  # NaN unless all are finite
+    inverse = tl.where(largest > _LEAST, tl.div_rn(127.0, tl.maximum(largest, _LEAST)), 0.0)
+    whole = ((value * inverse[:, None] + _NEAREST) - _NEAREST).to(tl.int32)
+    bytes_ = tl.reshape(whole & 255, [MANY, 8, 4]) << (8 * tl.arange(0, 4))[None, None, :]
+    scale = tl.div_rn(largest, 127.0)
+    total = scale * tl.sum(whole, 1).to(tl.float32)
+    to, inside = out + (group * apart + row) * _RECORD, group < groups
+    tl.store(to[:, None] + tl.arange(0, 8)[None, :], tl.sum(bytes_, 2), mask=inside[:, None])
+    tl.store(to + 8, scale.to(tl.int32, bitcast=True), mask=inside)
+    tl.store(to + 9, total.to(tl.int32, bitcast=True), mask=inside)
+
+
+@triton.jit
+def _numbered(words, scale, least, MANY: tl.constexpr):
+    """float32 ``(MANY, 16)`` of half a group: what its bytes stand for."""
+    last, third = (words >> 24).to(tl.float32), ((words << 8) >> 24).to(tl.float32)
+    second, first = ((words << 16) >> 24).to(tl.float32), ((words << 24) >> 24).to(tl.float32)
+    value = tl.reshape(tl.join(tl.join(first, third), tl.join(second, last)), [MANY, 16])
+    return value * scale[:, None] + least[:, None]
 
 
 @triton.jit(do_not_specialize=["count"])
 def _write(
-    low, high, factors, table, chosen, out, count, outputs, depth,
-    BITS: tl.constexpr, OFFSET: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr, LISTED: tl.constexpr,
-    CHOSEN: tl.constexpr, COLUMNS: tl.constexpr,
+    words, high, factors, table, chosen, out, count, outputs, depth,
+    BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
+    PLAIN: tl.constexpr, CHOSEN: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """The numbers of a chunk of some outputs."""
-    place = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    """The numbers of a group of some outputs."""
+    place = tl.program_id(1) * MANY + tl.arange(0, MANY)
     own = tl.minimum(place, count - 1)
     if CHOSEN:
         own = tl.load(chosen + own).to(tl.int32)
-    chunk = tl.program_id(0)
-    first, second = _chunk(low, high, factors, table, own, chunk, outputs, BITS, OFFSET, MINIMA, HALVES, LISTED)
-    inside = chunk * 64 + tl.arange(0, 32)[None, :]
-    at = out + place.to(tl.int64)[:, None] * depth + inside
-    asked = (place < count)[:, None]
-    tl.store(at, first.to(out.dtype.element_ty), mask=asked & (inside < depth))
-    tl.store(at + 32, second.to(out.dtype.element_ty), mask=asked & (inside + 32 < depth))
+    group = tl.program_id(0)
+    planes: tl.constexpr = 2 if BITS == 8 else 1
+    bits: tl.constexpr = 0 if BITS == 8 else BITS - 4
+    at = (group * (planes * outputs) + own)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    left, right = _coded(words + at, high + (group * (bits * outputs) + own), table, outputs, BITS, UP, LISTED, PLAIN)
+    scale, second = _scales(factors + group * outputs + own, MINIMA or HALVES)
+    unit: tl.constexpr = 1.0 / (1 << UP)
+    least = second if MINIMA else second * 0.0
+    within = group * 32 + tl.arange(0, 16)[None, :]
+    to = out + place.to(tl.int64)[:, None] * depth + within
+    asked = (place < count)[:, None] & (within < depth)
+    kind = out.dtype.element_ty
+    tl.store(to, _numbered(left, scale * unit, least, MANY).to(kind), mask=asked)
+    tl.store(to + 16, _numbered(right, (second if HALVES else scale) * unit, least, MANY).to(kind), mask=asked)
+
+
+PLAIN = not isinstance(_multiply, triton.runtime.JITFunction)  # Triton's interpreter, which knows no assembler
 
 
 def form_options(number: int) -> dict[str, Any]:
@@ -146,73 +248,89 @@ def form_options(number: int) -> dict[str, Any]:
     form = FORMS[number - 1]
     return {
         "BITS": form.bits,
-        "OFFSET": form.offset,
+        "UP": 8 - form.bits if form.offset and not form.table else 0,
+        "LISTED": bool(form.table),
         "MINIMA": form.minima,
         "HALVES": form.halves,
-        "LISTED": bool(form.table),
+        "PLAIN": PLAIN,
     }
 
 
-def _pointers(part: Groups) -> tuple[Tensor, Tensor, Tensor]:
-    return part.low, part.high, part.factors
+def product_options(number: int, rows: int) -> dict[str, Any]:
+    """What is compiled into a product of ``rows`` rows a program."""
+    steps = (STEPS_OF_8 if FORMS[number - 1].bits == 8 else STEPS)[rows]
+    return form_options(number) | {"ROWS": rows, "COLUMNS": COLUMNS, "LANES": LANES, "STEPS": steps}
 
 
-def _launch(
-    x: Tensor, part: Groups, second: Groups | None, biases: tuple[Tensor | None, Tensor | None], out: Tensor, cut: Cut
-) -> None:
-    """``out``: the columns of ``(splits, rows, outputs of all parts)`` that are the part's."""
+@dataclass(frozen=True, slots=True)
+class RoundedRows:
+    """Rows in 8 bits: int32 records ``(groups, rows and those that fill a program, RECORD)``."""
+
+    records: Tensor
+    rows: int
+
+    @property
+    def tile(self) -> int:
+        """Rows of a program."""
+        return _tile(self.rows)
+
+
+def _tile(rows: int) -> int:
+    return next((size for size in STEPS if size >= rows), max(STEPS))
+
+
+def round_rows(x: Tensor) -> RoundedRows:
+    """Rows ``(rows, in)`` for the products."""
     rows, depth = x.shape
-    assert x.is_contiguous() and depth == part.inputs and cut.depth % CHUNK == 0
-    bias, bias_2 = (part.factors if each is None else each for each in biases)
+    assert x.is_contiguous() and depth % GROUP == 0
+    groups, tile = -(-depth // (GROUP * LANES)) * LANES, _tile(rows)
+    records = x.new_empty((groups, -(-rows // tile) * tile, RECORD), dtype=torch.int32)
     with torch.cuda.device_of(x):  # Triton launches on the current device
-        _multiply[(-(-rows // cut.rows), -(-part.outputs // COLUMNS), cut.splits)](
-            x, *_pointers(part), *_pointers(second or part), part.table, bias, bias_2, out,
-            rows, part.outputs, out.stride(-2), depth, cut.reach,
-            **form_options(part.number), BIASED=biases[0] is not None, GATED=second is not None,
-            ROWS=cut.rows, COLUMNS=COLUMNS, CHUNKS=cut.depth // CHUNK, num_stages=cut.stages,
-        )  # fmt: skip
+        _round[(records.shape[1], -(-groups // MANY))](x, records, rows, records.shape[1], depth, groups, MANY=MANY)
+    return RoundedRows(records, rows)
 
 
-def multiply(x: Tensor, matrix: GroupedMatrix, gpu: Gpu) -> Tensor:
+def cut_of(outputs: int, groups: int) -> tuple[int, int]:
+    """Splits of the inner dimension, and groups of each: not by the rows, for bits depend on them."""
+    splits = 1
+    while splits < SPLITS and -(-outputs // COLUMNS) * splits < PROGRAMS and groups >= 8 * splits * LANES:
+        splits *= 2
+    return splits, -(-groups // (splits * LANES)) * LANES
+
+
+def multiply(x: Tensor, matrix: GroupedMatrix) -> Tensor:
     """float32 ``(splits, rows, out)``; its sum over the splits is ``x W^T + b``, from x ``(rows, in)``."""
-    columns, first = len(matrix.weight), 0
-    cut = cut_of(len(x), columns, x.shape[1], x.element_size(), False, gpu.shared)
-    out = x.new_empty((cut.splits, len(x), columns), dtype=torch.float32)
+    rounded, columns, first = round_rows(x), len(matrix.weight), 0
+    groups, apart, _ = rounded.records.shape
+    splits, reach = cut_of(columns, groups)
+    out = x.new_empty((splits, len(x), columns), dtype=torch.float32)
     for part in matrix.parts:
         own = slice(first, first + part.outputs)
-        _launch(x, part, None, (None if matrix.bias is None else matrix.bias[own], None), out[..., own], cut)
+        bias = part.factors if matrix.bias is None else matrix.bias[own]
+        with torch.cuda.device_of(x):
+            _multiply[(apart // rounded.tile, -(-part.outputs // COLUMNS), splits)](
+                rounded.records, part.words, part.high, part.factors, part.table, bias, out[..., own],
+                len(x), apart, part.outputs, columns, groups, reach,
+                **product_options(part.number, rounded.tile), BIASED=matrix.bias is not None,
+            )  # fmt: skip
         first += part.outputs
     return out
-
-
-def multiply_gated(x: Tensor, matrix: GroupedMatrix, gpu: Gpu) -> Tensor:
-    """``silu(x G^T) * (x U^T)`` ``(rows, inner)`` in x's type, W ``(2 * inner, in)`` being G above U."""
-    inner = len(matrix.weight) // 2
-    bias = (None, None) if matrix.bias is None else (matrix.bias[:inner], matrix.bias[inner:])
-    first, last = matrix.parts[0], matrix.parts[-1]
-    if len(matrix.parts) == 2 and first.number == last.number and first.outputs == last.outputs:
-        out = x.new_empty((len(x), inner))
-        cut = cut_of(len(x), inner, x.shape[1], x.element_size(), True, gpu.shared)
-        _launch(x, first, last, bias, out, cut)
-        return out
-    gate, up = multiply(x, matrix, gpu).sum(0).chunk(2, 1)
-    return functional.silu(gate).mul_(up).to(x.dtype)
 
 
 def write(part: Groups, chosen: Tensor | None, out: Tensor) -> None:
     """The numbers of outputs, of all or of those ``chosen``, into ``out`` ``(count, inputs)``."""
     count = len(out)
     with torch.cuda.device_of(out):
-        _write[(-(-part.inputs // CHUNK), -(-count // COLUMNS))](
-            *_pointers(part), part.table, part.factors if chosen is None else chosen, out,
+        _write[(part.inputs // GROUP, -(-count // MANY))](
+            part.words, part.high, part.factors, part.table, part.factors if chosen is None else chosen, out,
             count, part.outputs, part.inputs,
-            **form_options(part.number), CHOSEN=chosen is not None, COLUMNS=COLUMNS,
+            **form_options(part.number), CHOSEN=chosen is not None, MANY=MANY,
         )  # fmt: skip
 
 
 def numbers(matrix: GroupedMatrix, dtype: torch.dtype) -> Tensor:
     """The whole matrix, for as many rows as make that cheaper than reading its groups again."""
-    device = matrix.parts[0].low.device
+    device = matrix.parts[0].words.device
     out, first = torch.empty(matrix.weight.shape, dtype=dtype, device=device), 0
     for part in matrix.parts:
         write(part, None, out[first : first + part.outputs])

@@ -1,0 +1,187 @@
+"""What our Triton kernels need of GPUs that are not here: a step of docs/gpu.sh, and the figures of its tests.
+
+``python -m tests.engines.compiled_kernels [CAPABILITY…]`` compiles each, reads the machine code and prints registers,
+shared memory, the warps that a multiprocessor holds, and instructions a weight of the inner loop. Nothing runs.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from actors.engines.decoder.cpu.forms import GROUP
+from actors.engines.decoder.gpu.triton_kernels import attention, between, groups, linear
+from actors.engines.weights.blocks import KINDS
+
+CAPABILITIES = (80, 86, 89, 90, 100, 120)
+# Of a multiprocessor (CUDA C++ programming guide, technical specifications per compute capability): warps and programs
+# at most, and bytes of shared memory, of which each program takes RESERVED beside its own
+LIMITS = {
+    80: (64, 32, 164),
+    86: (48, 16, 100),
+    89: (48, 24, 100),
+    90: (64, 32, 228),
+    100: (64, 32, 228),
+    120: (48, 24, 100),
+}
+REGISTERS, RESERVED = 1 << 16, 1 << 10
+Kinds = dict[str, str]
+
+
+def of(kind: Any, *names: str) -> dict[str, Any]:
+    return dict.fromkeys(names, kind)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a compiled kernel takes. ``instructions``: of its inner loop."""
+
+    registers: int
+    spilled: int
+    shared: int
+    warps: int
+    capability: int
+    instructions: int
+
+    @property
+    def resident(self) -> int:
+        """Warps that a multiprocessor holds."""
+        most, programs, shared = LIMITS[self.capability]
+        each = -(-self.registers // 8) * 8 * 32  # registers come in steps of 8 a thread
+        programs = min(programs, REGISTERS // each // self.warps, (shared << 10) // (self.shared + RESERVED))
+        return min(most, programs * self.warps)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One that is compiled. ``weights``: a thread's in an iteration of the inner loop, or 0."""
+
+    name: str
+    kernel: Any
+    kinds: Kinds
+    sizes: dict[str, Any]
+    options: dict[str, int] = field(default_factory=dict)
+    weights: float = 0.0
+
+    def compiled(self, capability: int) -> Any:
+        names = self.kernel.arg_names
+        signature = {name: self.kinds.get(name, "constexpr") for name in names}
+        # as at a launch: memory begins at multiples of 16 bytes, and outputs are a multiple of 16
+        attrs = {
+            (at,): [["tt.divisibility", 16]]
+            for at, name in enumerate(names)
+            if signature[name].startswith("*") or name in ("outputs", "whole", "columns", "depth")
+        }
+        source = ASTSource(self.kernel, signature=signature, constexprs=self.sizes, attrs=attrs)
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=self.options)
+
+    def needs(self, capability: int) -> Needs:
+        found = self.compiled(capability)
+        usage, code = read(found.asm["cubin"])
+        loops = [
+            [here for here in code if target <= here[0] <= place]
+            for place, text in code
+            if (target := _target(text)) is not None and target < place
+        ]
+        return Needs(
+            int(usage["REG"]),
+            sum(text.startswith(("STL", "LDL")) for _, text in code),
+            found.metadata.shared,
+            found.metadata.num_warps,
+            capability,
+            max(map(len, loops), default=0),
+        )
+
+
+def read(cubin: bytes) -> tuple[dict[str, str], list[tuple[int, str]]]:
+    """How much of what a kernel uses, and its instructions by their addresses."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(cubin)
+        usage, code = (
+            subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
+            for option in ("-res-usage", "-sass")
+        )
+    lines = re.findall(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\d+ )?(.*?);", code, re.MULTILINE)
+    return dict(re.findall(r"(\w+):(\d+)", usage)), [(int(place, 16), text) for place, text in lines]
+
+
+def _target(text: str) -> int | None:
+    found = re.match(r"BRA\S* .*?(0x[0-9a-f]+)", text)
+    return int(found[1], 16) if found else None
+
+
+@cache
+def products(name: str, rows: int) -> Kernel:
+    """Rows times weights in the groups of a kind of blocks."""
+    options = groups.product_options(next(kind.form for kind in KINDS.values() if kind.name == name), rows)
+    paired = options["MINIMA"] or options["HALVES"]
+    kinds = of("*i32", "x", "words", "high", "table") | {"factors": "*i32" if paired else "*fp16"}
+    kinds |= of("i32", "rows", "apart", "outputs", "whole", "groups", "reach") | {"bias": "*bf16", "out": "*fp32"}
+    sizes, weights = options | {"BIASED": True}, GROUP * options["STEPS"]
+    return Kernel(f"{name}, {rows} rows", groups._multiply, kinds, sizes, weights=weights)
+
+
+def every(capability: int) -> Iterator[Kernel]:
+    """Those of a round of a model in bfloat16 and in blocks."""
+    own = "*bf16"
+    for rows in groups.STEPS:
+        for kind in KINDS.values():
+            if kind.form:
+                yield products(kind.name, rows)
+    shared = LIMITS[capability][2] - 1 << 10
+    for rows in linear.ROWS:
+        cut = linear.cut_of(rows, 4096, 4096, 2, False, shared)
+        kinds = of(own, "x", "weight", "bias") | {"out": "*fp32"} | of("i32", "rows", "columns", "depth", "reach")
+        sizes = {
+            "BIASED": True,
+            "GATED": False,
+            "EVEN": True,
+            "ROWS": rows,
+            "COLUMNS": linear.COLUMNS,
+            "DEPTH": cut.depth,
+        }
+        weights = linear.COLUMNS * cut.depth / 128
+        yield Kernel(f"bfloat16, {rows} rows", linear._multiply, kinds, sizes, {"num_stages": cut.stages}, weights)
+    heads = {"HEADS": 32, "WIDTH": 128, "DEPTH": 128}
+    numbers = of("*i32", "count", "items", "starts", "bases", "prefixes", "lengths", "tails")
+    kinds = of(own, "query", "keys", "values") | numbers | of("*fp32", "seen", "tops", "sums")
+    kinds |= {"head_stride": "i32", "scale": "fp32", "cap": "fp32"}
+    sizes = {"GROUP": 4, "TAIL": 64, "TILE": attention.TILE, "SPLIT": attention.SPLIT, "CAPPED": False, "WINDOW": 0}
+    yield Kernel("attention", attention._attend, kinds, heads | sizes | {"CHUNKED": False})
+    kinds = of(own, "x", "behind", "behind_bias", "then", "then_bias", "out") | {"parts": "*fp32"}
+    kinds |= of("i32", "rows", "size") | of("fp32", "scale", "eps")
+    sizes = of(False, "BEHIND", "BEHIND_BIASED", "THEN_BIASED", "CENTRED") | {"THEN": True, "SPLITS": 4, "BLOCK": 4096}
+    yield Kernel("sum and norm", between._join, kinds, sizes, {"num_warps": 8})
+    kinds = {"x": own, "out": "*i32"} | of("i32", "rows", "apart", "depth", "groups")
+    yield Kernel("rounding to 8 bits", groups._round, kinds, {"MANY": groups.MANY})
+
+
+def main() -> None:
+    chosen = [int(each) for each in sys.argv[1:]] or CAPABILITIES
+    print("Compiled, not run. Instructions: of the inner loop, for each weight and all of the program's rows.\n")
+    print(
+        "| kernel | capability | registers | spilled | shared memory | warps a multiprocessor | instructions a weight |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for capability in chosen:
+        for kernel in every(capability):
+            needs = kernel.needs(capability)
+            each = f"{needs.instructions / kernel.weights:.2f}" if kernel.weights else ""
+            figures = f"{needs.registers} | {needs.spilled} | {needs.shared} | {needs.resident} | {each}"
+            print(f"| {kernel.name} | {capability / 10:.1f} | {figures} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
