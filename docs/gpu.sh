@@ -3,14 +3,20 @@
 # cost of 7B, several streams, where drafts pay, and the other way round (target on the CPU, draft on the GPU).
 #
 #   docs/gpu.sh [DIRECTORY]      report.md and each step's output go to DIRECTORY (build/gpu)
+#   docs/gpu.sh --compile [90…]  no GPU: what each kernel needs of each capability, from its machine code
 #   DEVICE=cpu docs/gpu.sh       rehearse with small models, where there is no GPU: its figures mean nothing
 #   MINUTES=5 docs/gpu.sh        another limit for all together (10; a rehearsal has 30, for machines that others use)
 #   STEPS='tests map' docs/gpu.sh    these steps alone
+#   LLAMA=llama.cpp GGUF=7b.gguf docs/gpu.sh    also builds llama.cpp's sources there for the GPU, and runs both on the file
 #
 # A step that fails or takes too long is reported, and the next one runs; one for which no time is left is not begun. The
 # report begins with what became of each, and its seconds. The exit code is the number of steps that were not done.
 set -u
 cd "$(dirname "$0")/.."
+if [ "${1:-}" = --compile ]; then
+    shift
+    exec python -m tests.engines.compiled_kernels "$@"
+fi
 out=${1:-build/gpu} device=${DEVICE:-cuda} wanted=${STEPS:-}
 rm -rf "$out"
 mkdir -p "$out"
@@ -86,16 +92,23 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
     # a fresh machine's first start compiles the draft's layers for its CPU, which every step below needs
     step compile 75 python -c 'import actors.engines.decoder.cpu.compiler as compiler; print(compiler.compiled_kernels())'
     step inflate 50 python -m duoactor inflate bundled "$costly" $shape
-    step tests 60 python -m pytest -q -rs -p no:cacheprovider -m cuda tests/engines/test_graphs_cuda.py \
-        tests/engines/test_noise.py
-    step families 90 python -m tests.engines.families_on_device --device "$device"
-    step prove 90 python -m duoactor prove --device "$device" --minutes "$prove"
-    step rounds 45 python -m tests.engines.time_rounds --device "$device" $rounds
+    step formats 100 python -m tests.engines.time_rounds --device "$device" $rounds --formats
     for kind in Q4_K Q8_0; do
         step "rounds-$kind" 80 python -m tests.engines.time_rounds --device "$device" $rounds --blocks "$kind"
     done
+    step rounds 45 python -m tests.engines.time_rounds --device "$device" $rounds
+    step tests 60 python -m pytest -q -rs -p no:cacheprovider -m cuda tests/engines/test_graphs_cuda.py \
+        tests/engines/test_noise.py
+    step families 90 python -m tests.engines.families_on_device --device "$device"
     bench greedy 75 --target "$costly" --device "$device" --methods "$ours" --tasks "$tasks"
     bench streams 50 --target "$costly" --device "$device" --streams "$many"
+    if [ -n "${LLAMA:-}" ] && [ -n "${GGUF:-}" ]; then
+        step peer-built 240 sh -c 'cmake -S "$0" -B "$1" -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DGGML_CUDA_FA=OFF \
+            -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF && cmake --build "$1" -j --target llama-batched-bench' "$LLAMA" "$out/peer"
+        step peer 40 "$out/peer/bin/llama-batched-bench" -m "$GGUF" -ngl 99 -c 16384 -npp 128 -ntg 64 -npl 1,4,16
+        bench file 60 --target "$GGUF" --device "$device" --streams 1,4,16
+    fi
+    step prove 90 python -m duoactor prove --device "$device" --minutes "$prove"
     bench reverse 45 --target bundled --device cpu --draft-device "$device" --methods tree,auto --tasks "$few"
     bench sampled 35 --target "$costly" --device "$device" --methods auto,pld --temperature 1 --tasks "$tasks"
     step map 110 python -m tools.speedups --max-tokens "$tokens" --repeats 1 --quiet --limit 1 --out "$out/map" \

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ Measured = list[tuple[int, list[tuple[int, int]]]]
 TIMED: Measured = [(SHORT, ROUNDS), (LONG, LONG_ROUNDS)]
 TRIED: Measured = [(64, [(1, 1), (1, 8), (2, 1)])]  # with small shapes
 
+FORMATS = ("Q8_0", "Q4_K", "Q4_0", "Q5_K", "Q6_K", "IQ4_XS", "MXFP4")
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -53,8 +55,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="small shapes: to see that it runs")
     parser.add_argument("--blocks", default="", help="the kind of a GGUF file's blocks; empty: 16 bits")
+    parser.add_argument("--formats", action="store_true", help="four layers in each kind of blocks, in one table")
     options = parser.parse_args()
-    print(rounds(torch.device(options.device), SMALL if options.small else FULL, options.blocks))
+    device, shape = torch.device(options.device), SMALL if options.small else FULL
+    print(formats(device, shape) if options.formats else rounds(device, shape, options.blocks))
 
 
 @dataclass(frozen=True)
@@ -99,9 +103,8 @@ def in_blocks(config: LlamaConfig, kind: str, device: torch.device, dtype: torch
     return StoredModel(config, source, source.size, kind)
 
 
-def rounds(device: torch.device, shape: Shape, blocks: str = "") -> str:
+def engine_of(device: torch.device, shape: Shape, blocks: str, slots: int) -> GpuEngine:
     """Random weights: the time of a round does not depend on them."""
-    measured = TIMED if shape is FULL else TRIED
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     config = LlamaConfig(
         vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
@@ -111,8 +114,37 @@ def rounds(device: torch.device, shape: Shape, blocks: str = "") -> str:
     with torch.device(device):
         model = in_blocks(config, blocks, device, dtype) if blocks else LlamaForCausalLM(config).eval()
     torch.set_default_dtype(torch.float32)
+    return GpuEngine(model, ModelInfo("7B", shape.vocabulary, 8192, frozenset(), "none"), slots)
+
+
+def formats(device: torch.device, shape: Shape) -> str:
+    """A table as it grows: whatever stops the next kind, this one's figures are there."""
+    print("| weights | GB | 1 row, ms | share of bandwidth | 4 rows | 16 rows | bits of the first row |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    bandwidth, shape = measured_bandwidth(device), replace(shape, layers=min(4, shape.layers))
+    wrong = []
+    for kind in ("", *FORMATS):
+        try:
+            engine = engine_of(device, shape, kind, slots_of(SHORT))
+            one, *more = (median(device, lambda e=engine, r=rows: decode(e, 1, r, SHORT)) for rows in (1, 4, 16))
+            alone, *among = (decode(engine, 1, rows, SHORT)[0].clone() for rows in (1, 4, 16))
+        except Exception as error:  # the table goes on, whatever a kind does
+            wrong.append(kind)
+            print(f"| {kind or 'plain'} | {str(error).partition(chr(10))[0]} | | | | | |", flush=True)
+            continue
+        read, equal = engine.reading().read_bytes, all(torch.equal(alone, other) for other in among)
+        wrong += [] if equal else [kind]
+        times = " | ".join(f"{seconds * 1e3:.2f}" for seconds in more)
+        share = f"{read / bandwidth / one:.0%}"
+        bits = "its own" if equal else "OTHERS"
+        print(f"| {kind or 'plain'} | {read / 1e9:.2f} | {one * 1e3:.2f} | {share} | {times} | {bits} |", flush=True)
+    return f"\n{len(wrong)} kinds were not right."
+
+
+def rounds(device: torch.device, shape: Shape, blocks: str = "") -> str:
+    measured = TIMED if shape is FULL else TRIED
     slots = max(max(streams for streams, _ in asked) * slots_of(context) for context, asked in measured)
-    engine = GpuEngine(model, ModelInfo("7B", shape.vocabulary, 8192, frozenset(), "none"), slots)
+    engine = engine_of(device, shape, blocks, slots)
     read = engine.reading().read_bytes
     bandwidth = measured_bandwidth(device)
     floor = read / bandwidth
@@ -139,7 +171,7 @@ def slots_of(context: int) -> int:
     return -(-(context + 64) // 64) * 64
 
 
-def decode(engine: GpuEngine, streams: int, rows: int, context: int) -> None:
+def decode(engine: GpuEngine, streams: int, rows: int, context: int) -> torch.Tensor:
     slots_each = slots_of(context)
     visible = np.arange(slots_each)[None, :] <= np.arange(context, context + rows)[:, None]
     at, batch = list(range(context, context + rows)), FlatBatch()
@@ -147,6 +179,7 @@ def decode(engine: GpuEngine, streams: int, rows: int, context: int) -> None:
         batch.add(base, [7] * rows, at, [base + place for place in at], visible)
     logits = engine.forward(batch)
     (engine.best if engine.best is not None else logits.argmax(-1)).tolist()
+    return logits
 
 
 def measured_bandwidth(device: torch.device) -> float:
