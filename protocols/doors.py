@@ -67,10 +67,10 @@ class Doors:
             return
         self.open += 1
         if self.open > self.most:
-            self._hang_up(event["value"])
+            self._warn()
+            self.hang_up(event["value"])
 
-    def _hang_up(self, descriptor: int) -> None:
-        """libzmq owns the descriptor, and closes it when it reads the end."""
+    def _warn(self) -> None:
         if not self.hung_up:
             log.warning(
                 "%d connections are open, as many as the limit of open files allows: newcomers wait until others "
@@ -78,6 +78,9 @@ class Doors:
                 self.most,
             )
         self.hung_up += 1
+
+    def hang_up(self, descriptor: int) -> None:
+        """End a connection. libzmq owns the descriptor, and closes it when it reads the end."""
         with contextlib.suppress(OSError):  # it has left meanwhile
             connection = sockets.socket(fileno=descriptor)
             try:

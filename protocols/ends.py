@@ -11,7 +11,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from protocols.address import Address
 from protocols.doors import Doors
-from protocols.pump import Pump, Service, Socket, send_frames
+from protocols.pump import Pump, Service, Socket, Unwanted, send_frames
 from protocols.security import ANYBODY, KEY_LENGTH, Holder
 from protocols.transport import INBOX, Backlog, nobody_at, size_of
 
@@ -41,7 +41,8 @@ class ZmqListener:
         self._publisher = publisher
         self._claim = claim
         self._doors, self._holders = doors, holders
-        self._pump = Pump(router, Backlog(READ_AHEAD, size_of), keyed=holders is not None)
+        self._unwanted = Unwanted(doors.hang_up)
+        self._pump = Pump(router, Backlog(READ_AHEAD, size_of), holders is not None, self._unwanted)
 
     @property
     def closed(self) -> bool:
@@ -60,6 +61,9 @@ class ZmqListener:
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         return self._pump.send([peer if self._holders is None else peer[:-KEY_LENGTH], *frames])
+
+    def hang_up(self, peer: bytes) -> None:
+        self._unwanted.add(peer)
 
     def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
         send_frames(self._publisher, [topic, *frames])

@@ -24,17 +24,45 @@ BURST = 256  # messages read before other tasks of the loop have a turn
 Socket = zmq.Socket[bytes]
 
 
-def receive_frames(socket: Socket, most: int = FRAMES + 2, keyed: bool = False) -> list[bytes] | None:
+class Unwanted:
+    """Connections of a ROUTER to end: each is ended when its next message is read, which names its descriptor."""
+
+    MOST = 1024  # who leaves by itself sends nothing more, and is forgotten with the others
+
+    def __init__(self, hang_up: Callable[[int], None]) -> None:
+        self.ids = set[bytes]()
+        self._hang_up = hang_up
+
+    def add(self, peer: bytes) -> None:
+        if len(self.ids) == self.MOST:
+            self.ids.clear()
+        self.ids.add(peer)
+
+    def read(self, peer: bytes, frame: zmq.Frame) -> None:
+        if peer in self.ids:
+            self.ids.remove(peer)
+            self._hang_up(int(frame.get(zmq.SRCFD)))
+
+
+def receive_frames(
+    socket: Socket, most: int = FRAMES + 2, keyed: bool = False, unwanted: Unwanted | None = None
+) -> list[bytes] | None:
     """Return the next message, or None. Of its frames only the first ``most`` are kept, to bound its memory.
 
     The default is one more than a well-formed message with a routing id has. ``keyed``: the socket is a ROUTER that
     uses CURVE; the public key that libzmq has authenticated, in Z85, is appended to the routing id.
     """
+    leaving = unwanted if unwanted is not None and unwanted.ids else None
     try:
-        first = socket.recv(_NOW, copy=not keyed)
+        first = socket.recv(_NOW, copy=not keyed and leaving is None)
     except zmq.Again:
         return None
-    frames = [first if isinstance(first, bytes) else first.bytes + str(first.get("User-Id")).encode()]
+    if isinstance(first, bytes):
+        frames = [first]
+    else:
+        frames = [first.bytes + str(first.get("User-Id")).encode() if keyed else first.bytes]
+        if leaving is not None:
+            leaving.read(frames[0], first)
     while socket.get(zmq.RCVMORE):
         frame = socket.recv(_NOW)
         if len(frames) < most:
@@ -63,9 +91,11 @@ class Pump:
     """Moves messages from one socket into a bounded inbox, and stops reading while that is full, so that libzmq holds
     its peers back."""
 
-    def __init__(self, socket: Socket, inbox: Backlog[list[bytes]], keyed: bool = False) -> None:
-        """``keyed``: see :func:`receive_frames`."""
-        self.socket, self.keyed = socket, keyed
+    def __init__(
+        self, socket: Socket, inbox: Backlog[list[bytes]], keyed: bool = False, unwanted: Unwanted | None = None
+    ) -> None:
+        """``keyed``, ``unwanted``: see :func:`receive_frames`."""
+        self.socket, self.keyed, self._unwanted = socket, keyed, unwanted
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._descriptor = socket.fileno()
@@ -101,7 +131,7 @@ class Pump:
                 return
             # asking first takes a tenth of what an exception for an empty socket takes
             readable = int(self.socket.get(zmq.EVENTS)) & _READABLE
-            frames = receive_frames(self.socket, keyed=self.keyed) if readable else None
+            frames = receive_frames(self.socket, keyed=self.keyed, unwanted=self._unwanted) if readable else None
             if frames is None:
                 self._changed.set()
                 return

@@ -51,6 +51,9 @@ class Listener(Protocol):
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Queue a message. Never blocks; False if the peer is gone or its queue is full."""
 
+    def hang_up(self, peer: bytes) -> None:
+        """End a connection, at the latest when it sends again."""
+
     def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
         """Send a message to the subscribers of a prefix of ``topic``. Never blocks; slow subscribers miss it."""
 

@@ -60,6 +60,10 @@ class Floods:
         self._flooding.add(peer)
         return True
 
+    def unwanted(self, peer: bytes) -> bool:
+        """Whether a connection whose message was dropped is better ended: it has no role, and its own account owes."""
+        return self._role(peer) is None and self._account(peer) in self._dropped
+
     @property
     def flooding(self) -> int:
         """How many connections had messages dropped lately."""

@@ -91,6 +91,8 @@ class Inbox:
         """Return False if the message was dropped unread."""
         if self.floods.drops(peer, self._timer()):
             self.state.counters["flood"] += 1
+            if self.floods.unwanted(peer):
+                self.listener.hang_up(peer)
             return False
         self.handled += 1
         begin = self._cpu_timer()

@@ -7,6 +7,7 @@ import contextlib
 import resource
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,8 @@ from protocols import doors, zeromq
 from protocols.address import parse
 from protocols.doors import LEAST_FILES, MOST_FILES, raise_file_limit, room_for_connections
 from protocols.errors import ConfigError
+from protocols.pump import Unwanted
+from protocols.security import AllowedKeys, KeyPair, Security
 from protocols.zeromq import ZmqNetwork
 from tests.protocols.linked import pair
 
@@ -75,6 +78,51 @@ async def test_beyond_the_room_strangers_are_hung_up_on_and_peers_go_on(address,
         assert listener._doors.open <= MOST
     assert sum("raise the limit with `ulimit -n`" in record.message for record in caplog.records) == 1
     network.close()
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_who_is_hung_up_on_is_gone_when_it_sends_again_and_others_stay(address, keyed, directory):
+    there, here = peer_keys(directory) if keyed else (None, None)
+    network, other = ZmqNetwork(there), ZmqNetwork(here)
+    listener = network.listen(address)
+    unwanted, guest = other.connect(listener.address), other.connect(listener.address)
+    peers = []
+    for link in (unwanted, guest):
+        await link.writable()
+        link.send([b"who", b"am I"])
+        peers.append((await listener.receive())[0])
+    listener.hang_up(peers[0])
+    unwanted.send([b"once", b"more"])
+    assert (await listener.receive())[0] == peers[0], "which tells the connection's file"
+    while listener.send(peers[0], [b"are", b"you there"]):
+        await asyncio.sleep(0.001)
+    guest.send([b"still", b"here"])
+    assert await listener.receive() == (peers[1], [b"still", b"here"])
+    while (heard := listener.receive_nowait()) is None:  # what is sent before it sees the end is lost
+        unwanted.send([b"back", b"again"])
+        await asyncio.sleep(0.001)
+    again, frames = heard
+    assert frames == [b"back", b"again"] and again != peers[0], "it has connected anew"
+    network.close()
+    other.close()
+
+
+def peer_keys(directory: Path) -> tuple[Security, Security]:
+    """A verifier's keys, and a peer's that it admits."""
+    verifier, peer = KeyPair.generate(), KeyPair.generate()
+    peer.write(directory / "keys", "peer")
+    allowed = AllowedKeys(directory / "keys")
+    return (
+        Security(verifier.public, verifier.secret, allowed=allowed),
+        Security(peer.public, peer.secret, server_key=verifier.public),
+    )
+
+
+def test_of_connections_to_end_a_bounded_number_is_remembered():
+    unwanted = Unwanted(lambda descriptor: None)
+    for number in range(3 * Unwanted.MOST):
+        unwanted.add(b"%d" % number)
+    assert 0 < len(unwanted.ids) <= Unwanted.MOST
 
 
 async def test_what_is_no_zeromq_is_counted_once_and_forgotten(address):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from actors.verifier.floods import (
     SHARE,
     Floods,
 )
-from protocols.messages import Chunk, Generate, Grow, Role, Sampling
+from protocols.messages import Chunk, Generate, Grow, Heartbeat, Role, Sampling
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -131,6 +132,38 @@ def test_a_hundred_connections_of_a_key_owe_together():
     assert one.flooding == 100
     one.forget(now=20.0)
     assert one.flooding == 0
+
+
+def test_connections_without_a_role_are_hung_up_on_when_their_own_account_owes():
+    """Those of a key beyond its eight drafters, and a stranger; not a drafter, nor who comes while strangers owe."""
+    roles = {b"d": Role.DRAFTER}
+    accounts = {b"d": b"key", b"ninth": b"key"}
+    one = Floods(
+        SimpleNamespace(drafters=SimpleNamespace(by_peer={})), roles.get, lambda peer: accounts.get(peer, peer)
+    )
+    for peer in (b"d", b"stranger"):
+        for _ in range(round(NEWCOMERS_BURST_S / MAX_CHARGE_S)):
+            one.charge(peer, 1.0, now=0.0)
+    peers = (b"d", b"ninth", b"stranger", b"newcomer")
+    assert all(one.drops(peer, 0.0) for peer in peers)
+    assert [peer for peer in peers if one.unwanted(peer)] == [b"ninth", b"stranger"]
+
+
+def test_a_stranger_that_floods_is_hung_up_on():
+    async def go():
+        async with Cluster(language=LANGUAGE, forward_s=0.01) as cluster:
+            looks = iter(range(1 << 30))
+            inbox = cluster.verifier.inbox
+            inbox._timer = inbox._cpu_timer = lambda: next(looks) * 50e-6
+            stranger = Caller(cluster.network, "stranger")
+            first = stranger.link.peer
+            while stranger.link.peer == first:
+                stranger.send(Heartbeat())
+                await asyncio.sleep(0)
+            return cluster.verifier.state.counters
+
+    counters = run(go())
+    assert counters["flood"] >= 1 and counters["unknown_peer"] > 1
 
 
 def test_an_honest_drafter_of_one_stream_is_heard_where_messages_take_twice_as_long():

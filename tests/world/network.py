@@ -63,6 +63,11 @@ class MemoryListener:
         link.downstream.carry(copy, lambda: link.peer == peer and link.inbox.put(list(copy)))
         return True
 
+    def hang_up(self, peer: bytes) -> None:
+        if (link := self.peers.get(peer)) is not None:
+            link.detach()
+            self._network.attach(link)  # who wants to be here connects again
+
     def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
         for feed in self._network.feeds:
             if feed.address == self.telemetry and topic.startswith(feed.topics):
@@ -219,14 +224,14 @@ class MemoryNetwork:
             )
         listener = self.listeners[address] = MemoryListener(self, address)
         for link in self.links:
-            self._attach(link)
+            self.attach(link)
         return listener
 
     def connect(self, address: str, host: str = "") -> MemoryLink:
         link = MemoryLink(self, address, host, self._made)
         self._made += 1
         self.links.append(link)
-        self._attach(link)
+        self.attach(link)
         return link
 
     def subscribe(self, address: str, topics: Sequence[bytes] = (b"",)) -> MemoryFeed:
@@ -305,7 +310,7 @@ class MemoryNetwork:
     def _select(self, target: MemoryLink | str) -> list[MemoryLink]:
         return [link for link in self.links if link is target or link.host == target]
 
-    def _attach(self, link: MemoryLink) -> None:
+    def attach(self, link: MemoryLink) -> None:
         listener = self.listeners.get(link.address)
         if listener is not None:
             self._connections += 1
