@@ -14,6 +14,8 @@ from protocols.messages import Role
 SHARE = 0.002
 LEASE_SHARE = 0.06
 NEWCOMERS_SHARE = 0.03  # share of all newcomers together
+# A client's share, beside its requests. A Status, its dearest message, takes some 0.2 ms: 250 a second.
+CLIENT_SHARE = 0.05
 BURST_S = 0.01  # what a peer may owe beyond its share before it is dropped: some 130 messages
 # A message's largest charge: beyond it the machine was busy.
 MAX_CHARGE_S = 0.002
@@ -25,9 +27,9 @@ NEWCOMERS_BURST_S = 0.25  # 64 clients that say Hello and ask at once, each mess
 class Floods:
     """A token bucket for each key (for each peer, where there are none), and one for all newcomers. Times are seconds.
 
-    Clients are exempt: their requests are what the verifier is for, and they would wait for ever for the answer to a
-    message that was dropped. Everybody else's messages may be lost without harm, even a Hello, which is repeated. What
-    a new client takes is charged to the newcomers all the same, so that fewer of them are welcomed."""
+    Clients' requests are exempt: they are what the verifier is for. All other messages may be lost without harm, even a
+    Hello, which is repeated. What a new client takes is charged to the newcomers all the same, so that fewer of them
+    are welcomed."""
 
     def __init__(
         self, state: State, role: Callable[[bytes], Role | None], account: Callable[[bytes], bytes] = lambda peer: peer
@@ -40,22 +42,26 @@ class Floods:
         self._debts: dict[bytes, tuple[float, float]] = {}  # what each account owes, and as of when
         self._dropped: set[bytes] = set()  # accounts that are dropped, until they owe nothing
 
-    def charge(self, peer: bytes, spent_s: float, now: float) -> None:
-        """A message of the peer was read and handled in ``spent_s``."""
+    def charge(self, peer: bytes, spent_s: float, now: float, exempt: bool = False) -> None:
+        """A message of the peer was read and handled in ``spent_s``. ``exempt``: its account owes nothing for it."""
         cost = min(MAX_CHARGE_S, spent_s)
         if self._is_new(peer, now):
             most = NEWCOMERS_BURST_S + NEW_S * NEWCOMERS_SHARE  # the next one is read so soon after a flood has ended
             self._newcomers = (min(most, self._owed_by_newcomers(now) + cost), now)
-        if self._role(peer) is not Role.CLIENT:
+        if not exempt:
             account = self._account(peer)
+            if self._role(peer) is Role.CLIENT:
+                cost *= SHARE / CLIENT_SHARE
             self._debts[account] = (self._debt(account, now) + cost, now)
 
     def drops(self, peer: bytes, now: float) -> bool:
         """Whether the message that has just arrived from the peer is to be dropped unread."""
-        if self._role(peer) is Role.CLIENT:
-            return False
-        newcomer = self._owed_by_newcomers(now) > NEWCOMERS_BURST_S and self._is_new(peer, now)
-        if not newcomer and not self._owes(self._account(peer), now):
+        newcomer = (
+            self._owed_by_newcomers(now) > NEWCOMERS_BURST_S
+            and self._role(peer) is not Role.CLIENT
+            and self._is_new(peer, now)
+        )
+        if not self._owes(self._account(peer), now) and not newcomer:
             return False
         self._flooding.add(peer)
         return True

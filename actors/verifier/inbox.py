@@ -14,15 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from actors.verifier.context import Context
-from actors.verifier.floods import Floods
+from actors.verifier.floods import CLIENT_SHARE, Floods
 from actors.verifier.peers import Peers
 from protocols import wire
 from protocols.errors import ProtocolError
 from protocols.limits import clipped
 from protocols.messages import (
     Cancel,
+    Detokenize,
     Failed,
     FailureCode,
+    Generate,
     Goodbye,
     Heartbeat,
     Hello,
@@ -30,6 +32,7 @@ from protocols.messages import (
     Refuse,
     RefuseCode,
     Role,
+    Tokenize,
     ToVerifier,
 )
 from protocols.transport import Listener
@@ -43,6 +46,8 @@ MAX_HANDLED = 256
 # connection has had a turn. libzmq reads connections in turns, so every other peer has had a message read by then.
 MIN_DROPPED, MAX_DROPPED = 4, 128
 FLOOD_PAUSE_S = 0.001  # before the next ones are dropped
+REQUESTS = frozenset(one.__name__ for one in (Generate, Cancel, Tokenize, Detokenize))  # never dropped
+BUSY = f"answers to this client take more than {CLIENT_SHARE:.0%} of the verifier's time; ask again in a second"
 
 
 # By the class of a message: the role that sends it, and what takes it with the peer's routing id.
@@ -88,16 +93,20 @@ class Inbox:
         return self.read()
 
     def _handle(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        """Return False if the message was dropped unread."""
-        if self.floods.drops(peer, self._timer()):
+        """Return False if the message was dropped unread. A client's question is not left without an answer."""
+        is_client = self.peers.role(peer) is Role.CLIENT
+        exempt = is_client and wire.kind(frames) in REQUESTS
+        if not exempt and self.floods.drops(peer, self._timer()):
             self.state.counters["flood"] += 1
+            if is_client and (rid := wire.request_id(frames)) is not None:
+                self.context.send(peer, Failed(rid, FailureCode.OVERLOADED, BUSY, retry_after_ms=1000))
             if self.floods.unwanted(peer):
                 self.listener.hang_up(peer)
             return False
         self.handled += 1
         begin = self._cpu_timer()
         self.receive(peer, frames)
-        self.floods.charge(peer, self._cpu_timer() - begin, self._timer())
+        self.floods.charge(peer, self._cpu_timer() - begin, self._timer(), exempt)
         return True
 
     def receive(self, peer: bytes, frames: Sequence[bytes]) -> None:

@@ -37,6 +37,7 @@ from protocols.messages import (
 
 T = TypeVar("T")
 HEALTH_TIMEOUT_S = 0.9  # limit for a probe: those of orchestrators wait one second
+REPORT_S = 0.05  # seconds between two reports: the verifier refuses who asks as fast as paths that need no key let
 MAX_TRACED = 8  # answers at once: each costs the verifier up to 0.4 ms a round, see actors/verifier/trace.py
 
 
@@ -86,6 +87,8 @@ class Gateway:
         self._pieces: dict[str, dict[int, Piece]] = {}  # by the verifier's incarnation, of which one is kept
         self._callings: dict[str, Calling] = {}  # by the same
         self._marks: dict[str, FillMarks | None] = {}  # by the same
+        self._report: asyncio.Task[StatusReport]
+        self._reported = 0.0  # when the last report was asked for, or the next will be
         self._open: set[Choices] = set()
         self._idle = asyncio.Event()  # nothing is open
         self._idle.set()
@@ -161,12 +164,21 @@ class Gateway:
             return await call(self.client)
 
     async def status(self) -> StatusReport:
-        """The verifier's status. ApiError (503) unless it answers now."""
+        """The verifier's status, one report for all who wait for the next. ApiError (503) unless it answers now."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._reported:
+            self._reported = max(now, self._reported + REPORT_S)
+            self._report = asyncio.create_task(self._asked_at(self._reported - now))
+            self._report.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait
         try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                return await self.asked(AsyncClient.status)
+            return await asyncio.shield(self._report)
         except TimeoutError:
             raise ApiError(503, "the verifier does not answer; see whether it still runs, and try again") from None
+
+    async def _asked_at(self, later_s: float) -> StatusReport:
+        await asyncio.sleep(later_s)
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            return await self.asked(AsyncClient.status)
 
     async def scrape(self) -> bytes:
         """The metrics for Prometheus; also while no verifier answers."""

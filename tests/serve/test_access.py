@@ -1,12 +1,17 @@
 """Who may call, and whether anybody answers: keys, web origins, health, draining."""
 
+import asyncio
+
 import pytest
 from starlette.responses import Response
 
+from duoactor.client.async_client import AsyncClient
 from duoactor.serve.auth import LocalGuard, read_keys
+from duoactor.serve.gateway import REPORT_S
 from duoactor.serve.settings import GatewaySettings, parse_http
 from duoactor.serve.start import listen
 from protocols.errors import ConfigError
+from protocols.messages import StatusReport
 from tests.serve.gateway import LANGUAGE, TURNS, served
 from tests.world.cluster import Cluster
 
@@ -152,6 +157,22 @@ async def test_names_of_the_model_are_those_that_were_given():
     assert [card["id"] for card in listed] == ["gpt-4", "claude"]
     assert (one["id"], one["max_model_len"]) == ("claude", 4096)
     assert answers == ["gpt-4", "claude", "gpt-4", None]
+
+
+async def test_however_fast_health_is_asked_for_the_verifier_is_asked_twenty_times_a_second(monkeypatch):
+    asked, plain, clock = [], AsyncClient.status, asyncio.get_running_loop().time
+
+    async def status(client: AsyncClient) -> StatusReport:
+        asked.append(client)
+        return await plain(client)
+
+    async with served() as gateway:
+        monkeypatch.setattr(AsyncClient, "status", status)
+        began = clock()
+        for _ in range(3):
+            answers = await asyncio.gather(*(gateway.request("GET", "/health") for _ in range(20)))
+            assert {answer.status_code for answer in answers} == {200}
+        assert 1 < len(asked) <= 2 + (clock() - began) / REPORT_S
 
 
 async def test_health_is_as_good_as_the_verifiers():

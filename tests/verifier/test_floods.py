@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from actors.verifier.floods import (
     BURST_S,
+    CLIENT_SHARE,
     LEASE_SHARE,
     MAX_CHARGE_S,
     NEW_S,
@@ -15,7 +16,18 @@ from actors.verifier.floods import (
     SHARE,
     Floods,
 )
-from protocols.messages import Chunk, Generate, Grow, Heartbeat, Role, Sampling
+from protocols.messages import (
+    Chunk,
+    Failed,
+    FailureCode,
+    Generate,
+    Grow,
+    Heartbeat,
+    Role,
+    Sampling,
+    Status,
+    StatusReport,
+)
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -69,8 +81,29 @@ def test_one_message_that_takes_long_is_no_flood():
     assert not one.drops(b"d", 0.001)
 
 
-def test_clients_are_always_heard():
-    assert dropped(floods(clients=(b"c",)), b"c", 1.0, seconds=1) == 0
+def test_a_client_is_heard_beyond_a_drafters_share():
+    assert dropped(floods(clients=(b"c",)), b"c", 0.9 * CLIENT_SHARE, seconds=60) == 0
+    assert dropped(floods(clients=(b"c",)), b"c", 1.0, seconds=60) > 0.9 * 60_000
+
+
+def test_a_clients_requests_are_always_heard_and_its_flood_of_questions_is_refused():
+    async def go():
+        async with Cluster(language=LANGUAGE, forward_s=0.01) as cluster:
+            looks = iter(range(1 << 30))
+            inbox = cluster.verifier.inbox
+            inbox._timer = inbox._cpu_timer = lambda: next(looks) * 1e-3
+            caller = await cluster.caller()
+            answer = None
+            while not isinstance(answer, Failed):
+                caller.send(Status("s"))
+                answer = await caller.until(lambda message: isinstance(message, StatusReport | Failed))
+            chunks = await caller.generate((5, 9, 33), Sampling(max_tokens=8, ignore_eos=True))
+            return answer, tokens_of(chunks), cluster.verifier.state.counters["flood"]
+
+    answer, text, found = run(go())
+    assert answer.code is FailureCode.OVERLOADED and answer.rid == "s"
+    assert "ask again" in answer.detail
+    assert len(text) == 8 and found == 1
 
 
 def strangers(one: Floods, seconds: float) -> int:
