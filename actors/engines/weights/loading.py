@@ -81,6 +81,9 @@ def _why(name: str, error: Exception) -> str:
         return f"model {name} brings its own program code, which duoactor does not run; use a model of a stock family"
     if "for this kind of AutoModel" in first:
         return f"{name} is not a causal language model, so it cannot generate text; choose another model"
+    if not isinstance(error, OSError | ImportError):  # its own words, about a value that it has read
+        words = first.rstrip(".") if isinstance(error, ValueError) else f"{type(error).__name__}: {first}"
+        first = f"transformers cannot read its files ({words}); download it again, or install a newer transformers"
     return f"model {name} cannot be loaded: {first}"
 
 
@@ -248,6 +251,9 @@ def load_tokenizer(name: str) -> Any:
     check_token_ids(Path(located(name)))
     try:
         tokenizer = AutoTokenizer.from_pretrained(located(name), trust_remote_code=False)
+        for kind, token in tokenizer.special_tokens_map.items():
+            if not str(token):  # it has no id, or that of an unknown token
+                setattr(tokenizer, kind, None)
         changed = restore_published(tokenizer, Path(located(name)) / "tokenizer.json")
     except Exception as error:
         if Path(name).is_dir():
@@ -307,13 +313,16 @@ def vocab_size(model: nn.Module) -> int:
 
 
 def max_context(model: nn.Module) -> int:
-    """The longest text: with YaRN by its factor, as others count it, where the configuration names a shorter one."""
+    """The longest text: with YaRN by its factor, as others count it, where the configuration names a shorter one.
+    Raises ModelError."""
     config: Any = model.config
     text = config.get_text_config()
     longest = int(getattr(text, "max_position_embeddings", 4096))
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") == "yarn":
         longest = max(longest, int(rope["factor"] * rope.get("original_max_position_embeddings", longest)))
+    if longest < 1:
+        raise ModelError(f"max_position_embeddings of {config._name_or_path} is {longest}; download it again")
     return longest
 
 

@@ -174,6 +174,8 @@ def edit(model: Path, **changes: Any) -> None:
         ({"head_dim": -16}, "the head width of layer 0 is -16|describe"),
         ({"num_key_value_heads": 3}, "4 heads of layer 0 cannot share 3 of keys"),
         ({"dtype": 5.5}, "dtype in .*config.json"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings of .*model is 0; download it again"),
+        ({"max_position_embeddings": -512}, "max_position_embeddings of .*model is -512; download it again"),
     ],
 )
 def test_a_configuration_that_no_model_has_is_refused(model: Path, changes: dict[str, Any], sentence: str) -> None:

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
+from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.tokenizer import TokenizerCodec, tokenizer_digest, tokenizer_parts
 from actors.engines.weights.loading import (
     describe,
@@ -100,6 +101,16 @@ def test_a_configuration_that_contradicts_itself_is_refused_with_the_reason(draf
     assert "is not a multiple of the number of attention heads" in refusal(draft)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"model_type": "zork"}, "model type `zork`"), ({"initializer_range": []}, ""), ({"layer_types": [5]}, "")],
+)
+def test_what_transformers_cannot_read_is_refused_with_what_to_do(draft, changes, words):
+    edit(draft / "config.json", **changes)
+    sentence = refusal(draft)
+    assert words in sentence and sentence.endswith("download it again, or install a newer transformers")
+
+
 def test_program_code_of_a_model_is_never_run_nor_asked_about(draft):
     edit(draft / "config.json", model_type="zork", auto_map={"AutoConfig": "c.C", "AutoModelForCausalLM": "m.M"})
     assert "its own program code" in refusal(draft)
@@ -183,6 +194,15 @@ def test_the_parts_of_a_tokenizer_show_where_two_differ(draft):
     differ = [at // 4 for at in range(0, len(ours.blocks), 4) if ours.blocks[at : at + 4] != theirs.blocks[at : at + 4]]
     assert differ == sorted({vocab[first] // 32, vocab[second] // 32})
     assert (theirs.entries, theirs.merges, theirs.special) == (ours.entries, ours.merges, ours.special)
+
+
+@pytest.mark.parametrize("unknown", ["<unk>", None])
+def test_a_special_token_without_characters_is_none(draft, unknown):
+    edit(draft / "tokenizer_config.json", eos_token="", pad_token=None, unk_token=unknown)
+    tokenizer = load_tokenizer(str(draft))
+    assert tokenizer.eos_token_id is None
+    assert tokenizer.all_special_tokens == ["<s>", *([unknown] if unknown else [])]
+    assert tokenizer_parts(FastTokenizer(KeptTokenizer.of(tokenizer))) == tokenizer_parts(tokenizer)
 
 
 def test_a_device_that_is_not_here_is_refused(monkeypatch):
