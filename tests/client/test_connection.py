@@ -9,7 +9,7 @@ import pytest
 
 from duoactor import AsyncClient, ConnectionLost, RefusedError, RequestError, Sampling
 from protocols import wire
-from protocols.messages import Done, Refuse, RefuseCode, Swap
+from protocols.messages import Detokenize, Done, Refuse, RefuseCode, Swap, Tokenize, Tokenized
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -247,6 +247,28 @@ def test_a_head_that_takes_long_to_load_is_waited_for_and_a_verifier_that_is_los
             puppet.listener.close()
             with pytest.raises(ConnectionLost, match="has not come back"):
                 await asking
+
+    run(go())
+
+
+def questions_of(puppet: Puppet) -> list[Tokenize | Detokenize]:
+    return [message for message in puppet.heard if isinstance(message, Tokenize | Detokenize)]
+
+
+def test_the_tokens_of_a_long_text_are_waited_for_while_the_verifier_lives():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        async with AsyncClient(ADDRESS, network=network) as client:
+            for asking in (client.tokenize("a " * 1000), client.detokenize((5,) * 1000)):
+                task = asyncio.create_task(asking)
+                await settled(lambda: questions_of(puppet))
+                await asyncio.sleep(120.0)
+                puppet.say(Tokenized(questions_of(puppet)[0].rid, (5,), ("a",), "a"))
+                assert (await task).token_ids == (5,)
+                puppet.heard.clear()
+            with pytest.raises(ConnectionLost, match="does not answer"):
+                await client.status()
 
     run(go())
 
