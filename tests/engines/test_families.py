@@ -20,7 +20,7 @@ from actors.verifier.sources.memory import Memory
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 from tests.engines.families import FAMILIES, REFUSED, VARIANTS, model_of
-from tests.engines.tiny import COMMON, VOCAB, engine_of, make_model
+from tests.engines.tiny import COMMON, VOCAB, engine_of, info, make_model
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -113,9 +113,17 @@ def test_a_verifier_serves_the_text_that_transformers_writes(family):
     assert drafted[-1].stats.drafters == ("d1",)
 
 
+@pytest.mark.parametrize("name", ["Llama", "Olmoe", "GraniteMoe"])
+def test_roundings_are_no_reason_to_refuse_a_model_in_bfloat16(name):
+    """Mixtures of experts differ the most: some rows choose another expert."""
+    model = model_of(name).bfloat16()
+    backend.TransformersEngine(model, info(model), 64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_run_over_slots_is_refused_in_one_sentence(name):
-    model = model_of(name)
+def test_what_cannot_run_over_slots_is_refused_in_one_sentence(name, dtype):
+    model = model_of(name).to(dtype)
     with torch.inference_mode():
         model(torch.tensor([PROMPT]), use_cache=False)  # it runs as it is: what is refused is how we would run it
     with pytest.raises(ModelError, match="does not attend in the plain way"):
