@@ -49,7 +49,9 @@ def test_a_chunk_that_cannot_be_queued_does_not_end_the_stream():
                 link.inbox.capacity = 0 if len(ids) == 50 else 100
                 if len(ids) == 50:
                     asyncio.get_running_loop().call_later(1.0, setattr, link.inbox, "capacity", 100)
-            assert cluster.verifier.state.counters["unknown_peer"] >= 1  # it was forgotten, and asked until it was heard
+            assert (
+                cluster.verifier.state.counters["unknown_peer"] >= 1
+            )  # it was forgotten, and asked until it was heard
             return ids
 
     assert run(go()) == TRUTH

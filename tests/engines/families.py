@@ -39,6 +39,9 @@ DELTA = HYBRID | {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
 }
+# What sees and hears beside a text model has 870M parameters by default.
+TOWER = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
+HEARING = {"num_blocks": 1, "ext_pw_out_channel": 32, "nemo_conv_channels": 32}
 TWO_GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 2}
 MANY_GROUPS = {"multi_query": False}
 SCAN = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 16}
@@ -76,7 +79,7 @@ FAMILIES = {  # what their configurations need beside what all share
     "Gemma4": HEAD | WIDE,
     "Phi": ONE_KIND,
     "Phi3": {},
-    "Phi4Multimodal": {},
+    "Phi4Multimodal": {"vision_config": TOWER | {"num_hidden_layers": 1}, "audio_config": TOWER | HEARING},
     "SmolLM3": {},
     "Olmo2": {},
     "Olmo3": {"sliding_window": 9},
