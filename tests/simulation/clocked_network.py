@@ -77,4 +77,4 @@ class ClockedNetwork(MemoryNetwork):
     def mend(self, host: str) -> None:
         for link in self._select(host):
             if not link.peer:
-                self._attach(link)
+                self.attach(link)
