@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from actors.engines.compute.layer import LayerInput, Layers
+from actors.engines.compute.layer import Layers, Residual
 from actors.engines.compute.ops import BatchRows
 from actors.engines.decoder.spec import Attention
 from actors.engines.heads.layer import HeadOps, divided, in_layers, plain_layers, taken, write_keys
@@ -81,7 +81,7 @@ class HeadStudent(nn.Module):
             embedded, read = embedded[:, -rows:], read[:, -rows:]
             if step:
                 keys = sight.add_step(self._spec.attention, read)
-            given = LayerInput(read.flatten(0, 1), self._inputs(embedded, read))
+            given = Residual(read.flatten(0, 1), self._inputs(embedded, read))
             made = layers.run(0, given, None, sight.rows(places[-rows:], keys))[0].view_as(read)
             found.append(made[:, -kept:][mask])
             read = torch.cat([read[:, :1], made[:, :-1]], 1)

@@ -39,7 +39,7 @@ class Layers:
         self.spec, self.layers, self.ops = spec, layers, ops
         self.places = range(len(layers)) if places is None else places
 
-    def run(self, index: int, given: LayerInput, then: Affine | None, rows: BatchRows) -> tuple[Tensor, Tensor]:
+    def run(self, index: int, given: Residual, then: Affine | None, rows: BatchRows) -> tuple[Tensor, Tensor]:
         """One layer, from what it reads to the residual stream, and the same normed by ``then`` for the next one."""
         layer, ops, scale = self.layers[index], self.ops, self.spec.residual_scale
         (x, normed, own), norms = given, layer.norms
@@ -135,8 +135,8 @@ class Layers:
         return (out + shared)[None]
 
 
-class LayerInput(NamedTuple):
-    """What a layer reads."""
+class Residual(NamedTuple):
+    """The residual stream as a layer reads it."""
 
     x: Tensor  # the residual stream
     normed: Tensor  # the same by the norm before the part that reads it
@@ -161,7 +161,7 @@ class Program:
         for index in range(len(layers)):
             self._tap(index, x)
             own = None if inputs is None else inputs[:, index]
-            x, normed = self._layers.run(index, LayerInput(x, normed, own), norms[index + 1], rows)
+            x, normed = self._layers.run(index, Residual(x, normed, own), norms[index + 1], rows)
         self._tap(len(layers), x)
         return normed
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from actors.engines.compute.layer import LayerInput
+from actors.engines.compute.layer import Residual
 from actors.engines.compute.ops import BatchRows
 from actors.engines.engine import Trunk
 from actors.engines.heads.head import DraftBlock, Windows, rms
@@ -91,7 +91,7 @@ class Eagle3(PublishedHead):
         layers, normed = self._layers, rms(states, self._state_norm, self._eps)
         embedded = layers.ops.norm(self.embed(rows.ids), layers.layers[0].norms.attention)
         x = normed if self.convention.norm_before_residual else states
-        x, _ = layers.run(0, LayerInput(x, torch.cat([embedded, normed], 1)), None, rows)
+        x, _ = layers.run(0, Residual(x, torch.cat([embedded, normed], 1)), None, rows)
         for index in range(1, len(layers.layers)):
             x = layers.step(index, x, rows)
         normed = self._norm("norm", x)

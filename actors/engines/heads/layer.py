@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.compute.layer import LayerInput, Layers
+from actors.engines.compute.layer import Layers, Residual
 from actors.engines.compute.ops import BatchRows, Parts, RowTurns
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, mlp, rotation
@@ -113,7 +113,7 @@ class HeadLayers(Layers):
     def step(self, index: int, x: Tensor, rows: BatchRows) -> Tensor:
         """The residual stream behind a layer."""
         normed = self.ops.norm(x, self.layers[index].norms.attention)
-        return self.run(index, LayerInput(x, normed), None, rows)[0]
+        return self.run(index, Residual(x, normed), None, rows)[0]
 
 
 def divided(layer: LayerWeights) -> list[Matrix]:
