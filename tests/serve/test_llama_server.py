@@ -45,12 +45,13 @@ async def test_a_completion_says_how_it_ended_and_how_long_it_took():
 
 
 async def test_parameters_have_llama_servers_names_and_meaning():
-    ours = {"prompt": "Hi", "seed": 3, "temperature": 0.9, "max_tokens": 9, "logit_bias": {"5": -100.0, "6": 2}}
+    ours = {"prompt": "Hi", "seed": 3, "top_k": 9, "max_tokens": 9, "logit_bias": {"5": -100.0, "6": 2}}
     theirs = {**ours, "n_predict": 9, "repeat_penalty": 1.2, "logit_bias": [[5, False], [6, 2]], "seed": 3}
     del theirs["max_tokens"]
     async with served() as gateway:
         made = (await gateway.post("/completion", **theirs, n_probs=2, return_tokens=True)).json()
-        same = (await gateway.post("/v1/completions", **ours, repetition_penalty=1.2, logprobs=2)).json()
+        usual = {"temperature": 0.8, "top_p": 0.95, "min_p": 0.05}  # llama-server's
+        same = (await gateway.post("/v1/completions", **ours, **usual, repetition_penalty=1.2, logprobs=2)).json()
     assert made["content"] == same["choices"][0]["text"]
     scores = made["completion_probabilities"]
     assert [one["id"] for one in scores] == made["tokens"]
@@ -107,6 +108,8 @@ async def test_the_server_describes_itself_as_llama_servers_page_asks():
         health = await gateway.request("GET", "/v1/health")
         card = (await gateway.request("GET", "/v1/models")).json()["data"][0]
     assert props["default_generation_settings"]["n_ctx"] == INFO.max_context == card["meta"]["n_ctx_train"]
+    params = props["default_generation_settings"]["params"]
+    assert [params[name] for name in ("temperature", "top_k", "top_p", "min_p")] == [0.8, 40, 0.95, 0.05]
     assert props["total_slots"] == len(slots) == 1 and slots[0]["is_processing"] is False
     assert health.status_code == 200 and card["meta"]["n_vocab"] == INFO.vocab_size
 

@@ -1,14 +1,16 @@
 """Ollama's API: the client's own calls, the shapes of its lines, and what becomes of its options."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from duoactor.serve.ollama.models import SPOKEN
-from protocols.messages import Thinking
+from protocols.messages import Sampling, Thinking
 from tests.serve.gateway import TURNS, served
 from tests.serve.script import scripted
-from tests.world.models import INFO
+from tests.world.cluster import Cluster
+from tests.world.models import INFO, ToyLanguage, ToyTarget
 
 WEATHER = {
     "type": "function",
@@ -59,6 +61,22 @@ async def test_options_have_the_meaning_of_the_parameters_they_stand_for():
         same = await gateway.chat(**ours, repetition_penalty=1.2, max_tokens=12)
     assert made.json()["message"]["content"] == same.json()["choices"][0]["message"]["content"]
     assert "x-duoactor-warning" not in made.headers and asked["bad_requests"] == 0
+
+
+async def test_sampling_that_nobody_names_is_ollamas_unless_the_model_has_its_own():
+    asked = {"model": "toy", "messages": TURNS, "stream": False, "options": {"num_predict": 12, "seed": 7}}
+    own = Cluster(target=ToyTarget(ToyLanguage(), info=replace(INFO, sampling=Sampling(temperature=0.5))))
+    async with served() as gateway:
+        usual = (await gateway.post("/api/chat", **asked)).json()["message"]["content"]
+        same = await gateway.chat(temperature=0.8, top_k=40, top_p=0.9, seed=7, max_tokens=12)
+        told = (await gateway.post("/api/show", model="toy")).json()["parameters"].split()
+    async with served(own) as gateway:
+        models = (await gateway.post("/api/chat", **asked)).json()["message"]["content"]
+        half = await gateway.chat(temperature=0.5, seed=7, max_tokens=12)
+        shown = (await gateway.post("/api/show", model="toy")).json()["parameters"].split()
+    assert usual == same.json()["choices"][0]["message"]["content"]
+    assert models == half.json()["choices"][0]["message"]["content"]
+    assert told == ["temperature", "0.8", "top_k", "40", "top_p", "0.9"] and shown == ["temperature", "0.5"]
 
 
 @pytest.mark.parametrize(

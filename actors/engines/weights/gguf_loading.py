@@ -15,6 +15,14 @@ from actors.engines.weights.source import CPU, StoredSource
 from actors.engines.weights.stored import StoredModel
 from protocols.errors import ModelError
 
+SAMPLING = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+
 
 @functools.lru_cache(maxsize=2)
 def open_gguf(name: str) -> GGUFCheckpoint:
@@ -70,3 +78,10 @@ def gguf_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[st
     """The numbers of transformers' model. Raises ModelError."""
     checkpoint = open_gguf(name)
     return {key: torch.from_numpy(checkpoint.side_by_side(key)).to(device, dtype) for key in checkpoint.own()}
+
+
+def gguf_generation(name: str) -> dict[str, float]:
+    """The sampling that the file asks for, by the names of generation_config.json. Raises ModelError."""
+    said = open_gguf(name).file.metadata
+    found = {ours: said[key] for key, ours in SAMPLING.items() if isinstance(said.get(key), int | float)}
+    return {ours: round(value, 6) for ours, value in found.items()}  # the file has 32 bits of it

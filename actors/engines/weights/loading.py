@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.text.tokenizer_files import check_token_ids
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint, quantisation_of
-from actors.engines.weights.gguf_loading import gguf_config, gguf_tokenizer, gguf_weights, packed_model
+from actors.engines.weights.gguf_loading import gguf_config, gguf_generation, gguf_tokenizer, gguf_weights, packed_model
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import FILES, located
 from actors.engines.weights.identity import identity
@@ -367,15 +368,22 @@ def describe(
         tool_form=facts.tool_form,
         response_template=facts.response_template,
         thinking=facts.thinking,
-        sampling=_defaults(generation),
+        sampling=_defaults(gguf_generation(name) if is_gguf(name) else _said(generation)),
         identity=identity(name, tokenizer_of or name, facts.digest),
     )
 
 
-def _defaults(generation: Any) -> Sampling:
+def _said(generation: Any) -> Mapping[str, Any]:
+    """A generation configuration without transformers' own defaults."""
+    if hasattr(generation, "to_diff_dict"):
+        said: dict[str, Any] = generation.to_diff_dict()
+        return said
+    return vars(generation or SimpleNamespace())
+
+
+def _defaults(given: Mapping[str, Any]) -> Sampling:
     """What the model's publisher asks for: the sampling of a request that names none. What ``do_sample`` turns off
     counts nevertheless, as in other servers: it is transformers' default for a call of ``generate``."""
-    given = generation.to_diff_dict() if hasattr(generation, "to_diff_dict") else vars(generation or SimpleNamespace())
     values = {name: given[name] for name in DEFAULTED if isinstance(given.get(name), int | float)}
     made = msgspec.structs.replace(UNCHANGED, **values)
     return UNCHANGED if any(problems(made)) else made

@@ -15,6 +15,9 @@ from duoactor.serve.openai.completions import prompts
 from duoactor.serve.parameters import Limit, decode, limit
 from duoactor.serve.question import Prompt, Question
 from duoactor.serve.structure import StructureParameters, shape_of
+from protocols.messages import Sampling
+
+USUAL = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)  # llama-server's own
 
 
 class LlamaParameters(StructureParameters, frozen=True, kw_only=True):
@@ -85,6 +88,7 @@ def _question(wanted: LlamaParameters, ignored: Ignored, given: tuple[Prompt, ..
         cut=wanted.cut,
         stops_shown=wanted.include_stop_str_in_output,
         gap=gap,
+        usual=USUAL,
     )
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 from duoactor import __version__
 from duoactor.serve.gateway import Gateway, Model
-from protocols.messages import StatusReport
+from duoactor.serve.llama.requests import USUAL
+from protocols.messages import UNCHANGED, StatusReport
 
 
 async def props(gateway: Gateway, template: str) -> dict[str, Any]:
     model, report = await gateway.model(), await gateway.status()
     asked = slots(model, report)
-    sampling = model.sampling
+    sampling = USUAL if model.sampling == UNCHANGED else model.sampling
     return {
         "default_generation_settings": {
             "id": 0,

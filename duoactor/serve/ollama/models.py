@@ -11,6 +11,7 @@ import msgspec
 from duoactor.serve.answers import stamp
 from duoactor.serve.errors import bad
 from duoactor.serve.gateway import Model
+from duoactor.serve.ollama.requests import USUAL
 from protocols.messages import DEFAULTED, UNCHANGED, StatusReport
 
 SPOKEN = "0.33.0"  # the version of Ollama whose API this is; editors ask for one that has what they need
@@ -106,7 +107,8 @@ def running(model: Model, report: StatusReport) -> dict[str, list[Running]]:
 
 
 def show(model: Model, report: StatusReport, template: str, fills: bool) -> ModelCard:
-    named = ((name, getattr(model.sampling, name), getattr(UNCHANGED, name)) for name in DEFAULTED)
+    sampling = USUAL if model.sampling == UNCHANGED else model.sampling
+    named = ((name, getattr(sampling, name), getattr(UNCHANGED, name)) for name in DEFAULTED)
     also = [name for name, has in (("thinking", model.calling.thinking.begin), ("insert", fills)) if has]
     renamed = {"repetition_penalty": "repeat_penalty"}
     return ModelCard(

@@ -16,8 +16,10 @@ from duoactor.serve.openai import chat, completions
 from duoactor.serve.openai.messages import FunctionTool
 from duoactor.serve.parameters import convert, decode
 from duoactor.serve.question import Question
+from protocols.messages import Sampling
 
 Name = Annotated[str, Meta(min_length=1)]
+USUAL = Sampling(temperature=0.8, top_k=40, top_p=0.9)  # a Modelfile's, where it names none
 PICTURES = "is not supported here: the model reads text"
 
 
@@ -126,7 +128,7 @@ def _conversation(
 def _noted(question: Question, wanted: OllamaParameters, outer: Ignored) -> Question:
     question.ignored.hints += outer.hints
     question.ignored.unknown += outer.unknown
-    return replace(question, context=wanted.context)
+    return replace(question, context=wanted.context, usual=USUAL)
 
 
 def _messages(given: Sequence[OllamaMessage]) -> list[dict[str, Any]]:

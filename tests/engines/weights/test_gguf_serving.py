@@ -20,6 +20,7 @@ from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.gguf_loading import open_gguf
 from actors.engines.weights.loading import load_model, load_tokenizer
 from duoactor.config import resolve_model
+from protocols.messages import Sampling
 from tests.engines.weights.test_gguf_models import CASES, tiny, written
 
 pytest.importorskip("numba")
@@ -104,6 +105,19 @@ def test_a_file_is_not_held_beside_what_was_packed_of_it(file: str) -> None:
     assert int(mapped.split("Rss:", 1)[1].split()[0]) < Path(file).stat().st_size / 1024 / 2
     assert open_gguf(file).own()["model.norm.weight"].values().any()  # it is read again
     assert target.info.dtype.startswith("Q4_1")
+
+
+def test_sampling_that_a_file_asks_for_is_told_to_clients(tmp_path: Path) -> None:
+    def asked(w: gguf.GGUFWriter, c: Any) -> None:
+        w.add_float32("general.sampling.temp", 0.6)
+        w.add_uint32("general.sampling.top_k", 20)
+        w.add_float32("general.sampling.top_p", 0.95)
+        w.add_string("general.sampling.sequence", "kpt")
+
+    architecture, changes, _ = CASES["llama"]
+    whole = written(tmp_path / "whole.gguf", architecture, tiny(architecture, changes), asked)
+    target, _ = build_target(str(quantised(tmp_path / "asked.gguf", whole, {})), EngineOptions(kv_tokens=1024))
+    assert target.info.sampling == Sampling(temperature=0.6, top_k=20, top_p=0.95)
 
 
 def test_logits_are_those_of_the_dequantised_weights(file: str) -> None:
