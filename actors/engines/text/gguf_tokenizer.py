@@ -118,8 +118,16 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:
         clean_up_tokenization_spaces=False,
         **{name: token for name, token in named.items() if token is not None},
     )
-    made.chat_template = metadata.get("tokenizer.chat_template")
+    made.chat_template = _template(metadata)
     return made
+
+
+def _template(metadata: Mapping[str, Any]) -> str | dict[str, str] | None:
+    """The chat template, or several by their names: Command R has one of its own for tools."""
+    begin = "tokenizer.chat_template"
+    one, names = metadata.get(begin), metadata.get(f"{begin}s", ())
+    several = {name: metadata[f"{begin}.{name}"] for name in names if f"{begin}.{name}" in metadata}
+    return {"default": one, **several} if one and several else one
 
 
 def end_ids(metadata: Mapping[str, Any], where: str) -> set[int]:

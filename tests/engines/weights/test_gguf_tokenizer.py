@@ -140,6 +140,17 @@ def test_a_turn_ends_where_the_file_or_the_names_of_its_tokens_say() -> None:
     assert end_ids({**metadata, "tokenizer.ggml.eot_token_id": 7}, "x.gguf") == {0, 2, 7}
 
 
+def test_tools_are_shown_by_a_template_of_their_own_if_the_file_has_one() -> None:
+    begin, content, names = "tokenizer.chat_template", "{{ messages[0].content }}", ("rag", "tool_use")
+    several = {f"{begin}s": list(names), **{f"{begin}.{name}": f"{name}: {content}" for name in names}}
+    metadata = metadata_of(byte_level(ORIGINALS["gpt-2"]), pre="gpt-2") | several
+    made = build_tokenizer({**metadata, begin: f"plain: {content}"}, "x.gguf")
+    asked, tools = [{"role": "user", "content": "Hi"}], [{"type": "function", "function": {"name": "f"}}]
+    shown = [made.apply_chat_template(asked, tools=given, tokenize=False) for given in (None, tools)]
+    assert shown == ["plain: Hi", "tool_use: Hi"]
+    assert build_tokenizer(metadata, "x.gguf").chat_template is None  # as in llama.cpp, which needs the plain one
+
+
 def test_a_tokenizer_beside_the_file_is_taken_instead(tmp_path: Path) -> None:
     original = byte_level(ORIGINALS["gpt-2"])
     original.save(str(tmp_path / "tokenizer.json"))
