@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from actors.engines.decoder.cpu.formats import WIDE
+from actors.engines.decoder.cpu.tile import WIDE
 
 HERE = Path(__file__).parent
 

@@ -1,4 +1,4 @@
-"""Weights as the compiled products read them: in panels, and in 12 or 16 bits where that loses nothing.
+"""Weights as the compiled products read them: in panels, and in 16 bits where that loses nothing.
 
 Or in 8 bits, for drafts: a step of few rows takes as long as it takes to read the weights.
 """
@@ -16,13 +16,11 @@ from torch import Tensor, nn
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.forms import GROUP, PANEL
-from actors.engines.decoder.cpu.records import ESCAPE
 from actors.engines.weights.blocks import Codes
 from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.huge_pages import HugePages, Room
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.packed import make_linear
-from actors.engines.weights.twelve_bits import Escapes, split
 
 Array = NDArray[np.float32]
 
@@ -66,11 +64,9 @@ class Panels:
         team: Any,
         int8: bool = False,
         pages: HugePages | None = None,
-        twelve: bool = False,
     ) -> None:
         """``team``: the :class:`actors.engines.decoder.cpu.team.Team` that multiplies. ``int8``: weights are rounded
-        to 8 bits, see :class:`Rounded`. ``pages``: where the weights are kept. ``twelve``: in 12 bits, where the
-        processor unpacks them and that loses nothing."""
+        to 8 bits, see :class:`Rounded`. ``pages``: where the weights are kept."""
         self._team, self._outputs = team, len(matrix.weight)
         room = pages.room if pages else _bytes
         bias = None if matrix.bias is None else matrix.bias.float().numpy()
@@ -85,14 +81,11 @@ class Panels:
             self.size = sum(weights.nbytes for _, weights, _ in parts)  # bytes
             self.job = kernels.block_product(parts, blocks.shape[1])
         else:
-            stored = _stored(matrix.weight, kernels, twelve, room)
-            weights, half = stored.weights, matrix.weight.dtype == torch.bfloat16
-            self.job = kernels.product(weights, stored.panels, matrix.weight.shape[1], self._outputs, half)
-            starts, escapes = stored.escapes or (None, None)
-            self._kept += [weights, starts, escapes]
-            self.size = weights.nbytes + (0 if escapes is None else escapes.nbytes)
-            for name, array in {"starts": starts, "escapes": escapes}.items():
-                self.job[name] = 0 if array is None else array.ctypes.data
+            weights, count = _in_panels(matrix.weight, kernels, room)
+            half = matrix.weight.dtype == torch.bfloat16
+            self.job = kernels.product(weights, count, matrix.weight.shape[1], self._outputs, half)
+            self._kept.append(weights)
+            self.size = weights.nbytes
         self.job["bias"][0] = 0 if bias is None else bias.ctypes.data
 
     def multiply(self, x: Array) -> Array:
@@ -105,25 +98,10 @@ class Panels:
         return out
 
 
-@dataclass(slots=True)
-class _Stored:
-    """A matrix as the products read it."""
-
-    weights: NDArray[Any]
-    panels: int
-    escapes: Escapes | None = None
-
-
-def _stored(weight: Tensor, kernels: ModuleType, twelve: bool, room: Room) -> _Stored:
-    """In float32 where fewer bits would lose something. Both of 12 and 16 bits add up the same in the same order, so
-    that a text does not depend on which a machine has."""
-    panel = kernels.PANEL
-    parts = split(weight) if weight.shape[1] % kernels.GROUP == 0 else None
+def _in_panels(weight: Tensor, kernels: ModuleType, room: Room) -> tuple[NDArray[Any], int]:
+    """Panels, and their number. In float32 where fewer bits would lose something."""
+    panel, narrow = kernels.PANEL, _narrowed(weight)
     starts = np.array([*range(0, len(weight) - panel, panel), max(0, len(weight) - panel)])
-    escapes = None if parts is None else parts.escapes(panel, ESCAPE)
-    if parts is not None and twelve and kernels.HAS_TWELVE:
-        return _Stored(parts.pack(starts, panel, room), len(starts), escapes)
-    narrow = _narrowed(weight) if parts is None else torch.from_numpy(parts.whole.view(np.int16)).view(torch.bfloat16)
     packed = room(len(starts) * panel * weight.shape[1] * narrow.itemsize)
     if narrow.dtype == torch.float32:
         into = torch.from_numpy(packed).view(torch.float32).view(len(starts), -1, panel)
@@ -131,11 +109,11 @@ def _stored(weight: Tensor, kernels: ModuleType, twelve: bool, room: Room) -> _S
             rows = narrow[start : start + panel].t()
             place[:, : rows.shape[1]] = rows
             place[:, rows.shape[1] :] = 0
-        return _Stored(into.numpy(), len(starts), escapes)
+        return into.numpy(), len(starts)
     share = 2 if narrow.dtype == torch.bfloat16 else 1  # inputs with numbers side by side
     bits = narrow.contiguous().view(torch.int16).numpy().view(np.uint16)
     kernels.pack_halves(bits, starts, panel, share, packed.view(np.uint16))
-    return _Stored(packed.view(np.uint16 if share == 1 else np.uint32), len(starts), escapes)
+    return packed.view(np.uint16 if share == 1 else np.uint32), len(starts)
 
 
 def _narrowed(weight: Tensor) -> Tensor:

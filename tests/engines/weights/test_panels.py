@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
+from actors.engines.decoder.cpu.tile import PANEL
 from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import PanelLinear, Panels, Rounded, quickest_linear
@@ -24,9 +24,9 @@ def products():
     """All that panels need of the kernels; the rest takes as long again to compile."""
     from actors.engines.decoder.cpu import packing, team
 
-    made = {"PANEL": PANEL, "GROUP": GROUP, "HAS_TWELVE": HAS_TWELVE}
-    made |= {"pack_halves": packing.pack_halves, "product": team.product, "block_product": team.block_product}
-    return SimpleNamespace(**made)
+    return SimpleNamespace(
+        PANEL=PANEL, pack_halves=packing.pack_halves, product=team.product, block_product=team.block_product
+    )
 
 
 @pytest.fixture(params=[0, 2], ids=["alone", "two helpers"])
@@ -38,18 +38,17 @@ SIZES = [(40, 48), (48, 2200), (72, 48), (192, 48), (72, 1100)]  # more inputs t
 
 
 @pytest.mark.parametrize(
-    ("size", "halves", "packed", "bias", "helpers"),
-    every_pair(SIZES, [torch.float16, torch.bfloat16, None], [True, False], [True, False], [0, 2]),
+    ("size", "halves", "bias", "helpers"),
+    every_pair(SIZES, [torch.float16, torch.bfloat16, None], [True, False], [0, 2]),
 )
-def test_panels_give_the_plain_product_and_every_row_its_own_bits(size, halves, packed, bias, helpers):
+def test_panels_give_the_plain_product_and_every_row_its_own_bits(size, halves, bias, helpers):
     (outputs, inputs), team, chance = size, team_of(helpers), torch.Generator().manual_seed(0)
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     if halves is not None:
         weight = weight.to(halves).float()
-    panels = Panels(Matrix(weight, shift if bias else None), products(), team, twelve=packed)
-    twelve = packed and halves == torch.bfloat16 and HAS_TWELVE and inputs % GROUP == 0
-    assert panels.job["bits"] == (12 if twelve else 32 if halves is None else 16)
-    assert panels.job["pairs"] == (halves == torch.bfloat16 and not twelve)
+    panels = Panels(Matrix(weight, shift if bias else None), products(), team)
+    assert panels.job["bits"] == (32 if halves is None else 16)
+    assert panels.job["pairs"] == (halves == torch.bfloat16)
     x = torch.randn(19, inputs, generator=chance)
     whole = panels.multiply(x.numpy())
     torch.testing.assert_close(torch.from_numpy(whole), x @ weight.t() + (shift if bias else 0), atol=1e-4, rtol=1e-4)
@@ -57,16 +56,14 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(size, halves, 
         assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
 
 
-@pytest.mark.parametrize(
-    ("kind", "packed", "helpers"), every_pair([torch.float32, torch.float16, torch.bfloat16], [True, False], [0, 2])
-)
-def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(packed, kind, helpers):
-    team, chance = team_of(helpers), torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(kind, team):
+    chance = torch.Generator().manual_seed(0)
     team.make_room(19 * 1200)
 
     def panels(outputs, inputs):
         weight = torch.randn(outputs, inputs, generator=chance).to(kind)
-        return Panels(Matrix(weight), products(), team, twelve=packed)
+        return Panels(Matrix(weight), products(), team)
 
     x = torch.randn(19, 1200, generator=chance).numpy()
     for outputs in (72, 500):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.formats import PANEL
 from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.linking import linked
-from actors.engines.decoder.cpu.products import ROOM
 from actors.engines.decoder.cpu.records import JOB
+from actors.engines.decoder.cpu.tile import PANEL
 from actors.engines.decoder.cpu.work_stealing import APART
 
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
-# ROUNDED: of room for a product's input in bfloat16; ROOMS: of each thread's ``ROOM``; TODO: where their ranges are
-STOP, AWAKE, TAKE, ROUNDED, ROOMS, THREADS, DONE, TODO = 0, 1, 2, 3, 4, 5, APART, 2 * APART
+# ROUNDED: of room for a product's input in bfloat16; TODO: where their ranges are
+STOP, AWAKE, TAKE, ROUNDED, THREADS, DONE, TODO = 0, 1, 2, 3, 4, APART, 2 * APART
 PAGE = 1024  # numbers: 4 KiB, within which a processor fetches ahead of its own accord
 PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pieces
 BLOCK_PIECE = 96 // BLOCK_PANEL
@@ -22,12 +21,9 @@ BLOCK_PIECE = 96 // BLOCK_PANEL
 
 def buffer_apart(numbers: int) -> int:
     """Numbers from the beginning of a thread's buffer of so many to the next one's: no two are in one page or in
-    neighbours. Else a processor fetches the beginning of what another one writes to, again and again (more than eight
-    rows in 12 bits took 1.3 times as long, where two cores have no cache in common)."""
+    neighbours. Else a processor fetches the beginning of what another one writes to, again and again (rows whose
+    weights each thread unpacked took 1.3 times as long, where two cores have no cache in common)."""
     return -(-numbers // PAGE) * PAGE + PAGE
-
-
-ROOM_APART = buffer_apart(ROOM)
 
 
 @linked

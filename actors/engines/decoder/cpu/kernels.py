@@ -31,7 +31,6 @@ from actors.engines.decoder.cpu.between import (
 from actors.engines.decoder.cpu.block_forms import embed_blocks
 from actors.engines.decoder.cpu.choice import UNSURE, choose_rows, rank_rows
 from actors.engines.decoder.cpu.experts import mix_experts, sigmoid
-from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.decoder.cpu.jobs import state_at
 from actors.engines.decoder.cpu.linking import kept, linked
 from actors.engines.decoder.cpu.packing import pack_halves
@@ -57,11 +56,10 @@ from actors.engines.decoder.cpu.records import (
 from actors.engines.decoder.cpu.recurrent import mix_states
 from actors.engines.decoder.cpu.state_walk import place_streams
 from actors.engines.decoder.cpu.team import Helpers, Team, block_product, perform, product
+from actors.engines.decoder.cpu.tile import PANEL
 
 __all__ = [
-    "GROUP",
     "HAS_BFLOAT16",
-    "HAS_TWELVE",
     "PANEL",
     "UNSURE",
     "Team",

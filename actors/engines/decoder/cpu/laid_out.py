@@ -36,7 +36,6 @@ from actors.engines.decoder.spec import ACTIVATIONS, CONVOLUTION, RECURRENT, Att
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import Panels
-from actors.engines.weights.twelve_bits import waits_for_memory
 
 Record = NDArray[Any]  # an array of a structured type, or one of its elements
 
@@ -48,8 +47,7 @@ class LaidOut:
         """``int8``: see :class:`Panels`."""
         self._kernels, self._team, self._int8 = kernels, team, int8
         self._kind = CENTRED if weights.spec.norm.centred else RMS
-        pairs = weights.head.weight.dtype == torch.bfloat16
-        self._pages, self._twelve = HugePages(), waits_for_memory(weights.count(), pairs)
+        self._pages = HugePages()
         self._kept: list[object] = []  # arrays whose addresses stand in the records
         self.mixers: list[Record] = []  # records of recurrent layers
         self.width = 0  # numbers that a row puts into one of them
@@ -87,7 +85,7 @@ class LaidOut:
 
     def _product(self, job: Record, matrix: Matrix, exact: bool = False) -> None:
         """``exact``: weights are not rounded."""
-        panels = Panels(matrix, self._kernels, self._team, self._int8 and not exact, self._pages, self._twelve)
+        panels = Panels(matrix, self._kernels, self._team, self._int8 and not exact, self._pages)
         self._kept.append(panels)
         self.read_bytes += panels.size
         job[0] = panels.job[0]

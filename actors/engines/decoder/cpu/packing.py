@@ -8,11 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from actors.engines.decoder.cpu.formats import GROUP
-from actors.engines.decoder.cpu.linking import kept, linked
+from actors.engines.decoder.cpu.linking import kept
 
-_BYTES, _OCTETS = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.uint8, 1, "C")
-_CODES, _WORDS = types.Array(types.uint32, 2, "C", readonly=True), types.Array(types.uint32, 1, "C")
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
 
 
@@ -22,8 +20,8 @@ _HALVES, _PLACES = types.Array(types.uint16, 2, "C", readonly=True), types.Array
         _BYTES,
         _BYTES,
         types.UniTuple(types.int64, 4),
-        _OCTETS,
-        _WORDS,
+        types.Array(types.uint8, 1, "C"),
+        types.Array(types.uint32, 1, "C"),
     ),
     nogil=True,
 )
@@ -72,72 +70,6 @@ def pack_groups(codes, steps, scales, sizes, into, words):
                             word |= (own[4 * part + quad] >> np.uint32(4) & two) << np.uint32(2 * quad)
                         words[to + part * panel] = word
             at += 4 * panel * (quads if bits == 8 else quads * bits // 8)
-
-
-@linked  # no signature: it would be compiled at every import
-def _escapes(number, largest, codes):
-    """Whether a number of bfloat16 has an exponent that is none of the ``codes - 1`` up to the largest."""
-    exponent = number >> 7 & 0xFF
-    return number & 0x7FFF != 0 and (exponent == 0 or exponent <= largest - codes + 1)
-
-
-@kept(types.UniTuple(types.int64, 2)(_HALVES, types.int64), nogil=True)
-def count_escapes(bits, codes):
-    """The largest exponent, and how many numbers escape."""
-    largest = 0
-    for row in bits:
-        for number in row:
-            largest = max(largest, number >> 7 & 0xFF)
-    count = 0
-    for row in bits:
-        for number in row:
-            count += _escapes(number, largest, codes)
-    return largest, count
-
-
-@kept(types.void(_HALVES, types.int64, types.int64, types.Array(types.int64, 2, "C")), nogil=True)
-def find_escapes(bits, largest, codes, found):
-    """Where they are: ``found[0]`` outputs, ``found[1]`` inputs."""
-    at = 0
-    for output in range(bits.shape[0]):
-        for i in range(bits.shape[1]):
-            if _escapes(bits[output, i], largest, codes):
-                found[0, at], found[1, at] = output, i
-                at += 1
-
-
-@kept(types.void(_HALVES, _PLACES, *[types.int64] * 2, types.Array(types.uint16, 1, "C")), nogil=True)
-def pack_twelve(bits, starts, panel, below, into):
-    """Numbers of bfloat16 ``(outputs, inputs)`` as panels in 12 bits, see
-    :class:`actors.engines.decoder.cpu.formats.Twelve`. ``starts``: the first output of each; ``below``: the exponent
-    under code 1's."""
-    outputs, inputs = bits.shape
-    into[:] = 0
-    base = 0
-    for start in starts:
-        for output in range(min(panel, outputs - start)):
-            own = bits[start + output]
-            for first in range(0, inputs, GROUP):
-                at = base + first // GROUP * 6 * panel + 2 * output
-                for parity in range(2):
-                    codes, near, far = np.uint32(0), np.uint32(0), np.uint32(0)
-                    for pair in range(GROUP // 2):
-                        number = np.uint32(own[first + 2 * pair + parity])
-                        code = np.uint32(0)
-                        if number & 0x7FFF != 0:
-                            code = (number >> 7 & 0xFF) - np.uint32(below)
-                        rest = number & 0x807F
-                        if pair % 2 == 1:
-                            rest = (rest >> 8 | rest << 8) & 0xFFFF
-                        codes |= code << 4 * pair
-                        if pair < 2:
-                            near |= rest
-                        else:
-                            far |= rest
-                    into[at + parity] = codes
-                    into[at + 2 * panel + parity] = near
-                    into[at + 4 * panel + parity] = far
-        base += inputs // GROUP * 6 * panel
 
 
 @kept(types.void(_HALVES, _PLACES, types.int64, types.int64, types.Array(types.uint16, 1, "C")), nogil=True)

@@ -8,15 +8,12 @@ from numba import cfunc
 from actors.engines.decoder.cpu.atomics import add, array_at
 from actors.engines.decoder.cpu.block_forms import panel_bytes
 from actors.engines.decoder.cpu.blocks import BlockPanel, GroupedRows, grouped_words, multiply_blocks
-from actors.engines.decoder.cpu.formats import BESIDE, HAS_TWELVE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.jobs import (
     AWAKE,
     BLOCK_PIECE,
     DONE,
     PIECE,
-    ROOM_APART,
-    ROOMS,
     THREADS,
     TODO,
     pieces_of,
@@ -24,10 +21,10 @@ from actors.engines.decoder.cpu.jobs import (
 )
 from actors.engines.decoder.cpu.linking import kept, linked
 from actors.engines.decoder.cpu.pool_attention import Heads, QueryRows, Sight, attend_piece
-from actors.engines.decoder.cpu.products import ROOM, PanelRange, add_escapes, multiply_packed_panels, multiply_panels
-from actors.engines.decoder.cpu.records import ESCAPE, JOB, WALK
+from actors.engines.decoder.cpu.products import PanelRange, multiply_panels
+from actors.engines.decoder.cpu.records import JOB, WALK
 from actors.engines.decoder.cpu.state_walk import walk_piece
-from actors.engines.decoder.cpu.tile import InputRows, Sums
+from actors.engines.decoder.cpu.tile import BESIDE, PANEL, ROWS, InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
 
 
@@ -54,23 +51,15 @@ def _attend(job, piece, coming, me, out):
 
 
 @linked
-def _multiply(job, panel, number, room, out, then):
+def _multiply(job, panel, number, out, then):
     """Multiply ``number`` panels. The last panel of a matrix ends with its last output, so it may share some outputs
-    with the panel before. ``room``: address of this thread's room; ``then``: address to prefetch next, 0: what follows
-    these panels."""
+    with the panel before. ``then``: address to prefetch next, 0: what follows these panels."""
     rows, size, pairs = job.rows, job.columns, job.columns // 2
     sums, count = Sums(out, min(panel * PANEL, job.apart - PANEL), job.apart, False), job.panels * size * PANEL
     numbers = InputRows(array_at(job.x, rows * size, np.float32), 0, size, rows)
     paired = InputRows(array_at(job.x, rows * pairs, np.uint32), 0, pairs, rows)
     words = array_at(job.weights, count // 2, np.uint32)
-    if HAS_TWELVE and job.bits == 12:
-        packed = array_at(job.weights, TABLE + count // PANEL * TWELVE, np.uint8)
-        unpacked = array_at(room, ROOM, np.uint32)
-        if job.half:
-            multiply_packed_panels(paired, PanelRange(packed, 2, panel, number), sums, unpacked, then)
-        else:
-            multiply_packed_panels(numbers, PanelRange(packed, 1, panel, number), sums, unpacked, then)
-    elif job.half:
+    if job.half:
         multiply_panels(paired, PanelRange(words, 1, panel, number), sums, then)
     elif job.bits == 32:
         whole = array_at(job.weights, count, np.float32)
@@ -80,10 +69,6 @@ def _multiply(job, panel, number, room, out, then):
     else:
         halves = array_at(job.weights, count, np.uint16)
         multiply_panels(numbers, PanelRange(halves, 1, panel, number), sums, then)
-    if job.escapes != 0:
-        starts = array_at(job.starts, job.panels + 1, np.int64)
-        escapes = array_at(job.escapes, starts[job.panels], ESCAPE)
-        add_escapes(job, escapes[starts[panel] : starts[panel + number]], out)
 
 
 @linked
@@ -118,11 +103,11 @@ def _compute(job, piece, following, me, state):
     # one thread computes the last two panels, which may have outputs in common
     panel, end = PIECE * piece, job.panels if piece + 1 == pieces_of(job) else PIECE * (piece + 1)
     then = _first_weights(job.then, me, 1 + state[AWAKE]) if following < 0 else 0
-    most, room = BESIDE[min(job.rows, ROWS)], state[ROOMS] + 4 * me * ROOM_APART
+    most = BESIDE[min(job.rows, ROWS)]
     while panel < end:
-        # the last panel alone: its overlap with the one before is computed again, escapes too
+        # the last panel alone: its overlap with the one before is computed again
         number = max(1, min(most, min(end, job.panels - 1) - panel))
-        _multiply(job, panel, number, room, out, then if panel + number == end else 0)
+        _multiply(job, panel, number, out, then if panel + number == end else 0)
         panel += number
 
 
@@ -134,8 +119,7 @@ def _first_weights(place, me, threads):
     job = array_at(place, 1, JOB)[0]
     if job.form:
         return 0
-    begin = PIECE * begin_of(pieces_of(job), me, threads) * job.columns * PANEL
-    return job.weights + (TABLE if job.bits == 12 else 0) + begin * job.bits // 8
+    return job.weights + PIECE * begin_of(pieces_of(job), me, threads) * job.columns * PANEL * job.bits // 8
 
 
 @kept("void(int64, int64, int64)", by=cfunc)

@@ -8,26 +8,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.formats import GROUP, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.decoder.cpu.linking import linked
-from actors.engines.decoder.cpu.tile import InputRows, Meanwhile, Sums, TileWeights, multiply_tile
+from actors.engines.decoder.cpu.tile import PANEL, ROWS, InputRows, Meanwhile, Sums, TileWeights, multiply_tile
 
 # Inputs with weights of a panel that stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
 DEPTH = 1024
 # Bytes between the weights of a pass and the prefetched ones: half of the first cache
 NEAR = 24 << 10
-# Of 12 bits, where several passes read them unpacked from the first cache, of 48 KiB. Sixteen rows of 91M parameters:
-# 9.8 ms with 128, 9.6 with 256, 11.1 with 512
-UNPACKED_DEPTH = 128
-ROOM = UNPACKED_DEPTH * PANEL // 2  # pairs of bfloat16
 
 
 class PanelRange(NamedTuple):
-    """``count`` panels from number ``first`` on. ``share``: weights of one output in an element of ``weights``, and of
-    12-bit weights in an element that they are unpacked into."""
+    """``count`` panels from number ``first`` on. ``share``: weights of one output in an element of ``weights``."""
 
     weights: Any
     share: Any
@@ -73,43 +64,5 @@ def multiply_panels(inputs, panels, sums, then):
             # by the end of the last pass all weights that the next passes read have been asked for
             ahead = _ahead(here, k + depth * (passes - 1 + number) // passes + lead, size, wide, then)
             rows, into = _part(inputs, sums, number, passes, k)
-            multiply_tile(rows, tile, into, Meanwhile(ahead, step // passes, None))
+            multiply_tile(rows, tile, into, Meanwhile(ahead, step // passes))
         k += depth
-
-
-@linked
-def multiply_packed_panels(inputs, panels, sums, room, then):
-    """The same with 12-bit weights, unpacked once into ``room`` for ``ROOM`` pairs. More than ``ROWS`` rows take one
-    panel at a time."""
-    weights, size, share = panels.weights, inputs.size, panels.share
-    passes, wide = (inputs.count + ROWS - 1) // ROWS, share * TWELVE
-    most = (DEPTH if passes == 1 else UNPACKED_DEPTH) // share
-    here, k = weights.ctypes.data + TABLE + panels.first * size * wide, 0
-    lead, step = NEAR // (GROUP * TWELVE) * GROUP // share, GROUP * TWELVE // passes
-    while k < size:
-        depth = _depth(k, size, most, lead, then)
-        packed = TileWeights(weights, TABLE + (panels.first * size + k) * wide, size * wide, panels.count, depth)
-        for number in range(passes):
-            ahead = _ahead(here, k + depth * (passes - 1 + number) // passes + lead, size, wide, then)
-            rows, into = _part(inputs, sums, number, passes, k)
-            if passes == 1:
-                multiply_tile(rows, packed, into, Meanwhile(ahead, step, None))
-            elif number == 0:
-                multiply_tile(rows, packed, into, Meanwhile(ahead, step, room))
-            else:
-                unpacked = TileWeights(room, 0, 0, 1, depth)
-                multiply_tile(rows, unpacked, into, Meanwhile(ahead, 2 * TWELVE // passes, None))
-        k += depth
-
-
-@linked
-def add_escapes(job, escapes, out):
-    """Add the products of weights outside a job's matrix, one after the other."""
-    rows, size = job.rows, job.columns
-    whole, halves = array_at(job.x, rows * size, np.float32), array_at(job.x, rows * size, np.uint16)
-    for row in range(rows):
-        for index in range(len(escapes)):
-            escape = escapes[index]
-            at, to = row * size + escape.input, row * job.apart + escape.output
-            number = np.uint32(np.uint32(halves[at]) << 16).view(np.float32) if job.half else whole[at]
-            out[to] += number * escape.weight

@@ -70,19 +70,16 @@ INPUTS = np.dtype(
     + [(name, np.float32) for name in ("table_scale", "matrix_scale", "scale")]
 )
 
-# A weight that stands beside its matrix: what the code of 12 bits cannot say
-ESCAPE = np.dtype([("input", np.int32), ("output", np.int32), ("weight", np.float32)])
-
 # A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
 # of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``pairs``: 1
-# where weights are pairs of it; ``escapes``: weights beside the matrix, or 0, and ``starts``: where each panel's begin;
-# ``bias``: what is added to outputs, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0.
-# With a ``form`` of ``forms.FORMS`` the weights are ``own`` outputs from ``first`` on in that form, and ``more``
-# is the address of a job with the others, or 0. ``walk``: the address of a ``WALK`` in place of attention, or 0
+# where weights are pairs of it; ``bias``: what is added to outputs, or 0; ``then``: the product behind it, or 0;
+# ``sinks``: of each query head, or 0. With a ``form`` of ``forms.FORMS`` the weights are ``own`` outputs from ``first``
+# on in that form, and ``more`` is the address of a job with the others, or 0. ``walk``: the address of a ``WALK`` in
+# place of attention, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
     + [(name, np.int64) for name in ("bits", "half", "pairs", "weights", "panels", "outputs", "bias")]
-    + [(name, np.int64) for name in ("starts", "escapes", "then", "form", "first", "own", "more")]
+    + [(name, np.int64) for name in ("then", "form", "first", "own", "more")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
     + [(name, np.int64) for name in ("skips", "sinks", "walk")]

@@ -21,13 +21,11 @@ from numba import from_dtype, types
 from actors.engines.decoder.cpu.atomics import array_at, call, read, write
 from actors.engines.decoder.cpu.between import halved
 from actors.engines.decoder.cpu.blocks import grouped_words, quantize_groups
-from actors.engines.decoder.cpu.formats import PANEL
 from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.jobs import (
     AWAKE,
     DONE,
     PAGE,
-    ROOMS,
     ROUNDED,
     STOP,
     TAKE,
@@ -37,8 +35,8 @@ from actors.engines.decoder.cpu.jobs import (
     pieces_of,
 )
 from actors.engines.decoder.cpu.linking import kept, linked
-from actors.engines.decoder.cpu.products import ROOM
 from actors.engines.decoder.cpu.records import JOB
+from actors.engines.decoder.cpu.tile import PANEL
 from actors.engines.decoder.cpu.work_stealing import APART, assign, has_work
 
 SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
@@ -121,9 +119,8 @@ class Team:
         self.size, self._own = 1 + helpers + len(spare_cpus), helpers
         self.job, self.state = np.zeros(1, JOB), np.zeros(TODO + APART * self.size, dtype=np.int64)
         self._rounded = np.empty(0, dtype=np.int16)
-        self._rooms = self.buffers(ROOM)
         self.state[THREADS], self.state[AWAKE] = self.size, helpers
-        self.state[TAKE], self.state[ROOMS] = take.address, self._rooms.ctypes.data
+        self.state[TAKE] = take.address
         places: list[int | None] = [*[None] * helpers, *spare_cpus]
         self.threads = [
             threading.Thread(target=self._help, args=(self.job, self.state, me, cpu), name="helper", daemon=True)
@@ -169,12 +166,11 @@ def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
 
 
 def product(weights: np.ndarray, panels: int, inputs: int, outputs: int, half: bool = False) -> np.ndarray:
-    """The job ``out = x W^T``. ``weights``: in panels, float32, float16 (its bits, uint16), pairs of bfloat16 (uint32)
-    or bfloat16 in 12 bits (uint8); they must live as long. ``half``: inputs are rounded to bfloat16."""
+    """The job ``out = x W^T``. ``weights``: in panels, float32, float16 (its bits, uint16) or pairs of bfloat16
+    (uint32); they must live as long. ``half``: inputs are rounded to bfloat16."""
     job = np.zeros(1, JOB)
-    bits = {np.dtype(np.uint8): 12, np.dtype(np.uint32): 16}
-    job["bits"], job["half"] = bits.get(weights.dtype, 8 * weights.itemsize), half
-    job["pairs"] = weights.dtype == np.uint32
+    job["half"], job["pairs"] = half, weights.dtype == np.uint32
+    job["bits"] = 32 if weights.dtype == np.float32 else 16
     job["weights"], job["panels"] = weights.ctypes.data, panels
     job["columns"], job["outputs"], job["apart"] = inputs, outputs, max(outputs, PANEL)
     return job

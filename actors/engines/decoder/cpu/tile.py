@@ -14,10 +14,29 @@ import llvmlite.ir as ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from actors.engines.decoder.cpu.formats import BESIDE, PANEL, ROWS, UNPACKED, WIDE, format_of
+from actors.engines.decoder.cpu.pairs import FEATURES, parted, summed
 from actors.engines.decoder.cpu.records import LANES
-from actors.engines.decoder.cpu.simd import LINE, VECTOR, Parts, asked, for_each, repeated, splatted
+from actors.engines.decoder.cpu.simd import (
+    LINE,
+    VECTOR,
+    WORDS,
+    Parts,
+    asked,
+    converted,
+    for_each,
+    multiplied,
+    repeated,
+    splatted,
+)
 
+# Vectors of a panel, and rows of a tile: their sums, the weights and an input fill the registers, 32 of 16 floats with
+# AVX-512, 16 of 8 with AVX2, 32 of 4 elsewhere.
+WIDE, ROWS = (3, 8) if "+avx512f" in FEATURES else (1, 6)
+# Panels that so many rows are multiplied with at once. A sum waits four cycles for its last addition and two are made
+# in a cycle: few rows of a narrow panel have too few sums. With AVX2 one row takes 0.7 of the time where the caches
+# hold the weights, and 0.85 where they do not.
+BESIDE = (1, 4, 2, 2, 1, 1, 1) if WIDE == 1 else (1,) * (1 + ROWS)
+PANEL = WIDE * LANES  # outputs with weights side by side: (outputs / PANEL, inputs, PANEL)
 _INT = ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()
 
@@ -52,12 +71,60 @@ class Sums(NamedTuple):
 
 
 class Meanwhile(NamedTuple):
-    """``step`` bytes from ``address`` on are brought into the cache in each iteration, of every panel. Weights of 12
-    bits are written into ``room`` as pairs of bfloat16, unless that is None."""
+    """``step`` bytes from ``address`` on are brought into the cache in each iteration, of every panel."""
 
     address: Any
     step: Any
-    room: Any
+
+
+class Numbers:
+    """Inputs in float32; weights in float32, or the bits of float16 in uint16."""
+
+    inputs = 1  # elements of a row that an iteration takes
+
+    def __init__(self, kind):
+        self._kind, self.size = kind, PANEL * kind.bitwidth // 8  # bytes of weights that an iteration takes
+
+    def read(self, builder, place):
+        """A panel's vectors for each element, from a pointer on."""
+        return [[converted(builder, self._kind, start) for start in self._starts(builder, place)]]
+
+    def _starts(self, builder, place):
+        step = self.size // WIDE
+        return [builder.gep(place, [_INT(step * part)]) for part in range(WIDE)]
+
+    def multiply(self, builder, x, weights, sums):
+        return multiplied(builder, x, weights, sums)
+
+
+class Pairs(Numbers):
+    """Pairs of bfloat16, of two inputs in a row each, in uint32; inputs, too."""
+
+    def read(self, builder, place):
+        words = WORDS.as_pointer()
+        return [[builder.load(builder.bitcast(at, words), align=1) for at in self._starts(builder, place)]]
+
+    def multiply(self, builder, x, weights, sums):
+        """``sums`` and in each lane the products of two pairs."""
+        return summed(builder, sums, x, weights)
+
+
+class PartedPairs(Pairs):
+    """Pairs of bfloat16 for inputs in float32."""
+
+    inputs = 2
+    multiply = Numbers.multiply
+
+    def read(self, builder, place):
+        pairs = [parted(builder, words) for words in super().read(builder, place)[0]]
+        return [list(numbers) for numbers in zip(*pairs, strict=True)]
+
+
+def format_of(inputs, weights):
+    """How weights are read, by the types of both."""
+    if weights == types.uint32:
+        return Pairs(weights) if inputs == types.uint32 else PartedPairs(weights)
+    return Numbers(weights)
 
 
 @intrinsic
@@ -82,13 +149,9 @@ class _Tile:
         self._builder, self._inputs, self._weights, self._sums = builder, inputs, weights, sums
         kind = weights.kinds["weights"].dtype
         self._form = format_of(inputs.kinds["x"].dtype, kind)
-        self._known = self._form.before(builder, builder.bitcast(weights.place("weights", _INT(0)), _BYTES))
         self._panel = builder.bitcast(weights.place("weights", weights["start"]), _BYTES)
         self._between = builder.mul(weights["apart"], _INT(kind.bitwidth // 8))
         self._fetched, self._step = builder.inttoptr(meanwhile["address"], _BYTES), meanwhile["step"]
-        self._keeps, self._kept = meanwhile.kinds["room"] != types.none, ir.Constant(_BYTES, None)
-        if self._keeps:
-            self._kept = builder.bitcast(meanwhile.place("room", _INT(0)), _BYTES)
 
     def write(self):
         builder, panels = self._builder, self._weights["panels"]
@@ -112,22 +175,20 @@ class _Tile:
         outputs = [builder.select(sums["resume"], builder.load(place, align=4), zero) for place in places]
 
         def grow(k, state):
-            place, line, keep, *grown = state
+            place, line, *grown = state
             for beside in range(number):
                 away = builder.mul(self._between, _INT(beside))
                 for byte in range(0, form.size, LINE):
                     asked(builder, builder.gep(line, [builder.add(away, _INT(byte))]))
-                here, room = builder.gep(place, [away]), keep if self._keeps else None
-                for element, vectors in enumerate(form.read(builder, here, self._known, room)):
+                for element, vectors in enumerate(form.read(builder, builder.gep(place, [away]))):
                     for row, numbers in enumerate(rows):
                         value = splatted(builder, builder.load(builder.gep(numbers, [builder.add(k, _INT(element))])))
                         for part, vector in enumerate(vectors):
                             index = (row * number + beside) * WIDE + part
                             grown[index] = form.multiply(builder, value, vector, grown[index])
-            moved = ((place, _INT(form.size)), (line, self._step), (keep, _INT(UNPACKED)))
-            return [*(builder.gep(at, [by]) for at, by in moved), *grown]
+            return [builder.gep(place, [_INT(form.size)]), builder.gep(line, [self._step]), *grown]
 
-        begins = [self._panel, self._fetched, self._kept, *outputs]
-        grown = repeated(builder, form.inputs, self._weights["depth"], begins, grow)[3:]
+        begins = [self._panel, self._fetched, *outputs]
+        grown = repeated(builder, form.inputs, self._weights["depth"], begins, grow)[2:]
         for place, value in zip(places, grown, strict=True):
             builder.store(value, place, align=4)
