@@ -11,6 +11,7 @@ import heapq
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from actors.tree.accept import ROOT as ROOT
@@ -95,29 +96,15 @@ class TrieBuilder:
 ODDS = 0.6  # for each token of a match
 
 
+@cache
 def match_confidences(length: int, count: int) -> tuple[float, ...]:
     """The confidence in each of ``count`` tokens behind a match of ``length``, which each of them makes longer.
 
-    Of 52,000 tokens that a suffix automaton proposed in greedy answers of the bundled target, 0.37 were right behind
+    Of 52,000 tokens that the longest matches proposed in greedy answers of the bundled target, 0.37 were right behind
     matches of one token, 0.58 behind two, 0.68 behind four, 0.81 behind eight, 0.92 behind 16 and 0.96 behind 25
     (drafted ones count as matched). At temperature 1 odds grow in proportion, too, by 0.2 a token.
     """
     return tuple([1 - 1 / (1 + ODDS * at) for at in range(length, length + count)])
-
-
-def copy_ahead(text: Sequence[int], at: int, count: int) -> list[int]:
-    """``count`` tokens of ``text`` from index ``at``; behind its end the copy repeats.
-
-    A match that overlaps the end of the text means that the text repeats with the period ``len(text) - at``. A plain
-    slice would end after one period.
-    """
-    copied = list(text[at : at + count])
-    period = len(copied)
-    if not period:
-        return copied
-    while len(copied) < count:
-        copied.append(copied[len(copied) - period])
-    return copied
 
 
 def likeliest(rows: Mapping[tuple[int, ...], int], length: int, budget: int) -> Proposal:

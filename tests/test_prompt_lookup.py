@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 from actors.own_text import PromptLookup
-from actors.proposals import Proposal, TrieBuilder, copy_ahead, propose
+from actors.proposals import Proposal, TrieBuilder, propose
 
 
 def test_the_longest_suffix_that_occurred_before_decides_what_is_copied():
@@ -58,7 +58,3 @@ def test_a_trie_holds_a_token_once_below_each_parent_with_its_higher_score():
     assert trie.add(-1, 5, 0.6) == a
     assert trie.build() == Proposal((5, 5), (-1, a), (0.6, 0.3))
     assert b == 1
-
-
-def test_copying_from_behind_the_text_gives_nothing():
-    assert copy_ahead([1, 2], 2, 4) == []

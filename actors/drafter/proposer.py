@@ -1,6 +1,6 @@
 """A proposer with the interface of a draft model, so that a drafter process can retrieve its drafts.
 
-It needs no torch and no weights; prompt lookup and suffix automaton need no tokenizer either, because they copy ids.
+It needs no torch and no weights; prompt lookup and longest matches need no tokenizer either, because they copy ids.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from actors.datastore import Datastore, Retrieval
 from actors.models import Expansion, Leaf, ModelInfo, common_prefix
-from actors.own_text import PromptLookup, SuffixAutomaton
+from actors.own_text import LongestMatch, PromptLookup
 from actors.proposals import ROOT, Proposal, Proposer, ProposerSession
 from protocols.errors import ConfigError
 from protocols.limits import MAX_INT
@@ -32,7 +32,7 @@ def build_proposer_draft(name: str) -> ProposerDraft:
     if name == "pld":
         return ProposerDraft(PromptLookup(tokens=AHEAD), of_any_tokenizer(name))
     if name == "sam":
-        return ProposerDraft(SuffixAutomaton(tokens=AHEAD), of_any_tokenizer(name))
+        return ProposerDraft(LongestMatch(tokens=AHEAD), of_any_tokenizer(name))
     raise ConfigError(f"{name!r} does not name a proposer; use pld, sam or rest:DIR")
 
 

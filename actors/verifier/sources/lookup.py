@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from actors.calibration import MIN_CHANCE, SUREST, Calibration, TextBias, log_odds
 from actors.datastore import Datastore, Retrieval
 from actors.models import DEFAULT_NODES
-from actors.own_text import PromptLookup, SuffixAutomaton
+from actors.own_text import LongestMatch, PromptLookup
 from actors.proposals import NOTHING, ROOT, Proposal, Proposer, ProposerSession
 from actors.tree.tree import OWN, Node, TokenTree
 from actors.verifier.rounds import Committed
@@ -186,9 +186,9 @@ class Library:
         self.sources: list[Source] = [
             Whole("pld", lambda stream: _of_length(PromptLookup(), stream)),
             Whole("pld-earliest", lambda stream: _of_length(PromptLookup(earliest=True), stream)),
-            Whole("sam", lambda stream: _of_length(SuffixAutomaton(), stream)),
+            Whole("sam", lambda stream: _of_length(LongestMatch(), stream)),
             Whole("lookahead", lambda stream: fitting(Lookahead(), stream.wait.max_window)),
-            Lookup("text", TEXT, lambda stream: SuffixAutomaton()),
+            Lookup("text", TEXT, lambda stream: LongestMatch()),
         ]
         if datastore is not None:
             whole, beside = Retrieval(datastore), Retrieval(datastore, tokens=8, nodes=16, matches=64)
@@ -220,7 +220,7 @@ class Library:
         return self.memory is not None and self.memory.read()
 
 
-def _of_length(proposer: PromptLookup | SuffixAutomaton, stream: Stream) -> Proposer:
+def _of_length(proposer: PromptLookup, stream: Stream) -> Proposer:
     gamma = stream.loan.plan.gamma
     return replace(proposer, tokens=gamma) if gamma else proposer
 
