@@ -156,13 +156,13 @@ class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
     target: Annotated[
         str,
         Meta(
-            description="of a draft head that this drafter runs itself: the target's directory, hub id or GGUF file on "
-            "this host, whose embedding and tokenizer it reads"
+            description="for a draft head that this drafter runs itself: the target's directory, hub id or GGUF file "
+            "here, whose embedding and tokenizer the head reads"
         ),
     ] = ""
     device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"
     dtype: Annotated[
-        str, Meta(description="of the draft's weights: auto, float32, bfloat16 or int8; never changes the output")
+        str, Meta(description="type of the draft's weights: auto, float32, bfloat16 or int8; never changes the output")
     ] = "auto"
     kv_tokens: Annotated[
         int, Meta(description="size of the KV pool in tokens; 0: by the memory that is free", ge=0)
@@ -185,7 +185,7 @@ class LearnerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
     draft: Annotated[
         str, Meta(description="draft model to begin with, the drafters' own: a Hugging Face directory or hub id")
     ] = BUNDLED
-    dtype: Annotated[str, Meta(description="of the drafters' weights; candidates are judged in it")] = "auto"
+    dtype: Annotated[str, Meta(description="type of the drafters' weights; candidates are judged in it")] = "auto"
     directory: Annotated[
         str, Meta(description="where promoted weights are kept, at most four versions; empty: in this user's cache")
     ] = ""

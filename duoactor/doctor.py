@@ -195,8 +195,8 @@ def lines(report: DoctorReport) -> list[str]:
         )
     if report.place:
         found += ["", f"map        {report.place}"]
-    if report.findings:
-        found += ["", *(f"{one.level:<10} {one.text}" for one in report.findings)]
+    if findings := [one for one in report.findings if one.text not in report.verdict]:
+        found += ["", *(f"{one.level:<10} {one.text}" for one in findings)]
     return found
 
 

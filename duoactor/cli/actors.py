@@ -13,7 +13,16 @@ from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings
 from duoactor import config
 from duoactor.cli.environment import Environment
 from duoactor.cli.lines import Lines
-from duoactor.cli.options import Command, Logs, Place, config_option, log_options, settings_from, struct_options
+from duoactor.cli.options import (
+    BRIEF_PAIR,
+    Command,
+    Logs,
+    Place,
+    config_option,
+    log_options,
+    settings_from,
+    struct_options,
+)
 from duoactor.launch.child import die_with_parent
 from protocols.address import default_address
 
@@ -41,7 +50,20 @@ def prepare(supervised: bool, logs: Logs, loads: str = "") -> None:
         log.info("loading %s", render.model_name(loads))
 
 
-@click.command(cls=Command)
+# What most people use, in fewer words than --help-all
+BRIEF = {
+    **{name: BRIEF_PAIR[name] for name in ("target", "device", "dtype")},
+    "bind": "",
+    "key": "",
+    "allow": "",
+    "method": "how requests that name no method are drafted: auto, tree, sps, pld, sam, vanilla (no drafts) …  [auto]",
+    "num_speculative_tokens": "draft length  [measured, then adapted]",
+    "kv_tokens": "room for the tokens of all requests  [by the free memory]",
+    **dict.fromkeys(("inline_draft", "file", "verbose"), ""),
+}
+
+
+@click.command(cls=Command, brief=BRIEF)
 @config_option
 @struct_options(VerifierSettings, also={"target": "--model"})
 @supervised_option

@@ -27,7 +27,16 @@ from duoactor.bench.results import DOCUMENT, Results
 from duoactor.bench.streams import choose_streams
 from duoactor.bench.suites import BUILTIN, load_suite, select
 from duoactor.cli.environment import Environment, private_address
-from duoactor.cli.options import Logs, json_option, log_options, pair_options, settings_from, struct_options
+from duoactor.cli.options import (
+    BRIEF_PAIR,
+    Command,
+    Logs,
+    json_option,
+    log_options,
+    pair_options,
+    settings_from,
+    struct_options,
+)
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
@@ -38,7 +47,7 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
     """Options of a benchmark, and the directory of its results."""
 
     suite: Annotated[
-        str, Meta(description="prompts: builtin, or a JSONL file of ours, Spec-Bench's or HumanEval's form")
+        str, Meta(description="prompts: builtin, or a JSONL file in our, Spec-Bench's or HumanEval's form")
     ] = BUILTIN
     methods: Annotated[
         str,
@@ -73,7 +82,14 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
         )
 
 
-@click.command()
+# What most people use, in fewer words than --help-all
+BRIEF = {
+    **BRIEF_PAIR,
+    **dict.fromkeys(("suite", "methods", "tasks", "limit", "max_tokens", "streams", "out", "as_json"), ""),
+}
+
+
+@click.command(cls=Command, brief=BRIEF)
 @struct_options(BenchOptions)
 @pair_options
 @json_option

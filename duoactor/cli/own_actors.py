@@ -22,7 +22,9 @@ def place_of(environment: Environment, place: Place, model: str) -> Iterator[Pla
         yield place
         return
     if place.connect:
-        raise click.UsageError(f"{model} is started here, and --connect names what runs elsewhere: leave one out")
+        raise click.UsageError(
+            f"{model} is started here, and --connect or $DUOACTOR_CONNECT names what runs elsewhere: leave one out"
+        )
     from duoactor.client.sync_client import Runner
 
     with private_address() as address, _terminable():

@@ -17,7 +17,16 @@ from actors.settings import RETRIEVAL, DrafterSettings, Settings
 from duoactor import config, render
 from duoactor.bench.datastore import datastore_for
 from duoactor.cli.environment import Environment, private_address
-from duoactor.cli.options import Logs, json_option, log_options, pair_options, settings_from, struct_options
+from duoactor.cli.options import (
+    BRIEF_PAIR,
+    Command,
+    Logs,
+    json_option,
+    log_options,
+    pair_options,
+    settings_from,
+    struct_options,
+)
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
@@ -39,7 +48,7 @@ class ProveOptions(Settings, frozen=True, kw_only=True):
     ] = ""
 
 
-@click.command()
+@click.command(cls=Command, brief=BRIEF_PAIR | dict.fromkeys(("minutes", "check", "as_json"), ""))
 @pair_options
 @struct_options(ProveOptions)
 @json_option

@@ -10,13 +10,13 @@ import click
 from duoactor.cli.chat import talk
 from duoactor.cli.environment import Environment
 from duoactor.cli.generate import answer, colour_option, said
-from duoactor.cli.options import Command, Place, json_option, request_options
+from duoactor.cli.options import BRIEF_REQUEST, Command, Place, json_option, request_options
 from duoactor.cli.own_actors import place_of
 from duoactor.cli.waiting import connected
 from protocols.messages import ChatTurn
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, brief={**BRIEF_REQUEST, "as_json": ""})
 @click.argument("model")
 @click.argument("prompt", default="")
 @request_options
@@ -28,8 +28,8 @@ def run(
 ) -> int:
     """Start MODEL, answer PROMPT, and stop.
 
-    Without PROMPT it is a conversation, as of `duoactor chat`. A model without a chat template continues PROMPT. "-"
-    reads it from standard input.
+    Without PROMPT it is a conversation, as `duoactor chat` holds. "-" reads PROMPT from standard input. A model without
+    a chat template continues it.
 
     \b
     Example:  duoactor run smollm2 "Why is the sky blue?"

@@ -15,8 +15,11 @@ from protocols.address import default_address
 from protocols.errors import ConfigError
 from protocols.extras import install
 
+# What most people use; --help-all shows the rest
+BRIEF = ("connect", "key", "server_key", "http", "api_key", "api_key_file", "cors_origin", "served_model_name", "file")
 
-@click.command(cls=Command)
+
+@click.command(cls=Command, brief=dict.fromkeys(BRIEF, ""))
 @config_option
 @struct_options(GatewaySettings, also={"http": "--port"})
 @supervised_option

@@ -19,6 +19,7 @@ from actors.settings import DrafterSettings, Settings, VerifierSettings
 from duoactor import config, embedded, render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import (
+    BRIEF_PAIR,
     FITTING,
     Command,
     Logs,
@@ -49,10 +50,7 @@ if TYPE_CHECKING:
 
 # What most people use, in fewer words than --help-all
 BRIEF = {
-    "draft": f"draft model or head: a directory, hub id or GGUF file; pld and sam copy from the text; none: no "
-    f"draft model  [{FITTING}]",
-    "device": "of the target: cpu, cuda, cuda:1  [auto]",
-    "dtype": "float32, bfloat16, float16, or int8 on a CPU  [auto]",
+    **{name: BRIEF_PAIR[name] for name in ("draft", "device", "dtype")},
     "http": f"where the HTTP APIs and the page are; {NO_HTTP}: nowhere  [{DEFAULT_HTTP}, or the next free port]",
     "api_key": "a key that HTTP requests must carry; may be repeated",
     "kv_tokens": "room for the tokens of all requests  [by the free memory]",

@@ -49,6 +49,7 @@ from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
 from duoactor.serve.thinking import Wish
 from duoactor.serve.tool_calls.events import NoTools, Parser
+from protocols.errors import ConfigError
 from protocols.messages import Chunk
 
 
@@ -64,6 +65,7 @@ class Parameters(Protocol):
 P = TypeVar("P", bound=Parameters)
 log = logging.getLogger("duoactor.serve")
 WARNING = "x-duoactor-warning"
+ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+")  # as a browser names a page's
 _NO_EMBEDDINGS = "a model that writes text has no embeddings of it: ask a server of an embedding model"
 _NO_RANKS = "a model that writes text ranks none: ask a server of a reranking model"
 _NO_SHOP = "models are neither pulled nor made by requests: start `duoactor up MODEL` with another"
@@ -139,7 +141,10 @@ def make_app(
 
 
 def open_to(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """An app that web pages of those origins may call."""
+    """An app that web pages of those origins may call. ConfigError for what no browser calls an origin."""
+    for origin in origins:
+        if not ORIGIN.fullmatch(origin):
+            raise ConfigError(f"{origin!r} is no web origin: give --cors-origin one such as https://app.example, or *")
     return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from duoactor import embedded
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe
@@ -69,4 +70,5 @@ def fake_world(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeClient, Environment
             client.pids[event.actor.role] = event.pid
 
     monkeypatch.setattr("duoactor.launch.progress.LaunchReport.__call__", note)
+    monkeypatch.setattr(embedded, "first", lambda progress: embedded.bundled("target"))
     return client, Environment(command=command, probe=probe, connect_async=connect)  # type: ignore[arg-type]

@@ -57,6 +57,8 @@ def test_pull_says_what_is_here_already_and_what_no_hub_has(tmp_path, capsys, mo
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert run(FakeClient(), "pull", "org/nothing-of-that-name") == 1
     assert "check the name and the network" in capsys.readouterr().err
+    assert run(FakeClient(), "pull", "my model") == 1
+    assert "'my model' is no hub id: give OWNER/NAME" in capsys.readouterr().err
 
 
 def test_ps_shows_who_answers(monkeypatch, capsys):

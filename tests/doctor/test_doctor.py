@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from actors.settings import DrafterSettings, VerifierSettings
-from duoactor import config, doctor
+from duoactor import config, doctor, embedded
 from duoactor.cli import main
 from duoactor.launch.deployment import deploy
 from duoactor.launch.wanted import Wanted
@@ -107,6 +107,7 @@ def test_methods_take_turns_until_the_time_is_over_and_the_report_is_of_whole_pr
     report = json.loads(capsys.readouterr().out)
     assert [one["method"] for one in report["methods"]] == ["vanilla", "sam", "auto"]
     assert len(client.asked) == 3 + 3 * 2  # to warm up; a conversation of two turns each
+    assert report["target"] == embedded.bundled("target")  # what `up` serves where nobody names a model
     assert report["verdict"] in file.read_text() and report["texts"] == 3
     assert "the model says" in report["place"]
 
@@ -125,7 +126,7 @@ def test_models_that_do_not_load_are_findings_and_no_tracebacks_and_no_file_is_w
     captured = capsys.readouterr()
     assert captured.out.startswith("Nothing was measured: ") and f"{file} is not written" in captured.out
     assert not file.exists()
-    assert "none" in captured.out and "Traceback" not in captured.out + captured.err
+    assert captured.out.count(str(tmp_path / "none")) == 2 and "Traceback" not in captured.out + captured.err
 
 
 def test_the_report_is_json(capsys):

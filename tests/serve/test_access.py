@@ -9,6 +9,7 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.serve.auth import LocalGuard, read_keys
 from duoactor.serve.gateway import REPORT_S
 from duoactor.serve.settings import GatewaySettings, parse_http
+from duoactor.serve.several import guarded
 from duoactor.serve.start import listen
 from protocols.errors import ConfigError
 from protocols.messages import StatusReport
@@ -80,6 +81,12 @@ async def test_pages_from_elsewhere_may_call_only_if_their_origin_is_named(origi
         )
     assert before.headers.get("access-control-allow-origin") == expected
     assert answer.headers.get("access-control-allow-origin") == expected
+
+
+@pytest.mark.parametrize("origin", ["app.example", "https://app.example/", "https://app.example/chat", ""])
+def test_what_no_browser_calls_an_origin_is_refused_at_the_start(origin):
+    with pytest.raises(ConfigError, match="is no web origin: give --cors-origin one"):
+        guarded(Response(), GatewaySettings(cors_origin=("*", "https://x:8080", origin)), ())
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,8 @@ def _read_config(source: Path) -> dict[str, Any]:
     try:
         config = json.loads((source / "config.json").read_text())
     except (OSError, ValueError) as error:
-        raise ModelError(f"{source} is not a model directory ({error})") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"{source} is no model directory: its config.json cannot be read ({why})") from None
     if not isinstance(config, dict) or config.get("model_type") not in FAMILIES:
         kind = config.get("model_type") if isinstance(config, dict) else None
         raise ModelError(f"models of type {kind!r} cannot be inflated; supported are {', '.join(FAMILIES)}")
