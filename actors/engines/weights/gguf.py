@@ -101,6 +101,7 @@ class GGUF:
         self.path = Path(path)
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, Stored] = {}
+        self.asked = set[str]()  # keys of the architecture that somebody has read
         self._maps: list[mmap.mmap] = []
         for number, path_of_part in enumerate(parts_of(self.path)):
             part = _Part(path_of_part)
@@ -118,6 +119,7 @@ class GGUF:
 
     def of_architecture(self, key: str, default: Any = None) -> Any:
         """The metadata ``{architecture}.key``."""
+        self.asked.add(key)
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
     def let_go(self) -> None:

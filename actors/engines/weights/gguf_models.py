@@ -85,6 +85,34 @@ class FileWeight:
         return [Blocks([(FileBlocks(matrix), None) for matrix in matrices]) for matrices in experts]
 
 
+# Numbers that change what a model computes, and the values with which they do not. Whoever computes one reads it.
+IDLE: dict[str, tuple[float, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0,),
+    "attention.max_alibi_bias": (0,),
+    "attention.output_scale": (0, 1),
+    "attention.temperature_scale": (0,),
+    "attn_logit_softcapping": (0,),
+    "final_logit_softcapping": (0,),
+    "router_logit_softcapping": (0,),
+    "logit_scale": (0, 1),
+    "embedding_scale": (0, 1),
+    "residual_scale": (0, 1),
+    "expert_weights_scale": (0, 1),
+    "expert_group_count": (0, 1),
+    "activation_sparsity_scale": (0,),
+    "swiglu_clamp_exp": (0,),
+    "swiglu_clamp_shexp": (0,),
+    "rope.scale_linear": (0, 1),
+    "rope.scaling.attn_factor": (0, 1),
+    "rope.scaling.yarn_attn_factor": (1,),
+    "rope.scaling.yarn_ext_factor": (-1, 1),
+    "rope.scaling.yarn_beta_fast": (32,),
+    "rope.scaling.yarn_beta_slow": (1,),
+    "rope.scaling.yarn_log_multiplier": (0,),
+}
+
+
 class GGUFCheckpoint:
     """A GGUF file as a checkpoint: ``config`` and weights by the names of Hugging Face's modules."""
 
@@ -102,6 +130,7 @@ class GGUFCheckpoint:
         self._check_metadata()
         try:
             self.config = self._config()
+            self._refuse_unread()
             self._weights = dict[str, FileWeight](self._found())
         except ModelError:
             raise
@@ -125,6 +154,19 @@ class GGUFCheckpoint:
                 f"{file.path} has {len(tokens)} tokens in tokenizer.ggml.tokens and {rows} rows in token_embd.weight; "
                 "download it again"
             )
+
+    def _refuse_unread(self) -> None:
+        """Raise ModelError for a number that changes what a model computes and that this architecture does not read."""
+        begin, said = f"{self.file.architecture}.", self.file.metadata
+        width = said.get(f"{begin}attention.key_length", said.get(f"{begin}attention.value_length"))
+        idle = {**IDLE, "attention.value_length": (width,)}
+        for key in idle.keys() - self.file.asked:
+            found = said.get(begin + key)
+            if found is not None and not set(np.atleast_1d(found).tolist()) <= set(idle[key]):
+                raise ModelError(
+                    f"{self.file.path} has {begin}{key} = {found}, which duoactor does not compute for this "
+                    "architecture; choose a file without it, or the model's safetensors"
+                )
 
     def own(self, more: bool = False) -> dict[str, FileWeight]:
         """The weights of the model, or those of its layers for ``more`` tokens, which may be none."""
@@ -279,6 +321,11 @@ class GGUFCheckpoint:
             rope |= {"rope_type": kind, "factor": factor, "original_max_position_embeddings": before}
         elif kind == "linear" and factor != 1:
             rope |= {"rope_type": kind, "factor": factor}
+        elif kind not in ("none", "linear") and "rope_factors_long.weight" not in self.file.tensors:
+            raise ModelError(
+                f"{self.file.path} has {self.file.architecture}.rope.scaling.type = {kind}, which duoactor does not "
+                "compute; choose a file without it, or the model's safetensors"
+            )
         if "rope_freqs.weight" in self.file.tensors:
             rope |= self._divided(rope["rope_theta"], width)
         return rope

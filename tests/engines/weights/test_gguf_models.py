@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import gguf
 import numpy as np
@@ -616,6 +618,32 @@ def test_a_converted_model_computes_what_the_original_does(case: str, tmp_path: 
         found = load_model(path, torch.device("cpu"), torch.float32)(ids).logits
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention.causal", False),
+        ("attention.clamp_kqv", 8.0),
+        ("attention.value_length", 8),
+        ("logit_scale", 0.25),
+        ("expert_weights_scale", 2.5),
+        ("swiglu_clamp_exp", [7.0, 7.0]),
+        ("rope.scaling.type", "longrope"),
+        ("rope.scaling.type", "dynamic"),
+        ("rope.scaling.attn_factor", 1.25),
+        ("rope.scaling.yarn_beta_fast", 16.0),
+    ],
+)
+def test_what_an_architecture_does_not_compute_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+    checkpoint = GGUFCheckpoint(written(tmp_path / "tiny.gguf", "llama", tiny("llama", {}), _none))
+    checkpoint.file.metadata[f"llama.{key}"] = np.array(value) if isinstance(value, list) else value
+    told = rf"tiny\.gguf has llama\.{re.escape(key)} = .*choose a file without it"
+    with (
+        patch("actors.engines.weights.gguf_models.GGUF", lambda path: checkpoint.file),
+        pytest.raises(ModelError, match=told),
+    ):
+        GGUFCheckpoint(checkpoint.file.path)
 
 
 def test_every_architecture_has_a_case() -> None:
