@@ -283,9 +283,9 @@ def resolve_model(
         raise missing
     path = Path(os.path.expanduser(name))  # leaves ~NAME where there is no such user
     if path.is_dir():
-        check_checkpoint(str(path))
-        # a head has its target's tokenizer
-        if not tokenizer and (kind == "target" or not kind_of(configuration(str(path)))):
+        head = kind != "target" and bool(kind_of(configuration(str(path))))
+        check_checkpoint(str(path), head)
+        if not tokenizer and not head:  # a head has its target's tokenizer
             check_tokenizer(str(path))
         return str(path)
     if path.suffix == ".gguf" and path.is_file():

@@ -9,37 +9,17 @@ package writes them, and the package's forward answers for each token of the hea
 
 from __future__ import annotations
 
-import copy
-import json
-import shutil
-import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
+from base import BLOCK, COVERED, HIDDEN, KEPT, MASK, SIZES, VOCABULARY, WINDOW, Place, keep, maps, scatter
 from torch import Tensor
 
-KEPT = Path(__file__).parents[2] / "tests" / "data" / "heads"
-VOCABULARY, COVERED, HIDDEN, WINDOW = 64, 40, 32, 8
-BLOCK, MASK = 4, 5  # rows of a block, and the token of its masks
-PROMPTS = ([7, 3, 50, 11, 60], [(13 * place + 5) % VOCABULARY for place in range(23)])  # the second leaves the window
-NAMED = 5  # candidates of each place
-TOLERANCE = 2e-5
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 16,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "max_position_embeddings": 256,
-    "tie_word_embeddings": False,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
-}
+TARGET = KEPT / "target"
 SLIDING = {"sliding_window": WINDOW, "use_sliding_window": True}
 
 
@@ -79,38 +59,13 @@ CLASSES = {"eagle3": "Eagle3", "peagle": "PEagle", "dflash": "DFlash", "dflash2"
 }
 
 
-def scatter(model: torch.nn.Module, seed: int, own: Callable[[str], bool] = lambda name: True) -> None:
-    """Fill parameters with numbers that float16 has, large enough that layers and tokens differ."""
-    noise = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if own(name):
-                made = torch.randn(parameter.shape, generator=noise)
-                spread = 0.5 if "embed" in name or "lm_head" in name else 1.2 / parameter.shape[-1] ** 0.5
-                made = 1 + 0.3 * made if parameter.ndim == 1 and "norm" in name else spread * made
-                parameter.copy_(made.half())
-
-
-def write_target(place: Path) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    model = LlamaForCausalLM(LlamaConfig(**SIZES, num_hidden_layers=3, bos_token_id=0, eos_token_id=1)).eval()
-    scatter(model, 0)
-    copy.deepcopy(model).half().save_pretrained(place)  # a copy: the rotations' frequencies stay in float32
-    (place / "generation_config.json").unlink(missing_ok=True)
-    return model
-
-
-def make(name: str, target: Path) -> Any:
+def make(name: str) -> tuple[Any, Callable[..., list[Place]] | None]:
     from transformers import LlamaConfig, Qwen3Config
 
     kind, family, kinds, options = HEADS[name]
     shape = (LlamaConfig if family == "llama" else Qwen3Config)(**SIZES, **layers(*kinds))
     made = getattr(import_module("speculators"), f"{CLASSES[kind]}DraftModel")
-    noise = torch.Generator().manual_seed(7)
-    covered = torch.randperm(VOCABULARY, generator=noise)[:COVERED].sort().values
-    t2d = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill_(0, covered, True)
-    maps = {"t2d": t2d, "d2t": covered - torch.arange(COVERED)} if options.get("draft_vocab_size") == COVERED else {}
+    reduced = maps() if options.get("draft_vocab_size") == COVERED else {}
     if kind == "mtp":
         configs = import_module("speculators.config")
         proposal = import_module("speculators.proposals.greedy").GreedyTokenProposalConfig(speculative_tokens=3)
@@ -120,19 +75,18 @@ def make(name: str, target: Path) -> Any:
                 algorithm="mtp",
                 proposal_methods=[proposal],
                 default_proposal_method="greedy",
-                verifier=configs.VerifierConfig.from_pretrained(str(target)),
+                verifier=configs.VerifierConfig.from_pretrained(str(TARGET)),
             ),
         )
         model = made(config)
     else:
         model = made.from_training_args(
-            shape, **maps, verifier_name_or_path=str(target), draft_attn_impl="eager", **options
+            shape, **reduced, verifier_name_or_path=str(TARGET), draft_attn_impl="eager", **options
         )
-    reduced = bool(maps)
     shared = ("embed_tokens", "verifier_") if reduced else ("embed_tokens", "verifier_", "lm_head")
     scatter(model, len(name), lambda key: not key.startswith(shared))
     model.config.speculators_config.verifier.name_or_path = "tiny/target"
-    return model.eval()
+    return model.eval(), None if name in REFUSED else partial(places_of, model, kind)
 
 
 @contextmanager
@@ -147,7 +101,7 @@ def heard(model: Any, root: int):
         if name in dir(module)
     }
 
-    def keep(*given: Any, **named: Any) -> tuple[Tensor, dict[str, Any]]:
+    def hear(*given: Any, **named: Any) -> tuple[Tensor, dict[str, Any]]:
         if given and isinstance(given[0], Tensor):
             found.append((found[-1][0], given[0]))
         return torch.zeros(()), {}
@@ -161,7 +115,7 @@ def heard(model: Any, root: int):
             torch.cat([torch.zeros_like(first), places[1:]]),
         )
 
-    for name, instead in (("compute_metrics", keep), ("generate_cod_sample_indices", chain)):
+    for name, instead in (("compute_metrics", hear), ("generate_cod_sample_indices", chain)):
         if name in old and type(model).__name__ != "Eagle3DraftModel":
             setattr(module, name, instead)
     try:
@@ -172,9 +126,7 @@ def heard(model: Any, root: int):
             setattr(module, name, before)
 
 
-def places_of(
-    model: Any, kind: str, states: list[Tensor], text: list[int], path: list[int]
-) -> list[tuple[Tensor, Tensor]]:
+def places_of(model: Any, kind: str, states: list[Tensor], text: list[int], path: list[int]) -> list[Place]:
     """By place behind the text: the tokens that the head names and their logits, by the package's forward.
 
     ``states``: of the target, what enters each layer. ``path``: tokens of the places before."""
@@ -216,66 +168,5 @@ def places_of(
     return answers
 
 
-def drop_layers(file: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(file)
-    save_file({name: weight for name, weight in weights.items() if "layers." not in name}, file)
-
-
-def answers_of(model: Any, kind: str, target: Any) -> list[dict[str, Any]]:
-    """Along the head's own greedy chain behind each text, and behind its second choice for the first place."""
-    told = []
-    for prompt in PROMPTS:
-        with torch.no_grad():
-            made = target(torch.tensor([prompt]), output_hidden_states=True)
-        text, states = [*prompt, int(made.logits[0, -1].argmax())], made.hidden_states
-        for first in (0, 1):
-            path: list[int] = []
-            places = []
-            while len(path) < len(answered := places_of(model, kind, states, text, path)):
-                named, logits = answered[len(path)]
-                chances, order = logits.softmax(-1).topk(NAMED)
-                best = named[order].tolist()
-                places.append({"ids": best, "chances": [round(chance, 7) for chance in chances.tolist()]})
-                path.append(best[0 if len(path) else first])
-            told.append({"text": text, "path": path, "places": places})
-    return told
-
-
-def differ(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
-    flat = [[[round(c / TOLERANCE) for c in place["chances"]] for place in told["places"]] for told in (*one, *other)]
-    close = all(
-        abs(a - b) <= 1
-        for mine, theirs in zip(flat[: len(one)], flat[len(one) :], strict=False)
-        for p, q in zip(mine, theirs, strict=False)
-        for a, b in zip(p, q, strict=False)
-    )
-    return not close or [told["path"] for told in one] != [told["path"] for told in other]
-
-
-def main() -> int:
-    KEPT.mkdir(parents=True, exist_ok=True)
-    place = KEPT / "answers.json"
-    before = json.loads(place.read_text()) if place.is_file() else {"heads": {}}
-    target = write_target(KEPT / "target")
-    told: dict[str, Any] = {}
-    for name in HEADS:
-        shutil.rmtree(KEPT / name, ignore_errors=True)
-        model = make(name, KEPT / "target")
-        copy.deepcopy(model).half().save_pretrained(KEPT / name)
-        (KEPT / name / "config.py").unlink(missing_ok=True)  # a copy of the package's source
-        if name in REFUSED:
-            drop_layers(KEPT / name / "model.safetensors")
-            continue
-        told[name] = answers_of(model, HEADS[name][0], target)
-        if name in before["heads"] and differ(told[name], before["heads"][name]):
-            print(f"{name} answers otherwise than {before['speculators']} did")
-    packages = {package: version(package) for package in ("speculators", "transformers", "torch")}
-    place.write_text(json.dumps({**packages, "heads": told}) + "\n")
-    print(f"{len(told)} heads that answer, {len(REFUSED)} that are only kept: {packages}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    keep("speculators", HEADS, make)

@@ -26,7 +26,7 @@ from actors.engines.heads.kinds import DEEPSEEK, EAGLE3, GEMMA4, NEXT, UNREAD, c
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
-from actors.engines.weights.faults import quantisation_of
+from actors.engines.weights.faults import quantisation_of_head
 from actors.engines.weights.gguf_loading import open_gguf
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import located
@@ -48,10 +48,10 @@ Tensors = Mapping[str, Tensor]
 def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
     """The tensors of a checkpoint with wanted names, in safetensors or torch's format; numbers where quantised."""
     directory = Path(located(name))
-    scheme = quantisation_of(directory) if (directory / "config.json").is_file() else None
     if files := sorted(directory.glob("*.safetensors")):
         stored = TensorFiles(files)
         own = {key: stored[key] for key in stored if wanted(key)}
+        scheme = quantisation_of_head(directory)
         return own if scheme is None else dict(dequantised(own, scheme))
     found: dict[str, Tensor] = {}
     for path in sorted(directory.glob("*.bin")):
@@ -117,8 +117,8 @@ def _published(name: str, target: Target | None, target_name: str, trunk: Trunk)
 
 
 def _plain(weights: Tensors) -> dict[str, Tensor]:
-    """Without the prefix that some exports have."""
-    return {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+    """Without the prefixes that some exports have, SpecForge's of its first DSpark heads among them."""
+    return {name.removeprefix("model.").removeprefix("logit_head."): tensor for name, tensor in weights.items()}
 
 
 def build_head(name: str, target: Target, target_name: str) -> HeadDraft:

@@ -14,7 +14,7 @@ from torch import Tensor
 from actors.engines.compute.layer import Residual
 from actors.engines.compute.ops import BatchRows
 from actors.engines.engine import Trunk
-from actors.engines.heads.head import DraftBlock, Windows, rms
+from actors.engines.heads.head import DraftBlock, NotComputed, Windows, rms
 from actors.engines.heads.layer import Config, Weights
 from actors.engines.heads.published import PublishedHead, layer_config, sliding_windows
 from protocols.errors import ModelError
@@ -69,11 +69,11 @@ class Eagle3(PublishedHead):
         self.width = int(own["hidden_size"])
         self._state_norm = next(norm for name, norm in self._small.items() if name.endswith(".hidden_norm.weight"))
         number, hidden = len(self._layers.layers), weights.get("mask_hidden")
-        self.block = block_of(config, self.taps, number)
+        self.block = None if hidden is None else block_of(config, self.taps, number)
         # speculators trains so: a drafted token sees the text that the root sees
         of_root = "speculators_model_type" in config and self.block is None
         self.windows = Windows(sliding_windows(own, number), of_root)
-        if self.block is not None and hidden is None:
+        if hidden is None and says_parallel(config):
             raise ModelError("it drafts in parallel and has no mask_hidden; download it again")
         self.mask_state = None if hidden is None else self.feature(self._sent(hidden).view(1, -1))
 
@@ -98,13 +98,20 @@ class Eagle3(PublishedHead):
         return (normed if self.convention.norms_logits else x), (normed if self.convention.recycles_normed else x)
 
 
-def block_of(config: Config, taps: tuple[int, ...], layers: int) -> DraftBlock | None:
-    """The block of a P-EAGLE head (arXiv 2602.01469), as vLLM reads it; None: the head drafts token by token."""
-    if not config.get("parallel_drafting") and config.get("speculators_model_type") != "peagle":
-        return None
+def says_parallel(config: Config) -> bool:
+    """Whether a configuration says that its head drafts a block; SpecForge's says it by its class alone."""
+    named = f"{config.get('architectures')} {config.get('speculators_model_type')}".lower()
+    return bool(config.get("parallel_drafting")) or "peagle" in named
+
+
+def block_of(config: Config, taps: tuple[int, ...], layers: int) -> DraftBlock:
+    """The block of a P-EAGLE head (arXiv 2602.01469), as vLLM reads it."""
     methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]
     rows = config.get("para_depths") or config.get("num_depths") or methods[0].get("speculative_tokens") or DEPTHS
     mask = next((config[name] for name in MASKS if config.get(name) is not None), None)
     if mask is None:
-        raise ModelError(f"its config.json names no {' or '.join(MASKS)}")
+        raise NotComputed(
+            f"its config.json does not say which token its masks are ({', '.join(MASKS)}): add mask_token_id, the "
+            "number that it was trained with"
+        )
     return DraftBlock(taps, int(rows), int(mask), (True,) * layers, from_root=True)

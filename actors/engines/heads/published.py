@@ -4,6 +4,7 @@ An own or the target's embedding and vocabulary, and layers of Llama's kind over
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -16,6 +17,13 @@ from actors.engines.heads.layer import Config, HeadLayers, Weights, in_layers, p
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from protocols.errors import ModelError
 
+TENSORS = re.compile(  # all that are computed with, or need not be
+    r"(layers\.\d+|midlayer)\.(self_attn\.([qkvo]_proj\.(weight|bias)|[qk]_norm\.weight)|mlp\.\w+_proj\.(weight|bias)|"
+    r"(input_layernorm|post_attention_layernorm|hidden_norm)\.weight|\w+_conv\.(base_kernel|kernel_projection\.weight))|"
+    r"(fc|norm|hidden_norm|input_norm|fc_norm\.\d+|embed_tokens|lm_head)\.weight|mask_hidden|mask_embedding|d2t|t2d|"
+    r"markov_head\.markov_w[12]\.weight|candidate_selector\.(\w+_codebook|hidden_projection\.weight)|"
+    r"confidence_head\..*|verifier_(norm|lm_head)\.weight|(.*\.)?rotary_emb\.inv_freq"
+)
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -40,6 +48,12 @@ class PublishedHead(Head):
     def __init__(self, config: Config, weights: Weights, trunk: Trunk, taps: tuple[int, ...]) -> None:
         own = layer_config(config)
         self.taps, self._trunk = taps, trunk
+        for name in weights:
+            biased = name.endswith("_proj.bias") and not own.get(
+                "attention_bias" if ".self_attn." in name else "mlp_bias"
+            )
+            if biased or TENSORS.fullmatch(name) is None:
+                raise NotComputed(f"it has {name}, which duoactor does not compute with")
         self._check(own, weights)
         self._eps = float(own.get("rms_norm_eps", 1e-6))
         self._small = {name: self._sent(tensor) for name, tensor in weights.items() if "norm" in name}

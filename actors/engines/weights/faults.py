@@ -25,13 +25,15 @@ TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json"
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 TOOLS_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 CODES = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")  # numbers that a scale belongs to
+PLAIN = {"BF16", "F16", "F32", "F64"}
 WHOLE = ("I8", "U8", "I16", "U16", "I32", "U32")
 CODED = (".weight", ".qweight", ".q_weight", ".trellis", ".W_q", "._data", "_qdata")  # ends of names of codes
 LAYER = re.compile(r"\.layers\.(\d{1,9})\.")
 
 
-def check_checkpoint(name: str) -> None:
-    """Raise ModelError for a model directory or GGUF file that cannot be whole. A hub id passes unchecked."""
+def check_checkpoint(name: str, head: bool = False) -> None:
+    """Raise ModelError for a model directory or GGUF file that cannot be whole. A hub id passes unchecked. ``head``:
+    it is a draft head's."""
     path = Path(name)
     if path.suffix == ".gguf" and path.is_file():
         _check_gguf(path)
@@ -46,7 +48,7 @@ def check_checkpoint(name: str) -> None:
         _check_pointer(file)
     config = read_json(path / "config.json")
     check_numbers(str(path / "config.json"), config)
-    scheme = quantisation_of(path)
+    scheme = quantisation_of_head(path) if head else quantisation_of(path)
     tensors = tensors_of(path)
     if scheme is None:
         _check_plain(path, tensors)
@@ -78,6 +80,13 @@ def quantisation_of(path: Path) -> Scheme | None:
                 found = _section(file, found, "quantization")
             return scheme_of(str(file), {"quant_method": method, **found})
     return None
+
+
+def quantisation_of_head(path: Path) -> Scheme | None:
+    """:func:`quantisation_of` a draft head's weights. Exports copy the target's config, of tools that are not read too:
+    where all of a head's tensors are plain numbers, it says nothing of them."""
+    kinds = {entry.get("dtype") for name, entry in tensors_of(path).items() if not name.endswith(("d2t", "t2d"))}
+    return quantisation_of(path) if kinds - PLAIN and (path / "config.json").is_file() else None
 
 
 def _section(file: Path, config: dict[str, Any], name: str) -> dict[str, Any]:

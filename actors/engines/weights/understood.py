@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, groupby
 from pathlib import Path
 
-from actors.engines.weights.faults import quantisation_of, tensors_of
+from actors.engines.weights.faults import PLAIN, quantisation_of, tensors_of
 from actors.engines.weights.gguf import GGUF
 
 NUMBERED = re.compile(r"^(.*?\.)(\d+)\.(.+)$")  # the layers, a layer's number, a part of it
-PLAIN = ("BF16", "F16", "F32")
 Key = tuple[str, frozenset[int]]  # how parts are stored, and in which layers
 
 
@@ -35,7 +34,7 @@ def _stored(path: Path) -> dict[str, str]:
     found = {}
     for layer, parts in layers.items():
         kinds = {kind for part, (kind, dimensions) in parts.items() if dimensions > 1}
-        plain = not parts.keys() - {"weight", "bias"} and kinds <= {*PLAIN}
+        plain = not parts.keys() - {"weight", "bias"} and kinds <= PLAIN
         if not plain and scheme is not None and (form := scheme.form(layer)) is not None:
             found[f"{layer}.weight"] = str(form)
         elif kinds:

@@ -156,7 +156,7 @@ def test_layers_are_read_by_whose_configuration_names_them():
         (EAGLE3 | {"vocab_size": 99}, {}, "knows 99 tokens and the target 160"),
         (EAGLE3, {"taps": 6}, "reads states of 128 numbers and the target's have 64"),
         (EAGLE3 | {"eagle_aux_hidden_state_layer_ids": [2, 9, 20]}, {}, "reads layer 20 and the target has 3"),
-        (EAGLE3 | {"parallel_drafting": True}, {}, "no ptd_token_id"),
+        (EAGLE3 | {"parallel_drafting": True}, {}, "drafts in parallel and has no mask_hidden"),
         (EAGLE3 | {"parallel_drafting": True, "ptd_token_id": 9}, {}, "no mask_hidden"),
     ],
 )

@@ -1,12 +1,16 @@
-"""Heads that speculators wrote answer as its own forward does (tests/data/heads; tools/heads/with_speculators.py)."""
+"""Heads that speculators and SpecForge wrote answer as their own forwards do (tests/data/heads; tools/heads)."""
 
 from __future__ import annotations
 
 import json
+import re
+import runpy
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
@@ -14,17 +18,24 @@ from actors.engines.heads.build import build_head
 from actors.engines.heads.kinds import configuration, kind_of
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
+from actors.engines.weights.faults import check_checkpoint
 from actors.models import Leaf, ModelInfo
 from protocols.errors import ModelError
 from protocols.messages import Sampling
 
 DATA = Path(__file__).parents[2] / "data" / "heads"
-TOLD = json.loads((DATA / "answers.json").read_text())["heads"]
+KEPT = {
+    name: told for file in sorted(DATA.glob("*.json")) for name, told in json.loads(file.read_text())["heads"].items()
+}
+TOLD = {name: told for name, told in KEPT.items() if told}
 GREEDY = Sampling(max_tokens=16)
 REFUSED = {
     "dspark-gated": "dspark-gated cannot draft: it is a gated DSpark head, whose markov_head.gate_proj.",
     "dspark-rnn": "dspark-rnn cannot draft: it is a recurrent DSpark head, whose markov_head.joint_proj.",
     "xpress": "xpress cannot draft: it is an XPress head, whose refiner_head.",
+    "specforge-dspark-gated": "it is a gated DSpark head, whose markov_head.gate_proj.",
+    "specforge-dspark-rnn": "it is a recurrent DSpark head, whose markov_head.joint_proj.",
+    "specforge-domino": "it is a Domino head, whose prefix_gru.",
     "mtp": "mtp cannot draft: it is speculators' head of kind mtp, which is not read; choose another head of this",
 }
 
@@ -50,7 +61,7 @@ def asked(draft, mirror, text, path):
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_a_head_that_speculators_wrote_answers_as_its_own_forward(name, target):
+def test_a_head_answers_as_the_forward_of_the_package_that_wrote_it(name, target):
     draft = build_head(str(DATA / name), target, str(DATA / "target"))
     for number, told in enumerate(TOLD[name]):
         *prompt, first = told["text"]
@@ -69,9 +80,59 @@ def test_a_head_that_speculators_wrote_answers_as_its_own_forward(name, target):
         draft.close(mirror)
 
 
+def test_each_head_answers_or_is_refused():
+    assert KEPT.keys() - TOLD.keys() == REFUSED.keys() and KEPT.keys() | {"target"} == {
+        place.name for place in DATA.iterdir() if place.is_dir()
+    }
+
+
+def test_the_page_about_drafts_has_the_table_of_heads():
+    rows = runpy.run_path(str(DATA.parents[2] / "tools" / "heads" / "table.py"))["rows"]()
+    assert "\n".join(rows) in (DATA.parents[2] / "docs" / "drafts.md").read_text()
+
+
+def copied(name, place, config=(), weights=()):
+    """A head with other settings and tensors."""
+    shutil.copytree(DATA / name, place)
+    file = place / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **dict(config)}))
+    save_file({**load_file(place / "model.safetensors"), **dict(weights)}, place / "model.safetensors")
+    return str(place)
+
+
+def test_the_config_of_a_quantised_target_says_nothing_of_a_head_in_plain_numbers(tmp_path, target):
+    stale = {"quantization_config": {"quant_method": "of next year", "bits": 1}}
+    place = copied("eagle3", tmp_path / "head", stale)
+    check_checkpoint(place, head=True)
+    build_head(place, target, str(DATA / "target"))
+    codes = {"layers.0.mlp.up_proj.weight": torch.zeros(16, 16, dtype=torch.uint8)}
+    with pytest.raises(ModelError, match="quant_method 'of next year', which duoactor does not read"):
+        build_head(copied("eagle3", tmp_path / "codes", stale, codes), target, str(DATA / "target"))
+
+
+@pytest.mark.parametrize("name", ["fc.bias", "layers.0.self_attn.q_proj.bias", "layers.0.self_attn.g_proj.weight"])
+def test_a_head_with_a_tensor_that_is_not_computed_with_is_refused(name, tmp_path, target):
+    with pytest.raises(ModelError, match=f"it has {name}, which duoactor does not compute with; choose another head"):
+        build_head(copied("eagle3", tmp_path / "head", (), {name: torch.zeros(32)}), target, str(DATA / "target"))
+
+
+def test_a_block_whose_masks_are_no_token_that_its_config_names_is_refused(tmp_path, target):
+    place = copied("specforge-peagle", tmp_path / "head", {"mask_token_id": None})
+    with pytest.raises(ModelError, match=r"does not say which token its masks are .*: add mask_token_id, the number"):
+        build_head(place, target, str(DATA / "target"))
+
+
+def test_the_pair_scores_of_the_first_specforge_heads_are_read_by_their_old_name(tmp_path, target):
+    place = copied("specforge-dspark", tmp_path / "head")
+    file = tmp_path / "head" / "model.safetensors"
+    old = {name.replace("markov_head", "logit_head.markov_head"): one for name, one in load_file(file).items()}
+    save_file(old, file)
+    assert build_head(place, target, str(DATA / "target")).engine.head.pairs is not None
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_kind_that_is_not_computed_is_named_when_it_is_refused(name, target):
     assert kind_of(configuration(str(DATA / name)))
-    with pytest.raises(ModelError, match=REFUSED[name].replace(".", r"\.")) as refused:
+    with pytest.raises(ModelError, match=re.escape(REFUSED[name])) as refused:
         build_head(str(DATA / name), target, str(DATA / "target"))
     assert "--draft auto" in str(refused.value) and str(refused.value).count("\n") == 0
