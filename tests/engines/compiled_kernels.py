@@ -20,9 +20,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from actors.engines.decoder.cpu.forms import GROUP
 from actors.engines.decoder.gpu.triton_kernels import attention, between, groups, linear
-from actors.engines.weights.blocks import KINDS
+from actors.engines.weights.formats import GROUP, KINDS
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 # Of a multiprocessor (CUDA C++ programming guide, technical specifications per compute capability): warps and programs

@@ -11,7 +11,7 @@ from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Direct
 from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.targets.target import Target
-from actors.engines.weights.grouped import Blocks, FileBlocks
+from actors.engines.weights.layers import Blocks
 from actors.models import Window
 from protocols.messages import Sampling
 from tests.engines.recorded_rounds import TEXTS, fill, some_trees, together, tree_round
@@ -82,7 +82,7 @@ def test_weights_in_groups_have_torchs_products_and_a_row_the_bits_that_it_has_a
     from actors.engines.decoder.gpu.triton_kernels import groups
 
     device = torch.device("cuda")
-    parts = [(FileBlocks(stored(name, rows)), None) for rows in (320, 70)]
+    parts = [(stored(name, rows), None) for rows in (320, 70)]
     matrix = GroupedMatrix.of(Blocks(parts), None, device)
     numbers = groups.numbers(matrix, torch.bfloat16)
     values = torch.cat([part.values(slice(None)) for part in matrix.parts])

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from actors.engines.decoder.configuration import spec_of
-from actors.engines.decoder.cpu.forms import FORMS
 from actors.engines.decoder.gpu.groups import GroupedMatrix, Groups, send
 from actors.engines.decoder.layout import lay_out
-from actors.engines.weights.blocks import KINDS
+from actors.engines.weights.formats import FORMS, KINDS
 from actors.engines.weights.gguf import Stored
-from actors.engines.weights.grouped import Blocks, FileBlocks
+from actors.engines.weights.gguf_models import FileWeight
+from actors.engines.weights.layers import Blocks
 from actors.engines.weights.loading import load_for_engine
+from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import StoredModel
 from tests.engines.weights.test_grouped import CODES, INPUTS, rounded, stored
 from tests.engines.weights.test_quantised import CASES, written
@@ -25,7 +26,7 @@ SMALL = [kind.name for kind in KINDS.values() if kind.form and kind.elements == 
 
 
 def groups_of(matrix: Stored, order: np.ndarray | None = None) -> Groups:
-    return Groups.of(FileBlocks(matrix), order, CPU)
+    return Groups.of(matrix, order, CPU)
 
 
 def cut_off(matrix: Stored, inputs: int) -> Stored:
@@ -44,7 +45,8 @@ def test_the_numbers_of_a_file_come_back(name: str) -> None:
     rows, order = torch.tensor([69, 3, 3]), np.random.default_rng(1).permutation(70)
     assert torch.equal(found.values(rows), own[rows])
     assert torch.equal(groups_of(matrix, order).values(slice(None)), own[torch.from_numpy(order)])
-    assert found.nbytes == Blocks([(FileBlocks(matrix), None)]).nbytes_on_gpu
+    source = StoredSource("a model", {"weight": FileWeight([matrix])}, torch.bfloat16, torch.device("cuda"))
+    assert found.nbytes == source.nbytes
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -58,7 +60,7 @@ def test_parts_of_several_forms_are_one_matrix(monkeypatch: pytest.MonkeyPatch) 
     parts = [stored("Q4_K", 48, 1), stored("Q6_K", 33, 2), stored("Q6_K", 20, 4), stored("Q8_0", 40, 3)]
     chance = torch.Generator().manual_seed(0)
     bias, x = torch.randn(141, generator=chance), torch.randn(3, INPUTS, generator=chance)
-    matrix = GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), bias, CPU)
+    matrix = GroupedMatrix.of(Blocks([(part, None) for part in parts]), bias, CPU)
     weights = torch.cat([groups_of(part).values(slice(None)) for part in parts])
     assert [part.outputs for part in matrix.parts] == [48, 53, 40]
     assert matrix.weight.shape == weights.shape and matrix.nbytes == sum(groups_of(part).nbytes for part in parts)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from actors.engines.generic.engine import TransformersEngine
+from actors.engines.generic.linears import can_pack
 from actors.engines.targets.selfcheck import ROWS, self_check
 from actors.engines.targets.target import Target
 from actors.engines.weights.loading import describe, load_model, load_tokenizer
-from actors.engines.weights.packed import can_pack
 from tests.engines.tiny import info, make
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"

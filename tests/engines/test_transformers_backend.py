@@ -15,7 +15,7 @@ from transformers import (
 
 from actors.engines.flat_batch import FlatBatch, align
 from actors.engines.generic.engine import TransformersEngine
-from actors.engines.weights.packed import can_pack
+from actors.engines.generic.linears import can_pack
 from protocols.errors import ModelError
 from tests.engines.tiny import COMMON, VOCAB, info, make
 

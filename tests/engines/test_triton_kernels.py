@@ -11,9 +11,8 @@ import pytest
 
 pytest.importorskip("triton", reason="torch's CUDA builds bring Triton, its CPU build does not")
 
-from actors.engines.decoder.cpu.forms import FORMS
 from actors.engines.decoder.gpu.triton_kernels import between, groups
-from actors.engines.weights.blocks import KINDS
+from actors.engines.weights.formats import FORMS, KINDS
 from tests.engines.compiled_kernels import CAPABILITIES, Kernel, of, products, read
 
 

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 def test_products_and_attention_hold_on_a_processor_without_avx_512():
     """In a process that sees fewer registers: numba keeps its code by the processor that it sees."""
     less = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
-    tests = [HERE / "test_pool_attention.py", HERE / "weights" / "test_panels.py"]
+    tests = [HERE / "test_pool_attention.py", HERE / "test_panels.py"]
     run = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", *tests, "-k", "not transformers"]
     tested = subprocess.run(run, env={**os.environ, **less}, cwd=HERE.parents[1], capture_output=True, text=True)
     assert tested.returncode == 0, tested.stdout + tested.stderr

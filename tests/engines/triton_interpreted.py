@@ -33,7 +33,7 @@ from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.gguf import Stored
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
-from actors.engines.weights.grouped import Blocks, FileBlocks
+from actors.engines.weights.layers import Blocks
 from actors.engines.weights.source import ModuleSource
 from actors.models import Leaf
 from protocols.messages import Sampling
@@ -213,7 +213,7 @@ def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain
 
 def grouped(name: str, *rows: int, bias: torch.Tensor | None = None) -> GroupedMatrix:
     """Parts of the same kind of blocks, one below the other."""
-    parts = [(FileBlocks(stored(name, each, at)), None) for at, each in enumerate(rows)]
+    parts = [(stored(name, each, at), None) for at, each in enumerate(rows)]
     return GroupedMatrix.of(Blocks(parts), bias, torch.device("cpu"))
 
 
@@ -253,7 +253,7 @@ def test_a_deep_product_is_split():
     """With groups that fill the last split up."""
     part = cut_off(stored("Q8_0", 40), 480)
     part = Stored(part.name, (8, 2400), part.kind, part.data)
-    matrix = GroupedMatrix.of(Blocks([(FileBlocks(part), None)]), None, torch.device("cpu"))
+    matrix = GroupedMatrix.of(Blocks([(part, None)]), None, torch.device("cpu"))
     found = groups.multiply(x := torch.randn(2, 2400), matrix)
     assert len(found) > 1 and near(found.sum(0), matrix.multiply(matrix.inputs(x)))
 
@@ -264,7 +264,7 @@ def test_parts_of_several_forms_are_multiplied_side_by_side(biased):
     names = {"Q4_0": 20, "Q8_0": 70, "Q5_1": 33}
     parts = [cut_off(stored(name, rows), 96) for name, rows in names.items()]
     bias = torch.randn(123) if biased else None
-    matrix = GroupedMatrix.of(Blocks([(FileBlocks(part), None) for part in parts]), bias, torch.device("cpu"))
+    matrix = GroupedMatrix.of(Blocks([(part, None) for part in parts]), bias, torch.device("cpu"))
     x = torch.randn(5, 96).half()
     assert near(groups.multiply(x, matrix).sum(0), matrix.multiply(matrix.inputs(x.float())))
 
@@ -280,7 +280,7 @@ def test_a_gated_layer_is_silu_of_one_half_times_the_other_over_all_splits():
 def test_a_row_has_the_numbers_of_the_experts_that_it_has_chosen(name, biased):
     biases = torch.randn(3, 40) if biased else [None] * 3
     each = [grouped(name, 40, bias=bias) for bias in biases]
-    each[1] = GroupedMatrix.of(Blocks([(FileBlocks(stored(name, 40, 7)), None)]), biases[1], torch.device("cpu"))
+    each[1] = GroupedMatrix.of(Blocks([(stored(name, 40, 7), None)]), biases[1], torch.device("cpu"))
     x, chosen = torch.randn(2, INPUTS), torch.tensor([0, 1, 1, 2])
     found = experts.multiply(x, chosen, experts.Mixture.of(each, x.device))
     right = [

@@ -23,8 +23,7 @@ from actors.engines.decoder.spec import (
     Rotation,
 )
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
-from actors.engines.weights.grouped import Blocks
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.layers import Blocks, Matrix
 from actors.engines.weights.source import WeightSource
 
 

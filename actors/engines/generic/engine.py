@@ -23,6 +23,7 @@ from actors.engines.cache.pool import KVPool, KVShape, attention_layers
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.flat_batch import SPAN, FlatBatch
 from actors.engines.generic.attention import SlotAttention, SlotCache, without_owning
+from actors.engines.generic.linears import pack_linears, quickest_linear
 from actors.engines.generic.probe import Probe
 from actors.engines.generic.reading import read_bytes
 from actors.engines.generic.recurrence import RECURRENT_LAYERS, GenericRecurrence, recurrent_layers
@@ -30,8 +31,6 @@ from actors.engines.generic.rotary import choose_by_request
 from actors.engines.measuring.bandwidth import memory_bandwidth
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.huge_pages import HugePages
-from actors.engines.weights.packed import pack_linears
-from actors.engines.weights.panels import quickest_linear
 from actors.engines.weights.rows import FixedRows
 from actors.models import ModelInfo
 from protocols.errors import ModelError

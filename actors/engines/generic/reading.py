@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from actors.engines.weights.packed import PackedLinear
-from actors.engines.weights.panels import PanelLinear
+from actors.engines.generic.linears import PackedLinear, PanelLinear
 
 
 def read_bytes(model: nn.Module, config: Any) -> int:

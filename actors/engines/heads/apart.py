@@ -11,6 +11,7 @@ from torch import Tensor
 
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.panels import Panels
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
 from actors.engines.decoder.layout import lay_out_ends
 from actors.engines.engine import Trunk
@@ -19,7 +20,6 @@ from actors.engines.weights.gguf_loading import file_source
 from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.loading import describe, known_config, serving_tokenizer
-from actors.engines.weights.panels import Panels
 from actors.engines.weights.quantised import read_weights
 from actors.engines.weights.source import StoredSource, StoredWeight
 from actors.engines.weights.stored import StoredModel, generation_of
@@ -53,8 +53,8 @@ def ends_of(name: str, threads: int) -> tuple[Trunk, ModelInfo]:
         source = StoredSource(name, weights, torch.float32)
     ends = lay_out_ends(spec, source)
     team = kernels.Team(threads - 1)
-    panels = Panels(ends.head, kernels, team)
-    made = CompiledTrunk(ends, kernels, team, panels.job)
+    panels = Panels(ends.head, team)
+    made = CompiledTrunk(ends, team, panels.job)
     made.panels = panels  # type: ignore[attr-defined]  # whose memory the job reads
     model = StoredModel(config, source, 0, generation=generation)
     info = describe(name, model, serving_tokenizer(name), CPU, "float32")

@@ -19,7 +19,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engines.weights.blocks import KINDS, BlockKind, kind_name
+from actors.engines.weights.formats import KINDS, PANEL, BlockKind, Bytes, Codes, in_float16, kind_name
 from protocols.errors import ModelError
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
@@ -29,8 +29,6 @@ _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
 _MAX_ALIGNMENT = 1 << 20
 _Entry = tuple[str, tuple[int, ...], int, int]  # name, shape, number of its kind, and where it lies behind the header
-
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +49,21 @@ class Stored:
         """What lies at an index of the first dimension."""
         size = self.data.nbytes // self.shape[0]
         return Stored(self.name, self.shape[1:], self.kind, self.data[index * size : (index + 1) * size])
+
+    @property
+    def form(self) -> int:
+        """See :class:`Codes`."""
+        return self.kind.form
+
+    def is_grouped(self) -> bool:
+        """Whether the integer products read it: a matrix of a panel of outputs at least."""
+        if self.kind.name == "MXFP4" and not in_float16(self.data.reshape(-1, self.kind.bytes)[:, 0]):
+            return False
+        return self.form > 0 and len(self.shape) == 2 and self.shape[0] >= PANEL
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        """Those rows."""
+        return self.kind.codes(self.rows[rows])
 
     def values(self) -> NDArray[np.float32]:
         """Its numbers, as they were meant."""

@@ -17,7 +17,7 @@ from actors.engines.decoder.bounds import check_numbers
 from actors.engines.weights.gguf import GGUF, Stored
 from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, Floats, Order, below
 from actors.engines.weights.gguf_configs import Config
-from actors.engines.weights.grouped import Blocks, FileBlocks
+from actors.engines.weights.layers import Blocks
 from protocols.errors import ModelError
 
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -69,9 +69,9 @@ class FileWeight:
         return values - np.float32(self.above) if self.above else values
 
     def blocks(self) -> Blocks | None:
-        if self.make not in (None, below) or not all(map(FileBlocks.takes, self.parts)):
+        if self.make not in (None, below) or not all(part.is_grouped() for part in self.parts):
             return None
-        return Blocks([(FileBlocks(part), self.rows) for part in self.parts])
+        return Blocks([(part, self.rows) for part in self.parts])
 
     def expert_blocks(self) -> list[Blocks] | None:
         """Each expert's matrices that one of ours is made of, one below the other."""
@@ -80,9 +80,9 @@ class FileWeight:
         if len({part.shape[::2] for part in self.parts}) > 1:  # see :meth:`values`
             return None
         experts = [[part.parted(expert) for part in self.parts] for expert in range(self.shape[0])]
-        if not all(FileBlocks.takes(matrix) for matrices in experts for matrix in matrices):
+        if not all(matrix.is_grouped() for matrices in experts for matrix in matrices):
             return None
-        return [Blocks([(FileBlocks(matrix), None) for matrix in matrices]) for matrices in experts]
+        return [Blocks([(matrix, None) for matrix in matrices]) for matrices in experts]
 
 
 # Numbers that change what a model computes, and the values with which they do not. Whoever computes one reads it.

@@ -10,13 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.decoder.cpu.forms import E2M1, GROUP, MXFP4, PANEL
-from actors.engines.weights.blocks import Codes, half_powers
-from actors.engines.weights.grouped import Blocks, in_float16
+from actors.engines.weights.formats import E2M1, GROUP, MXFP4, NUMBER, PANEL, Codes, Form, half_powers, in_float16
+from actors.engines.weights.layers import Blocks
 
 FP4 = torch.tensor(E2M1) / 2
-FORM_OF = {(4, 8.0): 1, (8, 128.0): 5}  # forms of products with integers, by bits and the zero of all groups
-WITH_ZEROS = {4: 2}  # by bits, where groups have zeros of their own
+FORM_OF = {(4, 8.0): NUMBER[Form(4, 8)], (8, 128.0): NUMBER[Form(8, 128)]}  # by bits and the zero of all groups
+WITH_ZEROS = {4: NUMBER[Form(4, minima=True)]}  # by bits, where groups have zeros of their own
 CLOSE = 1e-3  # relative: float16 has scales to within half of it, unless they are below its normal numbers
 
 

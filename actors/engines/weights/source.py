@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from actors.engines.weights.grouped import Blocks
+from actors.engines.weights.layers import Blocks
 from actors.engines.weights.tensor_files import TensorFiles
 from actors.engines.weights.unneeded import refuse_unused
 from protocols.errors import ModelError
@@ -153,10 +153,13 @@ class StoredSource(WeightSource):
         if isinstance(weight, Tensor):
             size = min(size, max(2, weight.dtype.itemsize)) if self.device.type == "cpu" else size
         elif (blocks := weight.blocks()) is not None:
-            return blocks.nbytes
+            return self._packed(blocks)
         elif (experts := weight.expert_blocks()) is not None:
-            return sum(part.nbytes for part in experts)
+            return sum(map(self._packed, experts))
         return math.prod(weight.shape) * size
+
+    def _packed(self, blocks: Blocks) -> int:
+        return blocks.nbytes if self.device.type == "cpu" else blocks.nbytes_on_gpu
 
 
 class ModuleSource(WeightSource):

@@ -19,6 +19,7 @@ from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.heads.build import tensors
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
+from actors.engines.weights.formats import FORMS
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
 from actors.engines.weights.quantised import dequantised, read_weights
 from actors.engines.weights.quantisers import SCHEMES, scheme_of
@@ -292,8 +293,9 @@ def test_integers_of_a_published_layout_are_multiplied_as_they_are(case: str, tm
     if blocks is not None:
         codes = blocks.parts[0][0].codes(np.arange(len(blocks)))
         steps = np.repeat(codes.steps.astype(np.float32), 32, 1)
-        offset = {1: 8, 2: 0, 5: 128}[codes.form]
-        weight = (codes.codes.astype(np.float32) - offset) * steps[:, :, 0] + (steps[:, :, 1] if codes.form == 2 else 0)
+        form = FORMS[codes.form - 1]
+        weight = (codes.codes.astype(np.float32) - form.offset) * steps[:, :, 0]
+        weight = weight + (steps[:, :, 1] if form.minima else 0)
         np.testing.assert_allclose(weight, model.state_dict()[name].numpy(), atol=1e-3 * np.abs(weight).max())
     tokens = [3 + 7 * i % 90 for i in range(40)]
     with torch.no_grad():

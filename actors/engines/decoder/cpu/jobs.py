@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.records import JOB
 from actors.engines.decoder.cpu.tile import PANEL
 from actors.engines.decoder.cpu.work_stealing import APART
+from actors.engines.weights.formats import PANEL as BLOCK_PANEL
 
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
 # ROUNDED: of room for a product's input in bfloat16; TODO: where their ranges are

@@ -28,12 +28,11 @@ from actors.engines.decoder.cpu.between import (
     scale_rows,
     turn,
 )
-from actors.engines.decoder.cpu.block_forms import embed_blocks
+from actors.engines.decoder.cpu.blocks import embed_blocks
 from actors.engines.decoder.cpu.choice import UNSURE, choose_rows, rank_rows
 from actors.engines.decoder.cpu.experts import mix_experts, sigmoid
 from actors.engines.decoder.cpu.jobs import state_at
 from actors.engines.decoder.cpu.linking import kept, linked
-from actors.engines.decoder.cpu.packing import pack_halves
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
 from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
 from actors.engines.decoder.cpu.records import (
@@ -55,18 +54,13 @@ from actors.engines.decoder.cpu.records import (
 )
 from actors.engines.decoder.cpu.recurrent import mix_states
 from actors.engines.decoder.cpu.state_walk import place_streams
-from actors.engines.decoder.cpu.team import Helpers, Team, block_product, perform, product
-from actors.engines.decoder.cpu.tile import PANEL
+from actors.engines.decoder.cpu.team import Helpers, Team, perform
 
 __all__ = [
     "HAS_BFLOAT16",
-    "PANEL",
     "UNSURE",
     "Team",
-    "block_product",
     "choose_rows",
-    "pack_halves",
-    "product",
     "rank_rows",
     "run_layers",
 ]

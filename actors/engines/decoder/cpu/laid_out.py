@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.engines.decoder.cpu.panels import Panels
 from actors.engines.decoder.cpu.records import (
     CENTRED,
     EXPERTS,
@@ -35,7 +35,6 @@ from actors.engines.decoder.layout import (
 from actors.engines.decoder.spec import ACTIVATIONS, CONVOLUTION, RECURRENT, Attention, Experts, Latent, Recurrent
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.layers import Matrix
-from actors.engines.weights.panels import Panels
 
 Record = NDArray[Any]  # an array of a structured type, or one of its elements
 
@@ -43,9 +42,9 @@ Record = NDArray[Any]  # an array of a structured type, or one of its elements
 class LaidOut:
     """``layers``, ``jobs`` and ``sizes``: see :mod:`actors.engines.decoder.cpu.kernels`."""
 
-    def __init__(self, weights: DecoderWeights, kernels: ModuleType, team: Any, int8: bool) -> None:
+    def __init__(self, weights: DecoderWeights, team: Any, int8: bool) -> None:
         """``int8``: see :class:`Panels`."""
-        self._kernels, self._team, self._int8 = kernels, team, int8
+        self._team, self._int8 = team, int8
         self._kind = CENTRED if weights.spec.norm.centred else RMS
         self._pages = HugePages()
         self._kept: list[object] = []  # arrays whose addresses stand in the records
@@ -79,13 +78,13 @@ class LaidOut:
             return int(exact), table.data_ptr()
         job = self.jobs[-1:]
         if not shared:
-            self._kept.append(panels := Panels(matrix, self._kernels, self._team))
+            self._kept.append(panels := Panels(matrix, self._team))
             job = panels.job
         return IN_BLOCKS, job.ctypes.data
 
     def _product(self, job: Record, matrix: Matrix, exact: bool = False) -> None:
         """``exact``: weights are not rounded."""
-        panels = Panels(matrix, self._kernels, self._team, self._int8 and not exact, self._pages)
+        panels = Panels(matrix, self._team, self._int8 and not exact, self._pages)
         self._kept.append(panels)
         self.read_bytes += panels.size
         job[0] = panels.job[0]

@@ -17,7 +17,9 @@ from numba import njit, types
 
 _FLOATS = {"error_model": "numpy"}
 # Files here that nothing compiled is made of
-NOT_COMPILED = {"body.py", "compiler.py", "engine.py", "laid_out.py", "rings.py", "streams.py", "trunk.py"}
+NOT_COMPILED = {
+    *("body.py", "compiler.py", "engine.py", "laid_out.py", "panels.py", "rings.py", "streams.py", "trunk.py"),
+}
 
 
 def _private_options() -> dict[str, Any]:
@@ -54,6 +56,7 @@ def _private_options() -> dict[str, Any]:
 
 _linked = _FLOATS | _private_options()
 _files = sorted(path for path in Path(__file__).parent.glob("*.py") if path.name not in NOT_COMPILED)
+_files.append(Path(__file__).parents[2] / "weights" / "formats.py")
 # numba keeps machine code until the function's own file changes, and does not look at what that calls in others
 SOURCES = hashlib.sha256(b"\0".join([*(p.read_bytes() for p in _files), *map(str.encode, _linked)])).hexdigest()[:16]
 

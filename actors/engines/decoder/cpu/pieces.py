@@ -6,9 +6,7 @@ import numpy as np
 from numba import cfunc
 
 from actors.engines.decoder.cpu.atomics import add, array_at
-from actors.engines.decoder.cpu.block_forms import panel_bytes
-from actors.engines.decoder.cpu.blocks import BlockPanel, GroupedRows, grouped_words, multiply_blocks
-from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
+from actors.engines.decoder.cpu.blocks import BlockPanel, GroupedRows, grouped_words, multiply_blocks, panel_bytes
 from actors.engines.decoder.cpu.jobs import (
     AWAKE,
     BLOCK_PIECE,
@@ -26,6 +24,7 @@ from actors.engines.decoder.cpu.records import JOB, WALK
 from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import BESIDE, PANEL, ROWS, InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
+from actors.engines.weights.formats import PANEL as BLOCK_PANEL
 
 
 @linked

@@ -73,9 +73,9 @@ INPUTS = np.dtype(
 # A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
 # of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``pairs``: 1
 # where weights are pairs of it; ``bias``: what is added to outputs, or 0; ``then``: the product behind it, or 0;
-# ``sinks``: of each query head, or 0. With a ``form`` of ``forms.FORMS`` the weights are ``own`` outputs from ``first``
-# on in that form, and ``more`` is the address of a job with the others, or 0. ``walk``: the address of a ``WALK`` in
-# place of attention, or 0
+# ``sinks``: of each query head, or 0. With a ``form`` (a number of ``formats.FORMS``, from 1) the weights are ``own``
+# outputs from ``first`` on in that form, and ``more`` is the address of a job with the others, or 0. ``walk``: the
+# address of a ``WALK`` in place of attention, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
     + [(name, np.int64) for name in ("bits", "half", "pairs", "weights", "panels", "outputs", "bias")]

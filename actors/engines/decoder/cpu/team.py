@@ -21,7 +21,6 @@ from numba import from_dtype, types
 from actors.engines.decoder.cpu.atomics import array_at, call, read, write
 from actors.engines.decoder.cpu.between import halved
 from actors.engines.decoder.cpu.blocks import grouped_words, quantize_groups
-from actors.engines.decoder.cpu.forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.jobs import (
     AWAKE,
     DONE,
@@ -38,6 +37,7 @@ from actors.engines.decoder.cpu.linking import kept, linked
 from actors.engines.decoder.cpu.records import JOB
 from actors.engines.decoder.cpu.tile import PANEL
 from actors.engines.decoder.cpu.work_stealing import APART, assign, has_work
+from actors.engines.weights.formats import PANEL as BLOCK_PANEL
 
 SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
 # Some 30 ms: rounds are nearer to each other (with 1 ms it slept into every other forward: 1.14x)

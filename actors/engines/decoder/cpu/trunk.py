@@ -6,7 +6,6 @@ numba compiles nothing of this file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from actors.engines.decoder.cpu.panels import Panels
 from actors.engines.decoder.layout import DecoderWeights
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.weights.layers import Matrix
-from actors.engines.weights.panels import Panels
 
 
 class CompiledTrunk:
     """States that a body keeps, and what a head may compute with its weights."""
 
-    def __init__(self, weights: DecoderWeights, kernels: ModuleType, team: Any, head: NDArray[Any]) -> None:
+    def __init__(self, weights: DecoderWeights, team: Any, head: NDArray[Any]) -> None:
         """``head``: its job."""
-        self._spec, self._kernels, self._team = weights.spec, kernels, team
+        self._spec, self._team = weights.spec, team
         self._norm, self._table, self._vocabulary = weights.norm, weights.embedding, weights.vocabulary
         self._head = head
         self._head["then"] = 0
@@ -74,7 +73,7 @@ class CompiledTrunk:
         return logits if cap == 0 else cap * torch.tanh(logits / cap)
 
     def _linear(self, weight: Tensor) -> PerRow:
-        panels = Panels(Matrix(weight), self._kernels, self._team)
+        panels = Panels(Matrix(weight), self._team)
 
         def multiply(x: Tensor) -> Tensor:
             return self._multiplied(panels.job, x)[:, : len(weight)]

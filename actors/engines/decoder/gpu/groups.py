@@ -1,4 +1,4 @@
-"""Weights in small groups (:mod:`actors.engines.decoder.cpu.forms`) on a GPU: words for integer dot products.
+"""Weights in small groups (:mod:`actors.engines.weights.formats`) on a GPU: words for integer dot products.
 
 A thread reads the codes of one output and group in words of four inputs, its neighbour those of the next output. What
 is multiplied is a byte: codes less their offset, moved to its top (which :attr:`Groups.unit` takes back), codes without
@@ -16,11 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.cpus import on_all_cpus
-from actors.engines.decoder.cpu.forms import FORMS, GROUP, SUPER, Form
 from actors.engines.decoder.layout import DecoderWeights
-from actors.engines.weights.blocks import Codes
-from actors.engines.weights.grouped import Blocks, Grouped
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.formats import FORMS, GROUP, SUPER, Codes, Form
+from actors.engines.weights.layers import Blocks, Grouped, Matrix
 
 LEAST = 1e-36  # 127 divided by less overflows
 LANES = 4  # groups that a program multiplies side by side: their number is a multiple of it

@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.decoder.cpu.forms import FORMS, GROUP
 from actors.engines.decoder.gpu.groups import LANES, LEAST, GroupedMatrix, Groups
+from actors.engines.weights.formats import FORMS, GROUP
 
 COLUMNS = 32  # outputs of a program: with the lanes a warp each
 # By a program's rows: groups that a lane reads at once, of fewer than 8 bits and of 8. With more a thread takes over 64

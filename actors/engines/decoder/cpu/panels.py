@@ -6,21 +6,17 @@ Or in 8 bits, for drafts: a step of few rows takes as long as it takes to read t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from actors.engines.decoder.cpu.compiler import compiled_kernels
-from actors.engines.decoder.cpu.forms import GROUP, PANEL
-from actors.engines.weights.blocks import Codes
-from actors.engines.weights.grouped import Blocks
+from actors.cpus import on_all_cpus
+from actors.engines.weights.formats import FORMS, GROUP, NUMBER, PANEL, Bytes, Codes, Form
 from actors.engines.weights.huge_pages import HugePages, Room
-from actors.engines.weights.layers import Matrix
-from actors.engines.weights.packed import make_linear
+from actors.engines.weights.layers import Blocks, Grouped, Matrix
 
 Array = NDArray[np.float32]
 
@@ -34,7 +30,7 @@ class Rounded:
     """A matrix rounded to 8 bits, in groups with a scale each, as Q8_0 is."""
 
     weight: Tensor
-    form: int = 5
+    form: int = NUMBER[Form(8, 128)]
 
     @staticmethod
     def takes(weight: Tensor) -> bool:
@@ -57,16 +53,11 @@ class Panels:
 
     __slots__ = ("_kept", "_outputs", "_team", "job", "size")
 
-    def __init__(
-        self,
-        matrix: Matrix,
-        kernels: ModuleType,
-        team: Any,
-        int8: bool = False,
-        pages: HugePages | None = None,
-    ) -> None:
+    def __init__(self, matrix: Matrix, team: Any, int8: bool = False, pages: HugePages | None = None) -> None:
         """``team``: the :class:`actors.engines.decoder.cpu.team.Team` that multiplies. ``int8``: weights are rounded
         to 8 bits, see :class:`Rounded`. ``pages``: where the weights are kept."""
+        from actors.engines.decoder.cpu.team import block_product, product  # numba, which may not be here
+
         self._team, self._outputs = team, len(matrix.weight)
         room = pages.room if pages else _bytes
         bias = None if matrix.bias is None else matrix.bias.float().numpy()
@@ -76,14 +67,14 @@ class Panels:
             blocks = Blocks([(Rounded(matrix.weight), None)])
         self.job: NDArray[Any]
         if blocks is not None:
-            parts = blocks.packed(room)
+            parts = [_packed(*part, room) for part in blocks.parts]
             self._kept += parts
             self.size = sum(weights.nbytes for _, weights, _ in parts)  # bytes
-            self.job = kernels.block_product(parts, blocks.shape[1])
+            self.job = block_product(parts, blocks.shape[1])
         else:
-            weights, count = _in_panels(matrix.weight, kernels, room)
-            half = matrix.weight.dtype == torch.bfloat16
-            self.job = kernels.product(weights, count, matrix.weight.shape[1], self._outputs, half)
+            weights, count = _in_panels(matrix.weight, room)
+            half = matrix.weight.dtype == torch.bfloat16 and weights.dtype == np.uint32
+            self.job = product(weights, count, matrix.weight.shape[1], self._outputs, half)
             self._kept.append(weights)
             self.size = weights.nbytes
         self.job["bias"][0] = 0 if bias is None else bias.ctypes.data
@@ -98,10 +89,13 @@ class Panels:
         return out
 
 
-def _in_panels(weight: Tensor, kernels: ModuleType, room: Room) -> tuple[NDArray[Any], int]:
+def _in_panels(weight: Tensor, room: Room) -> tuple[NDArray[Any], int]:
     """Panels, and their number. In float32 where fewer bits would lose something."""
-    panel, narrow = kernels.PANEL, _narrowed(weight)
-    starts = np.array([*range(0, len(weight) - panel, panel), max(0, len(weight) - panel)])
+    from actors.engines.decoder.cpu.packing import pack_halves
+    from actors.engines.decoder.cpu.tile import PANEL as panel  # of numbers, not of groups
+
+    narrow = _narrowed(weight)
+    starts = np.array(_firsts(len(weight), panel))
     packed = room(len(starts) * panel * weight.shape[1] * narrow.itemsize)
     if narrow.dtype == torch.float32:
         into = torch.from_numpy(packed).view(torch.float32).view(len(starts), -1, panel)
@@ -112,8 +106,46 @@ def _in_panels(weight: Tensor, kernels: ModuleType, room: Room) -> tuple[NDArray
         return into.numpy(), len(starts)
     share = 2 if narrow.dtype == torch.bfloat16 else 1  # inputs with numbers side by side
     bits = narrow.contiguous().view(torch.int16).numpy().view(np.uint16)
-    kernels.pack_halves(bits, starts, panel, share, packed.view(np.uint16))
+    pack_halves(bits, starts, panel, share, packed.view(np.uint16))
     return packed.view(np.uint16 if share == 1 else np.uint32), len(starts)
+
+
+def _firsts(outputs: int, panel: int) -> list[int]:
+    """The first output of each panel; the last panel ends with the last output."""
+    return [*range(0, outputs - panel, panel), max(0, outputs - panel)]
+
+
+def _packed(matrix: Grouped, order: NDArray[np.int64] | None, room: Room) -> tuple[int, Bytes, int]:
+    """The form of a matrix, its panels, flat, and its outputs. ``order``: its rows; None: all."""
+    from actors.engines.decoder.cpu.packing import pack_groups
+
+    outputs = matrix.shape[0] if order is None else len(order)
+    places = (np.array(_firsts(outputs, PANEL))[:, None] + np.arange(PANEL)).reshape(-1)
+    if order is not None:
+        places = order[places]
+    most = max(PANEL, (2 << 20) // matrix.shape[1] // PANEL * PANEL)
+    first = matrix.codes(places[:most])  # what stands between takes a few times the rows' own bytes
+    form, own = FORMS[first.form - 1], first.codes.shape[1] // first.steps.shape[1]
+    size = _bytes_of(first) // len(first.codes)
+    whole = room(size * len(places))
+
+    def put(begin: int) -> None:
+        found = matrix.codes(places[begin : begin + most]) if begin else first
+        steps = np.ascontiguousarray(found.steps, np.float16).view(np.uint8).reshape(-1)
+        scales = np.empty(0, np.uint8) if found.scales is None else np.ascontiguousarray(found.scales).reshape(-1)
+        codes = np.ascontiguousarray(found.codes).view(np.uint32)
+        into = whole[size * begin : size * (begin + len(codes))]
+        pack_groups(codes, steps, scales, (form.bits, PANEL, GROUP, own), into, into.view(np.uint32))
+
+    for _ in on_all_cpus(put, range(0, len(places), most)):
+        pass
+    return first.form, whole, outputs
+
+
+def _bytes_of(codes: Codes) -> int:
+    """In their form."""
+    scales = 0 if codes.scales is None else codes.scales.size
+    return 2 * codes.steps.size + scales + codes.codes.size * FORMS[codes.form - 1].bits // 8
 
 
 def _narrowed(weight: Tensor) -> Tensor:
@@ -123,28 +155,3 @@ def _narrowed(weight: Tensor) -> Tensor:
         if torch.equal(narrow.to(weight.dtype), weight):
             return narrow
     return weight.float()
-
-
-class PanelLinear(nn.Module):
-    """``y = x W^T + b`` for float32 x ``(..., in)``, in a model of ``transformers``."""
-
-    def __init__(self, panels: Panels) -> None:
-        super().__init__()
-        self.panels = panels
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1]).contiguous().numpy()
-        return torch.from_numpy(self.panels.multiply(rows)).view(*x.shape[:-1], -1)
-
-
-def quickest_linear(
-    weight: Tensor, bias: Tensor | None, int8: bool, pages: HugePages | None = None
-) -> nn.Module | None:
-    """In panels for one thread in float32, of half the memory where 16 bits lose nothing, or of 8 bits; else by
-    :func:`make_linear`."""
-    if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.get_num_threads() == 1:
-        kernels = compiled_kernels()
-        if kernels is not None:
-            matrix = Matrix(weight.detach(), None if bias is None else bias.detach())
-            return PanelLinear(Panels(matrix, kernels, kernels.Team(0), int8, pages))
-    return make_linear(weight, bias)

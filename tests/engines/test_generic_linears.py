@@ -3,7 +3,14 @@ import torch
 from torch import nn
 
 from actors.engines.generic.engine import TransformersEngine
-from actors.engines.weights.packed import PackedLinear, can_pack, make_linear, pack_linears
+from actors.engines.generic.linears import (
+    PackedLinear,
+    PanelLinear,
+    can_pack,
+    make_linear,
+    pack_linears,
+    quickest_linear,
+)
 from actors.engines.weights.rows import FixedRows
 from tests.engines.test_transformers_backend import run
 from tests.engines.tiny import info, make
@@ -50,6 +57,16 @@ def test_products_of_a_models_own_code_agree_for_every_number_of_rows(dtype, out
 def by_fixed_rows(product, x):
     with FixedRows():
         return product(x)
+
+
+def test_a_layer_of_transformers_is_read_in_panels_by_one_thread():
+    torch.set_num_threads(1)
+    plain = nn.Linear(48, 72)
+    layer = quickest_linear(plain.weight, plain.bias, int8=False)
+    assert isinstance(layer, PanelLinear)
+    x = torch.randn(2, 5, 48)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x), plain(x))
 
 
 def test_packing_keeps_the_embedding_table_of_a_tied_model_and_no_other_float_weights():

@@ -2,15 +2,12 @@
 
 import gc
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from actors.engines.decoder.cpu.tile import PANEL
-from actors.engines.weights.grouped import Blocks
-from actors.engines.weights.layers import Matrix
-from actors.engines.weights.panels import PanelLinear, Panels, Rounded, quickest_linear
+from actors.engines.decoder.cpu.panels import Panels, Rounded
+from actors.engines.weights.layers import Blocks, Matrix
 from tests.world.pairs import every_pair
 
 
@@ -18,15 +15,6 @@ def team_of(*helpers):
     from actors.engines.decoder.cpu import team  # compiles
 
     return team.Team(*helpers)
-
-
-def products():
-    """All that panels need of the kernels; the rest takes as long again to compile."""
-    from actors.engines.decoder.cpu import packing, team
-
-    return SimpleNamespace(
-        PANEL=PANEL, pack_halves=packing.pack_halves, product=team.product, block_product=team.block_product
-    )
 
 
 @pytest.fixture(params=[0, 2], ids=["alone", "two helpers"])
@@ -46,7 +34,7 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(size, halves, 
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     if halves is not None:
         weight = weight.to(halves).float()
-    panels = Panels(Matrix(weight, shift if bias else None), products(), team)
+    panels = Panels(Matrix(weight, shift if bias else None), team)
     assert panels.job["bits"] == (32 if halves is None else 16)
     assert panels.job["pairs"] == (halves == torch.bfloat16)
     x = torch.randn(19, inputs, generator=chance)
@@ -63,7 +51,7 @@ def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(kind, team):
 
     def panels(outputs, inputs):
         weight = torch.randn(outputs, inputs, generator=chance).to(kind)
-        return Panels(Matrix(weight), products(), team)
+        return Panels(Matrix(weight), team)
 
     x = torch.randn(19, 1200, generator=chance).numpy()
     for outputs in (72, 500):
@@ -77,7 +65,7 @@ def test_products_in_a_row_by_more_threads_than_cores_are_all_computed_whole():
     """Whoever is through takes from the others, and some are put aside in the middle."""
     chance, alone, several = torch.Generator().manual_seed(0), team_of(0), team_of(3)
     matrices = [Matrix(torch.randn(outputs, 64, generator=chance)) for outputs in (48, 96, 500, 1100)]
-    pairs = [[Panels(one, products(), team) for team in (alone, several)] for one in matrices]
+    pairs = [[Panels(one, team) for team in (alone, several)] for one in matrices]
     x = torch.randn(9, 64, generator=chance).numpy()
     for number in range(600):
         expected, found = (panels.multiply(x[: 1 + number % 9]) for panels in pairs[number % len(pairs)])
@@ -89,13 +77,22 @@ def test_panels_of_bfloat16_multiply_inputs_rounded_to_it_and_every_row_has_its_
     chance = torch.Generator().manual_seed(0)
     weight, x = torch.randn(outputs, inputs, generator=chance).bfloat16(), torch.randn(19, inputs, generator=chance)
     team.make_room(x.numel())
-    panels = Panels(Matrix(weight), products(), team)
+    panels = Panels(Matrix(weight), team)
     whole = panels.multiply(x.numpy())
     expected = x.bfloat16().float() @ weight.float().t()
     torch.testing.assert_close(torch.from_numpy(whole), expected, atol=1e-3, rtol=1e-4)
     assert (expected - x @ weight.float().t()).abs().max() > 0.01, "rounding is seen"
     for rows in range(1, 19):
         assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_weight_that_is_no_number_shows_in_its_output_alone(kind, team):
+    weight = torch.randn(100, 48, generator=torch.Generator().manual_seed(0)).to(kind)
+    weight[7, 5] = torch.nan
+    team.make_room(48)
+    found = Panels(Matrix(weight), team).multiply(torch.ones(1, 48).numpy())
+    assert torch.from_numpy(found).isnan().nonzero().tolist() == [[0, 7]]
 
 
 @pytest.mark.parametrize("outputs, inputs", [(40, 64), (72, 1120)])
@@ -105,7 +102,7 @@ def test_panels_of_8_bits_are_off_by_half_a_step_of_weights_and_inputs_at_most(o
     weight[0] = 0.0
     weight[1] *= 1e-3
     team.make_room(19 * inputs)
-    panels = Panels(Matrix(weight, shift), products(), team, int8=True)
+    panels = Panels(Matrix(weight, shift), team, int8=True)
     x = torch.randn(19, inputs, generator=chance)
     whole = panels.multiply(x.numpy())
     off = (torch.from_numpy(whole) - x @ weight.t() - shift).abs()
@@ -119,16 +116,6 @@ def test_panels_of_8_bits_are_off_by_half_a_step_of_weights_and_inputs_at_most(o
         assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
 
 
-def test_a_layer_of_transformers_is_read_in_panels_by_one_thread():
-    torch.set_num_threads(1)
-    plain = torch.nn.Linear(48, 72)
-    layer = quickest_linear(plain.weight, plain.bias, int8=False)
-    assert isinstance(layer, PanelLinear)
-    x = torch.randn(2, 5, 48)
-    with torch.inference_mode():
-        torch.testing.assert_close(layer(x), plain(x))
-
-
 def test_helpers_end_with_their_team():
     team = team_of(2)
     threads = team.threads
@@ -138,10 +125,9 @@ def test_helpers_end_with_their_team():
 
 
 def test_a_team_gives_the_bits_of_one_thread_however_the_pieces_fall():
-    kernels = products()
     chance = torch.Generator().manual_seed(1)
     matrix = Matrix(torch.randn(64 * 9, 64, generator=chance).half().float())
-    alone, together = Panels(matrix, kernels, team_of(0)), Panels(matrix, kernels, team_of(3))
+    alone, together = Panels(matrix, team_of(0)), Panels(matrix, team_of(3))
     for rows in range(1, 10):
         x = torch.randn(rows, 64, generator=chance).numpy()
         expected = alone.multiply(x)
@@ -155,7 +141,7 @@ def test_a_helper_on_a_spare_cpu_changes_no_bit_and_pins_itself_alone():
     cpu = min(own)
     team = team_of(0, [cpu])
     chance = torch.Generator().manual_seed(1)
-    panels = Panels(Matrix(torch.randn(4800, 480, generator=chance)), products(), team)
+    panels = Panels(Matrix(torch.randn(4800, 480, generator=chance)), team)
     x = torch.randn(8, 480, generator=chance).numpy()
     expected = panels.multiply(x)
     for used in (True, False):

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
-from actors.engines.weights.blocks import KINDS, kind_name
+from actors.engines.weights.formats import KINDS, kind_name
 
 WHOLE = ("F32", "F16", "BF16")
 

@@ -1,6 +1,9 @@
-"""Blocks of quantised weights as ggml stores them: what each kind's bytes mean.
+"""The one table of formats: what the bytes of each kind of blocks mean, and the form in which products read them.
 
-Layouts: ggml-common.h of https://github.com/ggml-org/ggml. A block covers ``elements`` consecutive weights of a row.
+A file's blocks are ggml's (ggml-common.h of https://github.com/ggml-org/ggml), each of consecutive weights of a row. A
+form codes ``GROUP`` inputs of an output in 4 to 8 bits. On a CPU a panel is ``PANEL`` outputs whose groups lie one
+behind the other; within a group a word of 32 bits has the weights of one output for four inputs, a quad. Kinds without
+a form of their own take the one that holds their numbers exactly in more bits; those that none holds are computed.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engines.decoder.cpu.forms import FORMS, MXFP4
-
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
+GROUP, PANEL = 32, 16
+SUPER = 256 // GROUP  # groups that share the steps of their scales
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the numbers
 _SHIFTS: Bytes = np.array([0, 4], np.uint8)
 _NAMES = """
 F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL
@@ -32,16 +37,67 @@ def kind_name(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """How a group of weights is coded, and lies in a panel: scales, minima, then words of each output.
+
+    ``scaled`` groups have scales of 8 bits times steps of float16 that ``SUPER`` groups share, which lie before them;
+    others one float16. Of ``halves`` each 16 inputs have a scale. A weight is ``scale * (code - offset) + minimum``, or
+    with a ``table`` of 16 numbers ``scale * table[code]``.
+    """
+
+    bits: int
+    offset: int = 0  # a power of two, or 0
+    minima: bool = False
+    scaled: bool = False
+    halves: bool = False
+    table: tuple[int, ...] = ()
+
+    @property
+    def wide(self) -> int:
+        """Bits of what is multiplied: codes, or numbers of the table and the offset."""
+        return (max(self.table) + self.offset).bit_length() if self.table else self.bits
+
+    @property
+    def steps(self) -> int:
+        """Bytes before ``SUPER`` groups."""
+        return 2 * PANEL * (1 + self.minima) if self.scaled else 0
+
+    @property
+    def scales(self) -> int:
+        """Bytes before the codes of a group."""
+        return PANEL * ((2 if self.halves else 1) + self.minima) if self.scaled else 2 * PANEL * (1 + self.minima)
+
+    @property
+    def group(self) -> int:
+        """Bytes of a group."""
+        return self.scales + PANEL * GROUP * self.bits // 8
+
+    @property
+    def weight(self) -> float:
+        """Bytes of a weight, scales included."""
+        return (self.group + self.steps / SUPER) / (PANEL * GROUP)
+
+    @property
+    def weight_on_gpu(self) -> float:
+        """The same in :class:`actors.engines.decoder.gpu.groups.Groups`: one or two numbers of float16 a group."""
+        return self.bits / 8 + (4 if self.minima or self.halves else 2) / GROUP
+
+    def bytes_of(self, groups: int) -> int:
+        """Bytes of a panel."""
+        return groups * self.group + (groups // SUPER * self.steps if self.scaled else 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Codes:
     """Weights ``(rows, inputs)`` as small integers without a sign, and their scales."""
 
-    form: int  # number in :data:`actors.engines.decoder.cpu.forms.FORMS`, counted from 1
+    form: int  # number in :data:`FORMS`, counted from 1
     codes: Bytes
     steps: NDArray[Any]  # float16 (rows, groups of 256 or 32, 1 or 2): scales, and minima
     scales: Bytes | None = None  # 8 bits (rows, groups of 32, 1 or 2): scales, and minima or those of second halves
 
     def values(self) -> Floats:
-        """The numbers that they stand for, as :class:`actors.engines.decoder.cpu.forms.Form` says."""
+        """The numbers that they stand for, as :class:`Form` says."""
         form, rows = FORMS[self.form - 1], len(self.codes)
         table = np.array(form.table, np.float32)
         numbers = table[self.codes] if form.table else self.codes.astype(np.float32) - form.offset
@@ -64,7 +120,7 @@ class BlockKind:
     name: str
     elements: int  # weights in a block
     bytes: int  # size of a block
-    form: int  # form of the :class:`Codes` that hold the same numbers; 0: there is none
+    form: int  # number of the form that holds the same numbers; 0: there is none
     read: Callable[[Bytes], Any]  # (blocks, bytes) -> each block's codes, steps and scales; without a form its numbers
 
     def bytes_of(self, count: int) -> int:
@@ -165,24 +221,34 @@ def half_powers(exponents: Bytes) -> Floats:
     return np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
 
 
+def in_float16(exponents: Bytes) -> bool:
+    """Whether halves of the powers of two are numbers of float16."""
+    return int(exponents.min(initial=128)) >= 104 and int(exponents.max(initial=128)) <= 143
+
+
+_SIX = Form(6, 32, scaled=True, halves=True)
+_TABLE: tuple[tuple[str, int, int, Form | None, Callable[[Bytes], Any]], ...] = (
+    ("F32", 1, 4, None, lambda b: b.view("<f4").astype(np.float32)),
+    ("F16", 1, 2, None, lambda b: _halves(b).astype(np.float32)),
+    ("BF16", 1, 2, None, _bfloat16),
+    ("Q4_0", 32, 18, Form(4, 8), lambda b: (_nibbles(b[:, 2:]), _halves(b[:, :2]))),
+    ("Q4_1", 32, 20, Form(4, minima=True), lambda b: (_nibbles(b[:, 4:]), _halves(b[:, :4]))),
+    ("Q5_0", 32, 22, Form(5, 16), lambda b: (_nibbles(b[:, 6:]) | _fifth_bits(b[:, 2:6]), _halves(b[:, :2]))),
+    ("Q5_1", 32, 24, Form(5, minima=True), lambda b: (_nibbles(b[:, 8:]) | _fifth_bits(b[:, 4:8]), _halves(b[:, :4]))),
+    ("Q8_0", 32, 34, Form(8, 128), lambda b: (b[:, 2:] ^ 128, _halves(b[:, :2]))),
+    ("Q2_K", 256, 84, None, _q2_k),
+    ("Q3_K", 256, 110, _SIX, _q3_k),
+    ("Q4_K", 256, 144, Form(4, minima=True, scaled=True), lambda b: _k(b, _parted(b[:, 16:], 32, 4))),
+    ("Q5_K", 256, 176, Form(5, minima=True, scaled=True), _q5_k),
+    ("Q6_K", 256, 210, _SIX, _q6_k),
+    ("IQ4_NL", 32, 18, Form(4, 128, table=IQ4), lambda b: (_nibbles(b[:, 2:]), _halves(b[:, :2]))),
+    ("IQ4_XS", 256, 136, Form(4, 128, scaled=True, table=IQ4), _iq4_xs),
+    ("MXFP4", 32, 17, Form(4, 16, table=E2M1), lambda b: (_nibbles(b[:, 1:]), half_powers(b[:, :1]))),
+)
+FORMS = tuple(dict.fromkeys(form for *_, form, _ in _TABLE if form is not None))
+NUMBER = {form: number for number, form in enumerate(FORMS, 1)}
+MXFP4 = NUMBER[Form(4, 16, table=E2M1)]
 KINDS: dict[int, BlockKind] = {
-    NAMES.index(name): BlockKind(name, elements, size, form, read)
-    for name, elements, size, form, read in (
-        ("F32", 1, 4, 0, lambda b: b.view("<f4").astype(np.float32)),
-        ("F16", 1, 2, 0, lambda b: _halves(b).astype(np.float32)),
-        ("BF16", 1, 2, 0, _bfloat16),
-        ("Q4_0", 32, 18, 1, lambda b: (_nibbles(b[:, 2:]), _halves(b[:, :2]))),
-        ("Q4_1", 32, 20, 2, lambda b: (_nibbles(b[:, 4:]), _halves(b[:, :4]))),
-        ("Q5_0", 32, 22, 3, lambda b: (_nibbles(b[:, 6:]) | _fifth_bits(b[:, 2:6]), _halves(b[:, :2]))),
-        ("Q5_1", 32, 24, 4, lambda b: (_nibbles(b[:, 8:]) | _fifth_bits(b[:, 4:8]), _halves(b[:, :4]))),
-        ("Q8_0", 32, 34, 5, lambda b: (b[:, 2:] ^ 128, _halves(b[:, :2]))),
-        ("Q2_K", 256, 84, 0, _q2_k),
-        ("Q3_K", 256, 110, 8, _q3_k),
-        ("Q4_K", 256, 144, 6, lambda b: _k(b, _parted(b[:, 16:], 32, 4))),
-        ("Q5_K", 256, 176, 7, _q5_k),
-        ("Q6_K", 256, 210, 8, _q6_k),
-        ("IQ4_NL", 32, 18, 10, lambda b: (_nibbles(b[:, 2:]), _halves(b[:, :2]))),
-        ("IQ4_XS", 256, 136, 9, _iq4_xs),
-        ("MXFP4", 32, 17, MXFP4, lambda b: (_nibbles(b[:, 1:]), half_powers(b[:, :1]))),
-    )
+    NAMES.index(name): BlockKind(name, elements, size, 0 if form is None else NUMBER[form], read)
+    for name, elements, size, form, read in _TABLE
 }
