@@ -94,7 +94,7 @@ class CostModel:
 
     def __call__(self, rows: int) -> float:
         """The time of a forward."""
-        return self.curve(rows) * self.factor.mean
+        return (self.lent if self.uses_lent else self.own).by_rows[rows] * self.factor.mean
 
     def observe(self, rows: int, time_us: float) -> None:
         """A forward of ``rows`` took ``time_us``."""

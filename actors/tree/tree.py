@@ -8,7 +8,7 @@ comes before the node. A fragment is self-contained (it repeats the ancestors of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -60,13 +60,13 @@ class Node:
         children = self.children.values() if counts is None else filter(counts, self.children.values())
         return max(children, key=_logprob, default=None)
 
-    def subtree(self) -> Iterator[Node]:
+    def subtree(self) -> list[Node]:
         """This node and everything below it, parents first."""
-        stack = [self]
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(node.children.values())
+        found = [self]
+        for node in found:  # which grows
+            if node.children:
+                found += node.children.values()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,11 @@ class TokenTree:
         """Remove a node, which is not the root, and its subtree."""
         assert node.parent is not None
         del node.parent.children[node.token]
-        self.size -= sum(1 for _ in node.subtree())
+        self.size -= len(node.subtree())
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> list[Node]:
         """Every node but the root, parents first."""
-        walk = self.root.subtree()
-        next(walk)
-        return walk
+        return self.root.subtree()[1:]
 
     def total(self, node: Node) -> float:
         """Log of the probability that the target follows the path from the root to ``node``."""
@@ -150,10 +148,11 @@ class TokenTree:
         node: Node | None = self.root
         for token in tokens:
             child = None
-            if node is not None:
-                child = node.children.get(token)
-                dead += [other for other in node.children.values() if other is not child]
+            if node is not None and (below := node.children):
+                child = below.get(token)
                 self.size -= child is not None
+                if child is None or len(below) > 1:
+                    dead += [other for other in below.values() if other is not child]
             held.append(child)
             node = child
         for other in dead:  # which grows: of each node come those below it

@@ -91,7 +91,8 @@ def priced_windows(
     best: list[tuple[int, Likely]] = []
     for each in orders:
         likely = [(at, one) for at, nodes in enumerate(each) for one in nodes]
-        likely.sort(key=_chance, reverse=True)  # stable: no node comes before its parent
+        if len(trees) > 1:
+            likely.sort(key=lambda one: one[1][1], reverse=True)  # stable: no node comes before its parent
         likely = likely[:limit]
         best_count, expected, beside_us, after = 0, 0.0, 0.0, len(likely)
         continued: set[int] = set()  # nodes that have a child among those chosen
@@ -109,14 +110,12 @@ def priced_windows(
             elif value + chance * after <= best_value:
                 break  # even if the others cost nothing and were as likely as this one
         best = likely[:best_count] or best
+    if len(trees) == 1:
+        return [[one for _, one in best]]
     windows: list[list[Likely]] = [[] for _ in trees]
     for at, one in best:
         windows[at].append(one)
     return windows
-
-
-def _chance(one: tuple[int, Likely]) -> float:
-    return one[1][1]
 
 
 def branches(likely: list[Likely]) -> bool:

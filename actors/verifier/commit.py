@@ -6,7 +6,8 @@ Its result is the :class:`Round` that everybody learns from.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from actors.models import Outcome
 from actors.verifier.budgets import kind_of
@@ -22,7 +23,7 @@ from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats
 
 
-class ForwardTimes(NamedTuple):
+class ForwardTimes(msgspec.Struct, frozen=True, eq=False):
     """Times of one forward, or of several in a row."""
 
     started: float  # seconds of the verifier's clock
@@ -116,29 +117,27 @@ class Committer:
         stream.tally.forward_us += timing.forward_us
         stream.tally.wait_us += wait_us
         stream.times.overhead_us += max(0.0, wall_us - timing.forward_us - wait_us)
-        named_by = [node.sources for node in chosen.nodes]
-        accepted_by = [node.sources for node in path]
-        shares = tuple(
-            [
-                Share(
-                    one.judged_as,
-                    named_by.count(one.bit),
-                    min(len(committed.tokens), 1 + _leading(accepted_by, ~one.bit)),
-                    spent.get(one.name, 0.0) + (for_drafter_us + timing.cores_us if one.name == "drafter" else 0.0),
-                )
-                for one in asked
-            ]
-        )
-        if accepted_by:
-            for source in self.sources.named(stream.sources):
-                if named := sum([1 for sources in accepted_by if sources & source.bit]):
-                    self.state.counters[f"accepted_from_{source.name}"] += named
+        named_by, accepted_by = [node.sources for node in chosen.nodes], [node.sources for node in path]
+        spent["drafter"] = spent.get("drafter", 0.0) + for_drafter_us + timing.cores_us
+        most = len(committed.tokens)
+        shares = [
+            Share(
+                one.judged_as,
+                named_by.count(one.bit),
+                min(most, 1 + _leading(accepted_by, ~one.bit)),
+                spent.get(one.name, 0.0),
+            )
+            for one in asked
+        ]
+        for source in self.sources.named(stream.sources) if path else ():
+            if named := sum([1 for sources in accepted_by if sources & source.bit]):
+                self.state.counters[f"accepted_from_{source.name}"] += named
         stats = self._stats(stream, committed, timing, wait_us, wall_us)
         self.state.totals.round(stats, self.context.price.plain(max(1, timing.decoding)))
         self.context.publish(stats)
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None if traced is None else traced(stats))
-        return Part(stream, group, stream.tally.rounds, len(committed.tokens), own_us, shares, stats)
+        return Part(stream, group, stream.tally.rounds, most, own_us, tuple(shares), stats)
 
     def _extend(self, stream: Stream, chosen: Chosen, outcome: Outcome) -> Committed:
         """Extend the text by what the target made of a window, re-root the tree, and let the sources learn."""

@@ -190,7 +190,8 @@ class Verifier:
             self._doubted = True
             log.info("rounds are faster than this model was measured; the next start measures it again")
             self.context.equipment.measure_again()
-        row_us = price.rows(streams)(max(1, done.drafts)) / max(1, done.drafts)
+        drafts = max(1, done.drafts)
+        row_us = price.rows(streams)(drafts) / drafts
         for source, part in trials.learn(done, price.plain(streams), row_us):
             drafter = self.state.drafters.of(part.stream.loan.holder)
             if drafter is not None and drafter.source == source:

@@ -40,14 +40,13 @@ class Output:
 
     def take(self, tokens: Sequence[int]) -> int:
         """Append tokens up to the end of the output. Returns how many were taken."""
-        for count, token in enumerate(tokens, 1):
+        taken, spells = 0, bool(self._stops.stops)
+        for token in tokens:
+            taken, place = taken + 1, self._most - self._left
             self._left -= 1
-            place = self._most - self._left - 1
             ends = place >= self._least and place not in self._dictated
-            if self._stops.stops:
+            if spells:
                 self._pieces.append(self._spell(token, ends))
-            else:
-                self._unspelt.append(token)
             if ends and token in self._stop_tokens:
                 self.finish = FinishReason.STOP
                 self.stop_reason = token if token in self._own_stops else None
@@ -56,8 +55,9 @@ class Output:
             if self.finish is None and self._left <= 0:
                 self.finish = FinishReason.LENGTH
             if self.finish is not None:
-                return count
-        return len(tokens)
+                break
+        self._unspelt.extend(() if spells else tokens[:taken])
+        return taken
 
     def ends_at(self, token: int) -> bool:
         """Whether that token would end the output."""

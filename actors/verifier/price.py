@@ -95,21 +95,21 @@ class Price:
         return Costs(cost.own, steps, cost.factor.mean, self.beside(1), message_us, 1, USUAL)
 
     def observe(self, done: Round) -> None:
-        each_us = done.forward_us / done.steps
-        if done.streams == 0:
+        each_us, streams = done.forward_us / done.steps, done.streams
+        if streams == 0:
             self._observe_prompt(done, each_us - self.target(1))
             return
-        digits = done.streams.bit_length()
-        self._rates[digits].add(done.tokens / done.streams / max(1.0, done.own_us))
+        digits = streams.bit_length()
+        self._rates[digits].add(done.tokens / streams / max(1.0, done.own_us))
         if done.prompt_rows:
-            self._observe_prompt(done, each_us - self.forward(done.streams, done.drafts))
+            self._observe_prompt(done, each_us - self.forward(streams, done.drafts))
             return
         curve = self.target.curve(done.rows)
-        if done.streams > 1:  # first what is lasting, then what is left of it
+        if streams > 1:  # first what is lasting, then what is left of it
             self._shared[digits].add_time(max(0.0, each_us / self.target.factor.mean - curve))
-        self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(done.streams)))
+        self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(streams)))
         if not done.asked or not self._beside.known:
-            beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / done.streams
+            beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / streams
             self._beside.add_time(beside_us, weight=done.steps)
 
     def _observe_prompt(self, done: Round, time_us: float) -> None:

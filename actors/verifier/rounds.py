@@ -26,7 +26,7 @@ class Group(NamedTuple):
     load: int  # binary digits of the number of streams that share their rounds
 
 
-class Chosen(NamedTuple):
+class Chosen(msgspec.Struct, frozen=True, eq=False):
     """A window as the engine takes it (see :class:`actors.models.Window`), with the tree's nodes in the same order."""
 
     nodes: list[Node]
@@ -38,7 +38,7 @@ class Chosen(NamedTuple):
 NO_WINDOW = Chosen([], [], [])
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct, frozen=True, eq=False):
     """A source that was asked for a stream's drafts."""
 
     name: str
@@ -70,7 +70,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
         return len(self.streams) + sum([len(window.nodes) for window in self.windows])
 
 
-class Share(NamedTuple):
+class Share(msgspec.Struct, frozen=True, eq=False):
     """One source's part in one stream's round."""
 
     source: str
@@ -116,7 +116,7 @@ class Round(msgspec.Struct, frozen=True, eq=False):
         return self.drafts > 0 or any(part.shares for part in self.parts)
 
 
-class Committed(NamedTuple):
+class Committed(msgspec.Struct, frozen=True, eq=False):
     """The tokens that one round added to a stream. ``accepted[i]``: token i was a draft token."""
 
     base_len: int  # committed tokens before it

@@ -96,7 +96,7 @@ class Scheduler:
         if not held:  # all were preempted
             return self._next()
         prompt = prompts[0] if beside and kind == "decode" and prompts[0].status is Stage.PREFILL else None
-        return self._round(held, prompt) or self._instead(prompts)
+        return self._round(held, prompt, prompts) or self._instead(prompts)
 
     # --- prompts -----------------------------------------------------------------------------------------------------
 
@@ -140,8 +140,10 @@ class Scheduler:
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
-    def _round(self, streams: list[Stream], prompt: Stream | None) -> Batch | None:
-        """A round of ``streams`` with their drafts, and the next piece of ``prompt``. None: all of them wait."""
+    def _round(self, streams: list[Stream], prompt: Stream | None, prompts: Sequence[Stream]) -> Batch | None:
+        """A round of ``streams`` with their drafts, and the next piece of ``prompt``. None: all of them wait.
+
+        ``prompts``: all streams whose prompts are being computed."""
         if len(streams) > MAX_ROWS:  # the others have the next round
             streams = sorted(streams, key=lambda s: s.times.last_at)[:MAX_ROWS]
         price, decoding, own = self.context.price, self.state.requests.decoding, len(streams)
@@ -168,14 +170,11 @@ class Scheduler:
         windows = self._windows({stream: self._cap(stream) for stream in streams}, allowance, most)
         drafts = sum([len(chosen.nodes) for chosen in windows])
         rows = self._rows_beside(len(streams), drafts) if prompt is not None else 0
-        plain = not drafts and prompt is None and not self.state.requests.of(Stage.PREFILL)
+        plain = not drafts and not prompts
         steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
         asked = tuple([tuple([Asked(s.name, name, s.bit) for s, name in using[stream].items()]) for stream in streams])
         reading_us = min(sum([stream.times.spent_us.get("reading", 0.0) for stream in streams]), drafting_us)
         return Batch(tuple(streams), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, reading_us)
-
-    def _judged(self, source: Source, stream: Stream) -> str:
-        return self.sources.ask(source, "", source.judged_as, stream)
 
     def _steps(self, using: dict[Stream, dict[Source, str]], allowance: Allowance) -> int:
         """The number of forwards that may follow one another: none of the streams has a source to ask, or a word to
@@ -185,7 +184,8 @@ class Scheduler:
             if sources or not stream.undecided:
                 return 1
             group, trials, rounds = stream.group(allowance.streams), self.context.trials, stream.tally.rounds
-            judged = [self._judged(source, stream) for source in self.sources.named(stream.sources)]
+            named = self.sources.named(stream.sources)
+            judged = [self.sources.ask(source, "", source.judged_as, stream) for source in named]
             rests = [trials.left(name, group, stream, rounds) for name in judged if name]
             steps = min(steps, stream.text.left, *(max(1, int(left)) for left in rests if left > 0))
         return max(1, steps)
@@ -230,23 +230,25 @@ class Scheduler:
     def _uses(self, stream: Stream, allowance: Allowance) -> dict[Source, str]:
         """The sources that are asked for the next round, with what trials know them by: those of the method that do not
         rest. One draft model at most works for a stream."""
-        group, rounds, trials = stream.group(allowance.streams), stream.tally.rounds, self.context.trials
-        judged = may_rest(self.context, stream)
+        group, judged = stream.group(allowance.streams), may_rest(self.context, stream)
         found, models = dict[Source, str](), dict[Source, str]()
         for source in self.sources.named(stream.strategy.sources):
-            if not (judged_as := self._judged(source, stream)):
-                continue
-            rests = judged and trials.rests(judged_as, group, stream, rounds)
-            if source.exclusive and not judged:
-                models = models or {source: judged_as}
-            elif not rests and (not judged or self.sources.ask(source, False, source.able, stream, allowance)):
-                (models if source.exclusive else found)[source] = judged_as
-        best = self._best(stream, group, models)
+            if name := self.sources.ask(source, "", self._used, source, stream, allowance, group if judged else None):
+                (models if source.exclusive else found)[source] = name
+        best = self._best(stream, group, models) if judged else next(iter(models), None)
         if stream.loan.holder is not None:
             self.remote.works(stream, best is self.remote)
         if best is not None:
             found[best] = models[best]
         return found
+
+    def _used(self, source: Source, stream: Stream, allowance: Allowance, judged: Group | None) -> str:
+        """What trials know a source by that is asked; "": it is not. ``judged``: the kind of stream, if it may rest."""
+        name = source.judged_as(stream)
+        if not name or judged is None:
+            return name
+        rests = self.context.trials.rests(name, judged, stream, stream.tally.rounds)
+        return name if not rests and source.able(stream, allowance) else ""
 
     def _best(self, stream: Stream, group: Group, models: Mapping[Source, str]) -> Source | None:
         """The draft model that should gain most; each is tried once."""

@@ -45,7 +45,7 @@ class Trial:
         self._fresh = 0.0  # rounds' worth since the last rest
 
     def observe(self, tokens: float, without: float) -> None:
-        self.gain.add_ratio(tokens, without)
+        self.gain.add(tokens / without, without)
         self.rounds += 1
         self._fresh += without
 
@@ -105,26 +105,26 @@ class Trials:
         costs = [share.time_us + share.rows * row_us for _, share in claims]
         total = sum(costs)
         beyond_us, rate = done.own_us - plain_us * done.steps, len(done.parts) / plain_us
-        kinds = dict[tuple[str, Group], list[tuple[float, float]]]()
+        kinds = dict[tuple[str, Group], list[tuple[Trial, Part, float]]]()
         for (part, share), cost in zip(claims, costs, strict=True):
             shared = cost / total if total else 1.0 / len(claims)
             missed = max(0.0, part.own_us - done.own_us) / plain_us  # rounds that only this stream waited through
             without = share.without + rate * beyond_us * shared + missed
             without = max(0.1, min(without, STALL * part.tokens))
-            self._of(share.source, part.stream).observe(part.tokens, without)
-            kinds.setdefault((share.source, part.group), []).append((part.tokens, without))
-        resting, expected = set[tuple[str, Group]](), dict[tuple[str, Group], float]()
-        for key, samples in kinds.items():  # streams share the round's time: together they are one sample of it
-            kind, (tokens, without) = self.of_group(*key), map(sum, zip(*samples, strict=True))
-            kind.observe(tokens / len(samples), without / len(samples))
-            if kind.judge(kind.gain.mean + SURE * kind.gain.error, self._rounds[key[1]]):
-                resting.add(key)
-            expected[key] = kind.gain.mean
+            trial = self._of(share.source, part.stream)
+            trial.observe(part.tokens, without)
+            kinds.setdefault((share.source, part.group), []).append((trial, part, without))
         pausing = list[tuple[str, Part]]()
-        for part, share in claims:
-            trial, key = self._of(share.source, part.stream), (share.source, part.group)
-            if trial.judge(trial.gain.towards(expected[key], BORROWED), part.rounds) or key in resting:
-                pausing.append((share.source, part))
+        for (source, group), samples in kinds.items():  # streams share the round's time: it is one sample of it
+            kind, tokens, without = self.of_group(source, group), 0, 0.0
+            for _, part, own in samples:
+                tokens, without = tokens + part.tokens, without + own
+            kind.observe(tokens / len(samples), without / len(samples))
+            expected = kind.gain.mean
+            rests = kind.judge(expected + SURE * kind.gain.error, self._rounds[group])
+            for trial, part, _ in samples:
+                if trial.judge(trial.gain.towards(expected, BORROWED), part.rounds) or rests:
+                    pausing.append((source, part))
         for group in {part.group for part in done.parts}:
             self._rounds[group] += done.steps
         return pausing

@@ -24,6 +24,7 @@ class Sources:
     def __init__(self, sources: Iterable[Source], counters: dict[str, int]) -> None:
         """``counters``: of the verifier's status, where dropped sources are counted."""
         self._known = {source.name: source for source in sources}
+        self._dropped = set[Source]()
         self._counters = counters
 
     def __getitem__(self, name: str) -> Source:
@@ -44,7 +45,7 @@ class Sources:
     def ask(self, source: Source, otherwise: T, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """The result of a ``call`` of ``source``, or ``otherwise`` if it is dropped, now or before. A source that binds
         the output raises, and so does whatever cannot serve a request."""
-        if self._known.get(source.name) is not source:
+        if source in self._dropped:
             return otherwise
         try:
             return call(*args, **named)
@@ -55,8 +56,10 @@ class Sources:
             return otherwise
 
     def _drop(self, source: Source, error: Exception) -> None:
-        if self._known.pop(source.name, None) is None:
+        if source in self._dropped:
             return
+        self._dropped.add(source)
+        del self._known[source.name]
         self._counters["dropped_sources"] += 1
         log.error(
             "drafts from source %s end here, and texts go on without them: it failed (%s: %s)",

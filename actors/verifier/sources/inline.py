@@ -14,6 +14,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from actors.calibration import USUAL_MEMORY, TextCalibration
 from actors.cost import CostModel
@@ -34,6 +35,9 @@ from protocols.messages import InlineStatus, Load
 log = logging.getLogger("duoactor.verifier")
 UNREAD = max(WIDTHS)  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
+
+
+_promise = itemgetter(0)  # of a leaf that may be expanded
 
 
 class InlineDraft(Source):
@@ -108,17 +112,17 @@ class InlineDraft(Source):
     def able(self, stream: Stream, allowance: Allowance) -> bool:
         """Whether it can draft for the stream: it has read its text, or that repays."""
         self._renew()
-        tree, missing = self._trees.get(stream), len(stream.text)
-        if not self._able(stream):
+        model, tree = self.model, self._trees.get(stream)
+        if tree is not None and tree.model is not model:
+            tree = None
+        if not self._able(stream, tree):
             return False
-        if tree is not None and tree.model is self.model:
-            missing = self.model.missing(tree.handle)
+        missing = len(stream.text) if tree is None else model.missing(tree.handle)
         return missing <= UNREAD or self._repays(stream, missing, allowance)
 
-    def _able(self, stream: Stream) -> bool:
-        """Whether the model can mirror the stream's text, as far as is known."""
-        tree = self._trees.get(stream)
-        lost = tree is not None and tree.lost and tree.model is self.model
+    def _able(self, stream: Stream, tree: InlineTree | None) -> bool:
+        """Whether the model can mirror the stream's text, as far as is known. ``tree``: the model's own."""
+        lost = tree is not None and tree.lost
         return not (lost or stream in self._unable or self._failures >= MAX_FAILURES)
 
     def _renew(self) -> None:
@@ -133,28 +137,28 @@ class InlineDraft(Source):
     def _read(self, stream: Stream, allowance: Allowance, until: float) -> InlineTree | None:
         """The tree of a stream, once the model has read its text. ``until``: when the round's reading and drafting is
         over, by the timer."""
-        tree, missing = self._trees.get(stream), len(stream.text)
-        if tree is not None and (tree.model is not self.model or tree.tree is not stream.tree):
+        model, tree, missing = self.model, self._trees.get(stream), len(stream.text)
+        if tree is not None and (tree.model is not model or tree.tree is not stream.tree):
             tree.leave()  # what the weights before have computed is of no use to those that took their place
             del self._trees[stream]
             tree = None
         if tree is not None:
             tree.catch_up()
-        if not self._able(stream):
+        if not self._able(stream, tree):
             return None
-        if tree is not None and (missing := self.model.missing(tree.handle)) <= UNREAD:
+        if tree is not None and (missing := model.missing(tree.handle)) <= UNREAD:
             return tree
         if not allowance.reads:
             return None
         if tree is None:
             tree = self._open(stream)
-        if tree is None or (missing := self.model.missing(tree.handle)) == 0:  # an earlier turn of a chat was read
+        if tree is None or (missing := model.missing(tree.handle)) == 0:  # an earlier turn of a chat was read
             return tree
         tokens, begin = int(min(missing, SLICE, self._left_us(until) / self.read_us.mean)), self.timer()
         if tokens == 0:
             return None
         try:
-            self.model.prefill(tree.handle, tokens)
+            model.prefill(tree.handle, tokens)
         except Exception as error:
             self._fail([tree], error)
             return None
@@ -210,11 +214,13 @@ class InlineDraft(Source):
         """The leaves of the next step: those with a child that should be verified, if all of these children together
         are worth the step. None, where they are not."""
         rows, rate = allowance.rows, allowance.rate
-        held = sorted((chance for tree in trees for chance in tree.chances), reverse=True)
         found = [(promise, tree, node) for tree in trees for promise, node in tree.promises()]
-        found.sort(key=lambda one: one[0], reverse=True)
+        if not found:
+            return []
+        found.sort(key=_promise, reverse=True)
         del found[MAX_SEQUENCES:]
-        chances = sorted((*held, *(promise for promise, _, _ in found)), reverse=True)
+        held = sorted([chance for tree in trees for chance in tree.chances], reverse=True)
+        chances = sorted([*held, *[promise for promise, _, _ in found]], reverse=True)
         count, value = best_cut(chances, rows, rate)
         batch = [(tree, node) for promise, tree, node in found if promise >= chances[count - 1]] if count else []
         if not batch or value - best_cut(held, rows, rate)[1] <= rate * self.steps(len(batch)):
@@ -225,12 +231,12 @@ class InlineDraft(Source):
         self, batch: list[tuple[InlineTree, Node]], streams: Mapping[InlineTree, Stream], began_us: float
     ) -> bool:
         """One draft step. Returns whether the model has not failed."""
-        begin = self.timer()
+        begin, model = self.timer(), self.model
         leaves = [tree.leaf(node) for tree, node in batch]
         # a root computes what its text misses as well
-        missing = sum(self.model.missing(tree.handle) for tree, node in batch if node.parent is None)
+        missing = sum([model.missing(tree.handle) for tree, node in batch if node.parent is None])
         try:
-            expansions = self.model.expand(leaves)
+            expansions = model.expand(leaves)
         except Exception as error:
             self._fail((tree for tree, _ in batch), error)
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from actors.calibration import MIN_CHANCE, TextCalibration, candidates
@@ -41,34 +41,28 @@ class InlineTree:
         self.lost = False  # the model cannot mirror the text any more
         self._slots: set[int] = set()  # scratch slots that are in use
         self._leaves: dict[Node, float] = {}  # accepted tokens to expect of the nodes that may be expanded next
-        self._least = 0.0
+        self._least = self._agreement = 0.0  # of this round
         self.chances: list[float] = []  # chances of the tree's nodes: that the target follows the path to each
         self._untold: list[int] = []  # committed tokens that the model has not been told of
 
     def begin(self, least: float) -> None:
         """Before a round: find the leaves of the tree as it is. ``least``: chance of a node that is worth a row."""
-        self._least = least
+        self._least, self._agreement = least, self.calibration.agreement
         self._leaves.clear()
-        tree, nodes, above = self.tree, [*self.tree.nodes()], self.tree.root.total
-        self.chances = [math.exp(min(0.0, node.total - above)) for node in nodes]
-        self._open(self._expandable(nodes) if tree.root.expanded else (tree.root,))
+        root, nodes = self.tree.root, self.tree.nodes()
+        self.chances = [math.exp(min(0.0, node.total - root.total)) for node in nodes]
+        self._open(nodes if root.expansion is not None else [root])
 
     def _chance(self, node: Node) -> float:
         return math.exp(min(0.0, node.total - self.tree.root.total))
 
     def _open(self, nodes: Iterable[Node]) -> None:
-        """They are leaves now. What a leaf promises does not change when another is expanded."""
+        """The root, or those of ``nodes`` whose ancestors are expanded, are leaves now. What a leaf promises does not
+        change when another is expanded."""
         for node in nodes:
-            self._leaves[node] = self._promise(node)
-
-    def _expandable(self, nodes: Iterable[Node]) -> Iterator[Node]:
-        """The ``nodes`` that may be expanded next: all their ancestors are expanded."""
-        for node in nodes:
-            if node.parent is not None and node.parent.expansion is not None and self._may_expand(node):
-                yield node
-
-    def _may_expand(self, node: Node) -> bool:
-        return node.expansion is None and node.token not in self.stop_tokens and node.position + 1 < self.end
+            above, ends = node.parent, node.token in self.stop_tokens or node.position + 1 >= self.end
+            if above is None or (node.expansion is None and above.expansion is not None and not ends):
+                self._leaves[node] = self._promise(node)
 
     def promises(self) -> list[tuple[float, Node]]:
         """Leaves to expand, each with the accepted tokens that it should bring, where those are worth a row: no more
@@ -84,7 +78,7 @@ class InlineTree:
         for child in node.children.values():
             if child.rank == OWN:
                 known += math.exp(child.logprob)
-        return self._chance(node) * max(0.0, 1.0 - known) * self.calibration.agreement
+        return self._chance(node) * max(0.0, 1.0 - known) * self._agreement
 
     def leaf(self, node: Node) -> Leaf:
         """``node`` as the draft model is asked to expand it."""
@@ -102,7 +96,7 @@ class InlineTree:
             self.tree.add(node, token, logprob, rank, self.bit)
             self.chances.append(reached * math.exp(logprob))
         del self._leaves[node]
-        self._open(self._expandable(node.children.values()))
+        self._open(node.children.values())
 
     def leave(self) -> None:
         """The draft model stops drafting for the request. Its nodes stay in the tree as if they had been retrieved, for

@@ -11,6 +11,7 @@ Texts are read piece by piece when their requests have ended, because other stre
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Memory:
         self._heads = [np.zeros(1 << bits, dtype=np.int32) for _ in KEYS]  # the newest place; 0: none
         self._before = [np.zeros(self.end + 1, dtype=np.int32) for _ in KEYS]  # the next older one
         # views: an element of an array costs three times as much
-        self.at = self.tokens.data
+        self.at, self._bytes = self.tokens.data, self.tokens.data.cast("B")
         self.owner_at = self.owners.data
         self._chains = [
             (key, heads.data, before.data) for key, heads, before in zip(KEYS, self._heads, self._before, strict=True)
@@ -128,10 +129,11 @@ class Memory:
     def places(self, suffix: Sequence[int], holder: int) -> tuple[int, list[int]]:
         """The length of the longest known context that ``suffix`` ends with, and the places behind its occurrences,
         newest first. ``holder``: the :meth:`owner` of the texts that may be found."""
-        best, found = 0, list[int]()
-        wanted = list(suffix[-LONGEST:])
+        best, found, known = 0, list[int](), min(len(suffix), LONGEST)
+        wanted = suffix[-known:]
+        spelt = int.from_bytes(array("i", wanted).tobytes())
         for key, heads, before in self._chains:
-            if len(wanted) < key or best:
+            if known < key or best:
                 continue
             value = holder
             for token in wanted[-key:]:
@@ -140,22 +142,16 @@ class Memory:
             for _ in range(PLACES):
                 if not place:
                     break
-                length = self._match(place, wanted) if self.owner_at[place] == holder else 0
-                if length >= max(best, key) and self.at[place] >= 0:
-                    if length > best:
-                        best, found = length, []
-                    found.append(place)
+                if self.owner_at[place] == holder and self.at[place] >= 0:
+                    # the lowest bit that differs is in the last token that does
+                    other = int.from_bytes(self._bytes[4 * (place - known) : 4 * place]) ^ spelt
+                    length = ((other & -other).bit_length() - 1) // 32 if other else known
+                    if length > best and length >= key:
+                        best, found = length, [place]
+                    elif best and length == best:
+                        found.append(place)
                 place = before[place]
         return best, found
-
-    def _match(self, place: int, wanted: list[int]) -> int:
-        held = self.at[place - len(wanted) : place].tolist()
-        if held == wanted:
-            return len(wanted)
-        length = 0
-        while held[-1 - length] == wanted[-1 - length]:
-            length += 1
-        return length
 
 
 @dataclass(frozen=True, slots=True)
