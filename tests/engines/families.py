@@ -45,6 +45,7 @@ HEARING = {"num_blocks": 1, "ext_pw_out_channel": 32, "nemo_conv_channels": 32}
 TWO_GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 2}
 MANY_GROUPS = {"multi_query": False}
 SCAN = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 16}
+SCANS = {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "chunk_size": 16}
 NEO = {"num_layers": 3, "num_heads": 4}
 BOTH = ("full_attention", "sliding_attention")
 WINDOWS = {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
@@ -145,9 +146,7 @@ FAMILIES = {  # what their configurations need beside what all share
     "GraniteMoeHybrid": SCAN | HYBRID | {"num_local_experts": 0, "shared_intermediate_size": 32},
     "Bamba": SCAN | {"attn_layer_indices": [1]},
     "Jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 4},
-    "NemotronH": HEAD
-    | {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 1, "chunk_size": 16}
-    | {"layers_block_type": ["mamba", "attention", "mlp"]},
+    "NemotronH": HEAD | SCANS | {"n_groups": 1, "layers_block_type": ["mamba", "attention", "mlp"]},
 }
 DECODER = ONE_KIND | {"d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 96}
 REFUSED = {
@@ -162,7 +161,33 @@ REFUSED = {
     "Doge": {"keep_window_size": 99},
     "Gemma4Unified": HEAD | WIDE,
 }
+MULTIPLIERS = {
+    "embedding_multiplier": 1.5,
+    "lm_head_multiplier": 0.7,
+    "mlp_multipliers": [0.8, 1.2],
+    "key_multiplier": 0.6,
+    "attention_in_multiplier": 1.3,
+    "attention_out_multiplier": 0.9,
+    "ssm_multipliers": [0.7, 1.2, 0.8, 1.1, 0.9],
+    "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.6,
+}
+RANKED_SCANS = SCANS | {
+    "layers_block_type": ["mamba", "moe", "attention", "moe", "mamba"],
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 48,
+}
 VARIANTS = {
+    "Falcon-H1 with multipliers": ("FalconH1", HEAD | SCAN | {"mamba_d_ssm": 128} | MULTIPLIERS),
+    "Falcon-H1 with norms of two groups": (
+        "FalconH1",
+        HEAD
+        | SCAN
+        | {"mamba_d_ssm": 128, "mamba_n_groups": 2, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
+    "Nemotron-H with experts": ("NemotronH", HEAD | RANKED_SCANS | {"n_groups": 2, "time_step_min": 0.1}),
     "Gemma 4 whose keys are values": ("Gemma4", HEAD | WIDE | KEYS_ARE_VALUES | {"num_kv_shared_layers": 0}),
     "Gemma 4 with experts": (
         "Gemma4",

@@ -41,14 +41,16 @@ class Layers:
 
     def run(self, index: int, given: Residual, then: Affine | None, rows: BatchRows) -> tuple[Tensor, Tensor]:
         """One layer, from what it reads to the residual stream, and the same normed by ``then`` for the next one."""
-        layer, ops, scale = self.layers[index], self.ops, self.spec.residual_scale
-        (x, normed, own), norms = given, layer.norms
+        layer, ops = self.layers[index], self.ops
+        (x, normed, own), norms, (first, scale) = given, layer.norms, layer.spec.scales
         mixed = self.mix(index, normed, rows)
+        if layer.spec.mlp is None:
+            return ops.join(x, mixed, first, norms.behind_attention, then)
         if layer.spec.parallel:
             read = normed if norms.mlp is None else ops.norm(x, norms.mlp)
-            x, _ = ops.join(x, mixed, scale, norms.behind_attention, None)
+            x, _ = ops.join(x, mixed, first, norms.behind_attention, None)
         else:
-            x, read = ops.join(x, mixed, scale, norms.behind_attention, norms.mlp)
+            x, read = ops.join(x, mixed, first, norms.behind_attention, norms.mlp)
         fed, beside = self.feed(index, x, read, rows), layer.beside
         if beside is None and layer.scale == 1.0:
             return ops.join(x, fed, scale, norms.behind_mlp, then)
@@ -103,6 +105,7 @@ class Layers:
         normed."""
         layer = self.layers[index]
         mlp = layer.spec.mlp
+        assert mlp is not None
         if not isinstance(mlp, Experts):
             return self._mlp(mlp, layer, read, rows)
         assert layer.experts is not None
@@ -161,7 +164,8 @@ class Program:
         for index in range(len(layers)):
             self._tap(index, x)
             own = None if inputs is None else inputs[:, index]
-            x, normed = self._layers.run(index, Residual(x, normed, own), norms[index + 1], rows)
+            x, made = self._layers.run(index, Residual(x, normed, own), norms[index + 1], rows)
+            normed = normed if index + 1 < len(layers) and layers[index + 1].spec.rereads else made
         self._tap(len(layers), x)
         return normed
 

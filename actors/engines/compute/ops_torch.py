@@ -185,7 +185,7 @@ class TorchOps:
             begin += count
             up, down = weights.each[expert]
             read = x[own] * share if spec.inside else x[own]
-            made = self.whole(self.linear(self.feed(read, up, spec.activation, True, prompt), down, prompt))
+            made = self.whole(self.linear(self.feed(read, up, spec.activation, spec.gated, prompt), down, prompt))
             out.index_add_(0, own, made if spec.inside else made * share)
         return out
 

@@ -141,7 +141,7 @@ class TritonOps(TorchOps):
         shares, flat = shares.gather(1, order), chosen.flatten()
         if spec.inside:
             x = (x[:, None] * shares[..., None].to(x.dtype)).flatten(0, 1)
-        inner = activated(multiply(x.contiguous(), flat, up), spec.activation, True).to(self._dtype)
+        inner = activated(multiply(x.contiguous(), flat, up), spec.activation, spec.gated).to(self._dtype)
         given = multiply(inner.contiguous(), flat, down).view(*chosen.shape, -1)
         out = torch.zeros_like(given[:, 0])
         for place in range(spec.used):

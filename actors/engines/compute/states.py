@@ -124,7 +124,7 @@ class TorchWalk:
             outs.append(_run(self._ops, number, mixer, weights, text, rows))
             start += len(rows)
         out = outs[0] if len(outs) == 1 else torch.cat(outs)
-        return _gated(mixer, weights, out, wide, self._eps).to(made.dtype)
+        return _gated(mixer, weights, out, wide, mixer.eps or self._eps).to(made.dtype)
 
 
 def _record_width(mixer: Recurrent) -> int:
@@ -191,9 +191,10 @@ def _steps(
     assert weights.decay is not None and weights.step is not None
     if mixer.kind == DELTA:
         queries, keys = _unit(queries) * mixer.keys**-0.5, _unit(keys)
-        rates, times = numbers[:, :heads].sigmoid(), functional.softplus(numbers[:, heads:] + weights.step)
+        rates = mixer.rate_scale * numbers[:, :heads].sigmoid()
+        times = functional.softplus(numbers[:, heads:] + weights.step)
     else:
-        rates = times = functional.softplus(numbers + weights.step)
+        rates = times = functional.softplus(numbers + weights.step).clamp(min=mixer.least)
     decays = torch.exp(weights.decay * times)
     values = values.reshape(len(mixed), heads, mixer.values)
     return Steps(queries, keys, values, decays, rates, parents)
@@ -208,7 +209,8 @@ def _gated(mixer: Recurrent, weights: RecurrentWeights, out: Tensor, made: Tenso
     if mixer.kind == CONVOLUTION:
         return out * made[:, mixer.inner : 2 * mixer.inner]
     gate = functional.silu(made[:, mixer.channels : mixer.channels + mixer.inner])
-    assert weights.norm is not None
+    if weights.norm is None:
+        return out * gate
     if mixer.kind == DELTA:
         parts = functional.rms_norm(out.view(len(out), -1, mixer.normed), (mixer.normed,), weights.norm, eps)
         return parts.flatten(1) * gate

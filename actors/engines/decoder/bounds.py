@@ -83,7 +83,7 @@ def _problems(spec: DecoderSpec) -> Iterator[str]:
         yield f"it has {len(spec.layers)} layers"
     yield from _sizes("", hidden_size=spec.hidden, vocab_size=spec.vocabulary)
     yield from _finite(eps=spec.norm.eps, logit_scale=spec.logit_scale, logit_cap=spec.logit_cap)
-    yield from _finite(embedding_scale=spec.embedding_scale, residual_scale=spec.residual_scale)
+    yield from _finite(embedding_scale=spec.embedding_scale)
     for index, layer in enumerate(spec.layers):
         mixer, of = layer.mixer, f" of layer {index}"
         if isinstance(mixer, Attention):
@@ -92,7 +92,9 @@ def _problems(spec: DecoderSpec) -> Iterator[str]:
                 yield from _sharing(of, mixer, spec.layers[:index])  # else it is an assistant, with a target's keys
         else:
             yield from _recurrent(of, mixer)
-        yield from _mlp(of, layer.mlp)
+        yield from _finite(scale_of_the_mixer=layer.scales[0], scale_of_the_MLP=layer.scales[1])
+        if layer.mlp is not None:
+            yield from _mlp(of, layer.mlp)
     if spec.inputs is not None:
         yield from _sizes(" of inputs of layers", width=spec.inputs.width)
 
@@ -262,7 +264,7 @@ class Shapes:
             self._norm(name)
         if isinstance(layer.mlp, Experts):
             self._experts(layer.mlp)
-        else:
+        elif layer.mlp is not None:
             self._mlp(layer.mlp)
         if layer.beside is not None:
             self._set(layer.beside.gate, _matrix(self._width, "width of a layer's inputs", self._hidden, _HIDDEN))
@@ -365,7 +367,10 @@ class Shapes:
         elif mixer.woven:
             rows = [(2 * inner + shared, "queries, keys, values and gate"), (2 * heads, "twice the heads")]
         else:
-            rows = [(shared + inner, "queries, keys and values"), (inner, "gate"), *[(heads, "heads")] * 2]
+            made = [(shared + inner, "queries, keys and values")]
+            if len(mixer.inputs) == 6:
+                made = [*[(shared // 2, "heads * width of keys")] * 2, (inner, "heads * width of values")]
+            rows = [*made, (inner, "gate"), *[(heads, "heads")] * 2]
         for name, (count, what) in zip(mixer.inputs, rows, strict=True):
             self._set(name, _matrix(count, what, self._hidden, _HIDDEN))
         channels = (mixer.channels, "channels of the convolution")
@@ -388,7 +393,8 @@ class Shapes:
 
     def _experts(self, mlp: Experts) -> None:
         count, hidden = (mlp.count, "experts"), (self._hidden, _HIDDEN)
-        up, down = (2 * mlp.inner, "twice their width"), (mlp.inner, "their width")
+        down = (mlp.inner, "their width")
+        up = (2 * mlp.inner, "twice their width") if mlp.gated else down
         self._set(mlp.router, WeightShape((count, hidden)))
         if mlp.shared_gate is not None:
             self._set(mlp.shared_gate, WeightShape(((1, "one"), hidden)))

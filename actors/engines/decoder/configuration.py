@@ -21,8 +21,9 @@ def spec_of(config: Any) -> DecoderSpec | None:
         spec = describe(config)
     except Undescribed:
         return None
-    own = any(attention.shares is None for attention in spec.attentions)  # an assistant has none
-    return spec if own and spec.attention.width % 2 == 0 else None
+    assistant = spec.attentions and all(attention.shares is not None for attention in spec.attentions)
+    odd = any(attention.width % 2 for attention in spec.attentions)
+    return None if assistant or odd else spec
 
 
 def supports(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:

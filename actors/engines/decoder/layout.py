@@ -225,7 +225,9 @@ class Taken:
         dense = mlp.shared if isinstance(mlp, described.Experts) else mlp
         latent = recurrent = head_norms = sinks = None
         if isinstance(mixer, Recurrent):
-            qkv, out = self.matrix(mixer.inputs, recurrent_order(mixer)), self.matrix((mixer.out,))
+            shared = mixer.groups * mixer.keys
+            factors = _spread(mixer.factors, (mixer.inner, mixer.inner, shared, shared, mixer.heads))
+            qkv, out = self.matrix(mixer.inputs, recurrent_order(mixer), factors), self.matrix((mixer.out,))
             recurrent = self._recurrent(mixer)
         else:
             if mixer.latent is None:
@@ -241,7 +243,7 @@ class Taken:
             qkv,
             head_norms,
             out,
-            None if dense is None else self.matrix(dense.up),
+            None if dense is None else self._up(dense),
             None if dense is None else self.matrix((dense.down,)),
             self._experts(mlp) if isinstance(mlp, described.Experts) else None,
             latent,
@@ -251,6 +253,9 @@ class Taken:
             1.0 if layer.scale is None else float(self._source.take(layer.scale)),
             (0.0, 0.0) if dense is None or not dense.shape else self._shape(*dense.shape),
         )
+
+    def _up(self, mlp: described.Mlp) -> Matrix:
+        return self.matrix(mlp.up, None, _spread((mlp.gate_scale, 1.0), (mlp.inner, mlp.inner)))
 
     def _shape(self, positive: str, negative: str) -> tuple[float, float]:
         first, second = (float(softplus(self._source.take(name).float())) for name in (positive, negative))
@@ -341,9 +346,9 @@ class Taken:
         weight, offset = self._source.take(name), self._spec.norm.offset
         return Affine(weight.float() + offset if offset else weight, self._bias(name))
 
-    def matrix(self, names: tuple[str, ...], order: Tensor | None = None) -> Matrix:
-        """Several matrices over the same input as one. ``order``: of the rows of all."""
-        blocks = [self._source.blocks(name) for name in names]
+    def matrix(self, names: tuple[str, ...], order: Tensor | None = None, factors: Tensor | None = None) -> Matrix:
+        """Several matrices over the same input as one. ``order`` and ``factors``: of the rows of all."""
+        blocks = [self._source.blocks(name) for name in names] if factors is None else []
         parts = [part for part in blocks if part is not None]
         if len(parts) == len(names):
             joined, bias = Blocks.joined(parts), self._joined_bias(names, [len(part) for part in parts])
@@ -357,6 +362,10 @@ class Taken:
         if len(kinds) > 1:
             weights = [weight.float() for weight in weights]
         weight = torch.cat(weights) if len(weights) > 1 else weights[0]
+        if factors is not None:
+            factors = factors.to(weight.device)
+            weight = (weight.float() * factors[:, None]).to(weight.dtype)
+            bias = None if bias is None else (bias.float() * factors).to(bias.dtype)
         if order is not None:
             order = order.to(weight.device)
             weight, bias = weight[order], None if bias is None else bias[order]
@@ -393,3 +402,10 @@ class Taken:
         if norms.value and kv_heads:
             parts.append(torch.ones(kv_heads, width, device=self._source.device))
         return Affine(torch.cat(parts), torch.cat(biases) if biases else None)
+
+
+def _spread(factors: Sequence[float], sizes: Sequence[int]) -> Tensor | None:
+    """Each factor for as many rows; None: all are 1."""
+    if all(factor == 1.0 for factor in factors):
+        return None
+    return torch.cat([torch.full((size,), factor) for factor, size in zip(factors, sizes, strict=True)])

@@ -120,13 +120,17 @@ class Recurrent:
     keys: int
     values: int
     kernel: int  # width of the convolution
-    inputs: tuple[str, ...]  # the delta rule's q/k/v, gate, beta and alpha; else one
+    inputs: tuple[str, ...]  # the delta rule's q/k/v (or each), gate, beta and alpha; else one
     convolution: str  # (channels, 1, kernel)
     out: str
     decay: str | None = None  # (heads,): the logarithm of its rate
     step: str | None = None  # (heads,): added to what its softplus is taken of
     skip: str | None = None  # (heads,): the share of a value in its output
     norm: str | None = None  # norm of outputs: before the gate (delta rule) or behind it (scan)
+    eps: float = 0.0  # the norm's epsilon; 0: the model's
+    least: float = 0.0  # the scan's shortest step
+    rate_scale: float = 1.0  # multiplies the delta rule's beta
+    factors: tuple[float, ...] = ()  # multiply the scan's gate, values, keys, queries and steps
     woven: bool = False  # ``inputs`` are two matrices with rows grouped by keys' heads (Qwen3-Next)
     tiled: bool = False  # heads that share keys lie ``groups`` apart (GGUF), not side by side
 
@@ -154,6 +158,7 @@ class Mlp:
     up: tuple[str, ...]  # gate and up, in one matrix or two; or up alone
     down: str
     gated: bool = True
+    gate_scale: float = 1.0  # multiplies the gate before its activation
     shape: tuple[str, ...] = ()  # (1,) each: what makes the two numbers of XIELU
 
 
@@ -183,7 +188,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Gated MLPs, of which a router chooses ``used`` for each row by its scores, and a shared one beside them. The bias
+    """MLPs, of which a router chooses ``used`` for each row by its scores, and a shared one beside them. The bias
     of ``up`` and of ``down`` has the same name with ``_bias`` behind it."""
 
     count: int
@@ -191,8 +196,9 @@ class Experts:
     inner: int
     activation: str  # one of ACTIVATIONS
     router: str  # (count, hidden)
-    up: str  # (count, 2 * inner, hidden): gate and up
+    up: str  # (count, 2 * inner, hidden): gate and up; or (count, inner, hidden)
     down: str  # (count, hidden, inner)
+    gated: bool = True
     transposed: bool = False  # both matrices
     woven: bool = False  # a gate's row lies beside its row of up
     inside: bool = False  # shares multiply inputs, not outputs
@@ -251,9 +257,11 @@ class Layer:
     norm before the MLP it shares the mixer's."""
 
     mixer: Attention | Recurrent
-    mlp: Mlp | Experts
+    mlp: Mlp | Experts | None
     norms: Norms
     parallel: bool = False
+    rereads: bool = False  # the mixer reads what the mixer of the layer before has read (Falcon-H1)
+    scales: tuple[float, float] = (1.0, 1.0)  # multiply what mixer and MLP add
     beside: Beside | None = None
     scale: str | None = None  # (1,): by what the stream is multiplied behind the layer
 
@@ -274,7 +282,6 @@ class DecoderSpec:
     final_norm: str
     head: str
     embedding_scale: float = 1.0
-    residual_scale: float = 1.0  # multiplies what each half of a layer adds
     logit_scale: float = 1.0
     logit_cap: float = 0.0  # logits become ``cap * tanh(logit / cap)``; 0: they stay
     inputs: LayerInputs | None = None

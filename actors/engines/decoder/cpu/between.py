@@ -249,13 +249,11 @@ def norm_hidden(x, apart, layer_norm, body, rows, out):
 
 
 @linked
-def join_hidden(x, more, apart, layer_norm, body, rows):
-    """``x += residual_scale * more``, which is normed first if there is a norm behind it."""
-    if layer_norm.weight == 0:
-        add_scaled(x, more, apart, body.residual_scale, body.hidden, rows)
-        return
-    norm_hidden(more, apart, layer_norm, body, rows, more)
-    add_scaled(x, more, apart, body.residual_scale, body.hidden, rows)
+def join_hidden(x, more, apart, layer_norm, scale, body, rows):
+    """``x += scale * more``, which is normed first if there is a norm behind it."""
+    if layer_norm.weight != 0:
+        norm_hidden(more, apart, layer_norm, body, rows, more)
+    add_scaled(x, more, apart, scale, body.hidden, rows)
 
 
 @linked

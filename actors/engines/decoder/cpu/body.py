@@ -58,6 +58,7 @@ class _Rooms:
             told["looks"] = self._looks.ctypes.data
         few = min(most, TOGETHER)
         own = max(
+            0,
             (most + 1) * self._tile,
             *(few * heads // kv * (span + 2 * width) + LANES * width for heads, kv, width in self._heads),
         )
@@ -116,7 +117,7 @@ class CompiledBody:
         self._tell(depth=len(spec.layers), hidden=spec.hidden, inputs=laid.inputs)
         self._tell(eps=spec.norm.eps, pool=pool.slots, vocabulary=vocabulary)
         self._tell(layers=laid.layers.ctypes.data, jobs=laid.jobs.ctypes.data, half=half, embedding=table)
-        self._tell(embedding_scale=spec.embedding_scale, residual_scale=spec.residual_scale, logit_cap=spec.logit_cap)
+        self._tell(embedding_scale=spec.embedding_scale, logit_cap=spec.logit_cap)
         if weights.positions is not None and spec.positions is not None:
             place_half, places = laid.table(weights.positions, False)
             last = len(weights.positions.weight) - 1
@@ -125,8 +126,8 @@ class CompiledBody:
         if weights.embedded_norm is not None:
             laid.norm(self._model[0]["embedded"], weights.embedded_norm)
         self._tell(norm=CENTRED if spec.norm.centred else RMS, sizes=laid.sizes.ctypes.data)
-        widest = max(spec.attentions, key=lambda attention: attention.window)
-        self._tell(window=widest.window, chunked=widest.chunked)
+        for windowed in (attention for attention in spec.attentions if attention.window):
+            self._tell(window=windowed.window, chunked=windowed.chunked)
         own = (pool.slots, 0) if rings is None else (rings.pool.slots, rings.length)
         self._tell(windowed=own[0], ring=own[1])
         if weights.covered is not None:

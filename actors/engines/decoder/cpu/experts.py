@@ -141,7 +141,7 @@ def mix_experts(experts, hidden, rooms):
                 store(rooms.gathered, at * hidden + i, fma(part, factor, splat(_ZERO)))
         up, down = jobs[2 * expert], jobs[2 * expert + 1]
         perform(up, rooms.gathered, number, rooms.both, rooms.helpers)
-        activation = Activation(experts.activation, True, experts.inner, _ZERO, _ZERO)
+        activation = Activation(experts.activation, experts.gated, experts.inner, _ZERO, _ZERO)
         activate(rooms.both, up.apart, rooms.activated, number, activation)
         perform(down, rooms.activated, number, rooms.given, rooms.helpers)
         for at in range(number):

@@ -267,7 +267,7 @@ def _mixture(body, layer, up, down, rooms):
         norm_hidden(rooms.given, down.apart, norms[3], body, rows, rooms.given)
     routed = array_at(experts.router, 1, JOB)[0].apart
     for row in range(rooms.rows):
-        share = sigmoid(rooms.routed[row * routed + experts.count]) if experts.gated else np.float32(1)
+        share = sigmoid(rooms.routed[row * routed + experts.count]) if experts.shared_gated else np.float32(1)
         share *= experts.shared_scale
         for i in range(body.hidden):
             rooms.narrow[row * apart + i] += share * rooms.given[row * down.apart + i]
@@ -326,7 +326,7 @@ def _add_beside(body, index, layer, rooms):
         for i in range(width):
             rooms.activated[row * width + i] *= rooms.inputs[start + i]
     perform(out, rooms.activated, rows, rooms.narrow, rooms.helpers)
-    join_hidden(rooms.x, rooms.narrow, out.apart, layer.beside_norm, body, rows)
+    join_hidden(rooms.x, rooms.narrow, out.apart, layer.beside_norm, layer.mlp_scale, body, rows)
 
 
 @linked
@@ -367,19 +367,21 @@ def _run_layer(body, index, looks, rooms):
     perform(out, rooms.seen, rows, rooms.narrow, rooms.helpers)
     if layer.parallel and not layer.shares:
         norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
-    join_hidden(rooms.x, rooms.narrow, out.apart, layer.behind, body, rows)
-    if not layer.parallel:
-        norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
-    apart = down.apart
-    if layer.experts != 0:
-        apart = _mixture(body, layer, up, down, rooms)
-    else:
-        _mlp(layer, up, down, rooms, rooms.narrow)
-    join_hidden(rooms.x, rooms.narrow, apart, layer.last, body, rows)
+    join_hidden(rooms.x, rooms.narrow, out.apart, layer.behind, layer.mixer_scale, body, rows)
+    if layer.experts != 0 or layer.inner_size != 0:
+        if not layer.parallel:
+            norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
+        apart = down.apart
+        if layer.experts != 0:
+            apart = _mixture(body, layer, up, down, rooms)
+        else:
+            _mlp(layer, up, down, rooms, rooms.narrow)
+        join_hidden(rooms.x, rooms.narrow, apart, layer.last, layer.mlp_scale, body, rows)
     if layer.beside != 0:
         _add_beside(body, index, layer, rooms)
     scale_rows(rooms.x, body.hidden, body.hidden, rows, layer.factor)
-    norm_hidden(rooms.x, body.hidden, layers[index + 1].inputs, body, rows, rooms.normed)
+    if not layers[index + 1].rereads:
+        norm_hidden(rooms.x, body.hidden, layers[index + 1].inputs, body, rows, rooms.normed)
 
 
 @kept(

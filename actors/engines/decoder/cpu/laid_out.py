@@ -45,7 +45,7 @@ class LaidOut:
     def __init__(self, weights: DecoderWeights, team: Any, int8: bool) -> None:
         """``int8``: see :class:`Panels`."""
         self._team, self._int8 = team, int8
-        self._kind = CENTRED if weights.spec.norm.centred else RMS
+        self._kind, self._eps = CENTRED if weights.spec.norm.centred else RMS, weights.spec.norm.eps
         self._pages = HugePages()
         self._kept: list[object] = []  # arrays whose addresses stand in the records
         self.mixers: list[Record] = []  # records of recurrent layers
@@ -113,8 +113,8 @@ class LaidOut:
             elif name in ("inputs", "inner") and not shares:  # copied as it is
                 self.norm(layer[name], Affine(torch.ones(weights.qkv.weight.shape[1])))
                 layer[name]["kind"] = PLAIN
-        layer["parallel"], layer["shares"] = parallel, shares
-        layer["factor"] = weights.scale
+        layer["parallel"], layer["shares"], layer["rereads"] = parallel, shares, weights.spec.rereads
+        layer["factor"], (layer["mixer_scale"], layer["mlp_scale"]) = weights.scale, weights.spec.scales
         if weights.beside is not None and weights.spec.beside is not None:
             jobs = np.zeros(2, JOB)
             self._product(jobs[:1], weights.beside.gate)
@@ -173,6 +173,7 @@ class LaidOut:
         mixer["past"], mixer["taps"] = (spec.kernel - 1) * spec.channels, self._numbers(weights.convolution)
         for name in ("bias", "decay", "step", "skip", "norm"):
             mixer[name] = self._numbers(getattr(weights, name))
+        mixer["eps"], mixer["least"], mixer["rate_scale"] = spec.eps or self._eps, spec.least, spec.rate_scale
         self.mixers.append(mixer)
         return mixer.ctypes.data
 
@@ -208,7 +209,8 @@ class LaidOut:
             for place, affine in enumerate(weights.norms):
                 self.norm(norms[place], affine)
             experts["norms"] = self.keep(norms)
-        experts["activation"], experts["gated"] = ACTIVATIONS.index(spec.activation), spec.shared_gate is not None
+        experts["activation"], experts["gated"] = ACTIVATIONS.index(spec.activation), spec.gated
+        experts["shared_gated"] = spec.shared_gate is not None
         return self.keep(experts)
 
     def _sizes(self, weights: DecoderWeights) -> NDArray[np.int64]:
@@ -218,14 +220,14 @@ class LaidOut:
         routers, ups, downs = (max(aparts) for aparts in zip((0, 0, 0), *self._experts, strict=True))
         latent = [layer.latent.query for layer in weights.layers if layer.latent is not None]
         ranks = (0, *(query.weight.shape[1] for query in latent if query is not None))
-        inner = max(*spec.inner, *ranks)
+        inner = max(0, *spec.inner, *ranks)
         if latent:
             up, qkv = max(up, qkv), max(qkv, (spec.attention.heads + 1) * spec.attention.width)
         inputs = 0 if weights.inputs is None else len(weights.inputs.matrix.weight)
         up, inner = max(up, inputs), max(inner, 0 if spec.inputs is None else spec.inputs.width)
         narrow, gathered = max(out, down, downs), spec.hidden if self._experts else 0
         given = narrow if self._experts else 0
-        heads = max(one.heads * one.width for one in spec.attentions)
-        seen = max(heads, *(one.inner for one in spec.recurrent), 0)
+        heads = (one.heads * one.width for one in spec.attentions)
+        seen = max(0, *heads, *(one.inner for one in spec.recurrent))
         sizes = [spec.hidden, seen, qkv, spec.hidden, narrow, max(up, ups), inner, routers, gathered, given, inputs]
         return np.array(sizes, np.int64)

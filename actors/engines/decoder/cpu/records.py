@@ -30,8 +30,9 @@ LAYER = np.dtype(
     + [(name, np.int64) for name in ("keys", "values", "turns", "query_turns", "window", "sinks")]
     + [(name, np.int64) for name in ("gates", "mixer", "queries", "kv_heads", "width", "own", "normed")]
     + [("beside_norm", NORM), ("beside", np.int64), ("beside_activation", np.int64), ("factor", np.float32)]
-    + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated", "inner_size", "experts", "latent")]
-    + [(name, np.float32) for name in ("scale", "cap", "positive", "negative")]
+    + [(name, np.int64) for name in ("parallel", "shares", "rereads")]
+    + [(name, np.int64) for name in ("activation", "gated", "inner_size", "experts", "latent")]
+    + [(name, np.float32) for name in ("scale", "cap", "positive", "negative", "mixer_scale", "mlp_scale")]
 )
 # A model and where it computes. Sizes, but for the address of ``INPUTS`` or 0, of which ``pool`` is slots and
 # ``vocabulary`` the head's rows to choose among;
@@ -54,7 +55,7 @@ BODY = np.dtype(
     + [(name, np.int64) for name in ("taps", "tapped", "kept", "walk")]
     + [(name, np.int64) for name in ("positions", "positions_half", "positions_first", "positions_last")]
     + [("embedded", NORM)]
-    + [(name, np.float32) for name in ("eps", "embedding_scale", "residual_scale", "logit_cap")]
+    + [(name, np.float32) for name in ("eps", "embedding_scale", "logit_cap")]
 )
 
 
@@ -87,14 +88,15 @@ JOB = np.dtype(
 )
 
 # Experts of a layer: the addresses of the router's job, which has one more output behind those of the experts if
-# ``gated``, of two jobs for each expert, and of what is added to scores for the choice alone, of what shares are
+# ``shared_gated``, of two jobs for each expert, and of what is added to scores for the choice alone, of what shares are
 # multiplied by, and of four norms, see ``ExpertNorms``, or 0. ``sigmoid``: scores are that instead of a softmax, and
 # with ``raw`` the choice is by what it is taken of; ``shared_scale``: of what the shared one gives;
 # ``best``: scores that make a group's; ``divided``: shares add up to one; ``inside``: they multiply inputs
 EXPERTS = np.dtype(
     [(name, np.int64) for name in ("count", "used", "router", "jobs", "correction", "scales", "norms")]
     + [(name, np.int64) for name in ("activation", "inner")]
-    + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "inside", "gated", "raw")]
+    + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "inside", "raw")]
+    + [(name, np.int64) for name in ("gated", "shared_gated")]
     + [(name, np.float32) for name in ("scale", "shared_scale")]
 )
 
@@ -105,6 +107,7 @@ DELTA, SCAN, CONVOLUTION = 0, 1, 2
 MIXER = np.dtype(
     [(name, np.int64) for name in ("kind", "number", "at", "heads", "groups", "keys", "values", "kernel", "channels")]
     + [(name, np.int64) for name in ("past", "taps", "bias", "decay", "step", "skip", "norm", "normed", "tiled")]
+    + [(name, np.float32) for name in ("eps", "least", "rate_scale")]
 )
 # A text in a forward: its rows, and the rows behind those of all texts where its pending rows and its former inputs
 # lie; by address its numbers, those that are to hold the state behind its last row (0: nothing is), and its records;

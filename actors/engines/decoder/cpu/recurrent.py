@@ -120,20 +120,20 @@ def _weigh(mixer, walk, raw, mixed):
         for head in range(heads):
             number = row * heads + head
             if mixer.kind == DELTA:
-                rates[number] = _ONE / (_ONE + np.float32(math.exp(-raw[start + head])))
+                rates[number] = mixer.rate_scale / (_ONE + np.float32(math.exp(-raw[start + head])))
                 time = _softplus(raw[start + heads + head] + step[head])
             else:
-                time = _softplus(raw[start + head] + step[head])
+                time = max(mixer.least, _softplus(raw[start + head] + step[head]))
                 rates[number] = time
             decays[number] = np.float32(math.exp(rate[head] * time))
 
 
 @linked
-def _gate(mixer, rows, eps, qkv, apart, seen):
+def _gate(mixer, rows, qkv, apart, seen):
     """Outputs through the gates, normed on one side of them."""
     inner, zero, gates = mixer.heads * mixer.values, splat(_ZERO), mixer.channels
     weight = array_at(mixer.norm, inner if mixer.kind == SCAN else mixer.normed, np.float32)
-    terms = NormTerms(RMS, weight, 0, eps)
+    terms = NormTerms(RMS, weight, 0, mixer.eps)
     for row in range(rows):
         start = row * inner
         if mixer.kind == DELTA:
@@ -142,7 +142,7 @@ def _gate(mixer, rows, eps, qkv, apart, seen):
         for i in range(0, inner, LANES):
             gate = activated(load(qkv, row * apart + gates + i), SILU)
             store(seen, start + i, fma(load(seen, start + i), gate, zero))
-        if mixer.kind == SCAN:
+        if mixer.kind == SCAN and mixer.norm != 0:
             for at in range(0, inner, mixer.normed):
                 norm_part(seen, start + at, mixer.normed, terms, at, seen)
 
@@ -174,4 +174,4 @@ def mix_states(body, layer, inputs, look, rooms):
     look.apart, look.heads = inner, mixer.heads
     perform(look, mixed, rows, rooms.seen, rooms.helpers)
     look.walk = 0
-    _gate(mixer, rows, body.eps, rooms.qkv, inputs.apart, rooms.seen)
+    _gate(mixer, rows, rooms.qkv, inputs.apart, rooms.seen)

@@ -40,14 +40,14 @@ def describe(config: Any) -> DecoderSpec:
 def minicpm(config: Any) -> DecoderSpec:
     """MiniCPM 3: dense, with multipliers, and pairs half a head apart."""
     return replace(
-        _latent(config, rotation(config)),
+        _latent(config, rotation(config), config.scale_depth / math.sqrt(config.num_hidden_layers)),
         embedding_scale=config.scale_emb,
-        residual_scale=config.scale_depth / math.sqrt(config.num_hidden_layers),
         logit_scale=config.dim_model_base / config.hidden_size,
     )
 
 
-def _latent(config: Any, turning: Rotation) -> DecoderSpec:
+def _latent(config: Any, turning: Rotation, scale: float = 1.0) -> DecoderSpec:
+    """``scale``: multiplies what each half of a layer adds."""
     if config.attention_bias:
         raise Undescribed("its attention has biases")
 
@@ -57,7 +57,8 @@ def _latent(config: Any, turning: Rotation) -> DecoderSpec:
         return replace(before(index), behind_mlp=weight(index, "mlp.post_mlp_layernorm"))
 
     def layer(index: int) -> Layer:
-        return Layer(_attention(config, index, turning), _mlp(config, index), norms(index))
+        own = _attention(config, index, turning)
+        return Layer(own, _mlp(config, index), norms(index), scales=(scale, scale))
 
     return decoder(config, layer)
 

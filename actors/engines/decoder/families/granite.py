@@ -21,6 +21,7 @@ from actors.engines.decoder.spec import DecoderSpec, Experts, Layer, Mlp, Norms,
 
 
 def describe(config: Any) -> DecoderSpec:
+    scales = (config.residual_multiplier,) * 2
     windowed, peri = config.model_type.endswith("_swa"), getattr(config, "use_post_norm", False)
 
     def layer(index: int) -> Layer:
@@ -28,7 +29,7 @@ def describe(config: Any) -> DecoderSpec:
         if peri:
             norms = Norms(norms.attention, norms.mlp, *weights(index, "post_norm1", "post_norm2"))
         if _is_scan(config, index):
-            return Layer(scan(config, index), _mlp(config, index), norms)
+            return Layer(scan(config, index), _mlp(config, index), norms, scales=scales)
         own = attention(
             config,
             index,
@@ -36,14 +37,13 @@ def describe(config: Any) -> DecoderSpec:
             scale=config.attention_multiplier,
             sinks=f"model.layers.{index}.self_attn.sinks" if windowed else None,
         )
-        return Layer(own, _mlp(config, index), norms)
+        return Layer(own, _mlp(config, index), norms, scales=scales)
 
     scaling = config.logits_scaling
     return decoder(
         config,
         layer,
         embedding_scale=config.embedding_multiplier,
-        residual_scale=config.residual_multiplier,
         logit_scale=scaling if config.model_type == "hyperclovax" else 1.0 / scaling,
     )
 

@@ -1,24 +1,33 @@
-"""Bamba: Mamba 2, and every few layers attention."""
+"""Mamba 2: alone, behind every few layers with attention (Bamba, Nemotron-H), or beside it in each (Falcon-H1)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from actors.engines.decoder.families.parts import (
     Undescribed,
+    activation,
     attention,
     decoder,
+    experts,
     mlp,
+    ranked_routing,
     rotation,
     weight,
+    weights,
+    width_of,
 )
-from actors.engines.decoder.spec import SCAN, DecoderSpec, Layer, Norms, Recurrent
+from actors.engines.decoder.spec import SCAN, SILU, DecoderSpec, Experts, Layer, Mlp, Norm, Norms, Recurrent
 
 FEED_FORWARD = ("feed_forward.gate_proj", "feed_forward.up_proj")
+FEEDS = ("mlp", "moe")
+QKV_OUT = ("mixer.q_proj", "mixer.k_proj", "mixer.v_proj", "mixer.o_proj")
 
 
 def describe(config: Any) -> DecoderSpec:
+    """Bamba."""
     turning = rotation(config, partial=True)
 
     def layer(index: int) -> Layer:
@@ -31,20 +40,127 @@ def describe(config: Any) -> DecoderSpec:
     return decoder(config, layer, final_norm="model.final_layernorm.weight")
 
 
-def scan(config: Any, layer: int) -> Recurrent:
-    """The Mamba 2 of a layer."""
-    if tuple(config.time_step_limit or ()) not in ((), (0.0, math.inf)):
-        raise Undescribed("its time steps are limited, in prompts alone")
+def mamba2(config: Any) -> DecoderSpec:
+    """Mamba 2 without MLPs."""
+    sizes = (config.num_heads, config.n_groups, config.state_size, config.head_dim, config.conv_kernel)
+
+    def layer(index: int) -> Layer:
+        part = f"backbone.layers.{index}"
+        mixer = _scan(f"{part}.mixer", sizes, config.hidden_act, config.time_step_limit)
+        return Layer(mixer, None, Norms(f"{part}.norm.weight", None))
+
+    ends = {"embedding": "backbone.embeddings.weight", "final_norm": "backbone.norm_f.weight"}
+    return decoder(config, layer, Norm(config.layer_norm_epsilon), **ends)
+
+
+def falcon_h1(config: Any) -> DecoderSpec:
+    """Mamba 2 and attention read the same: two layers for each of the configuration's. Multipliers are all over."""
+    turning, entering = rotation(config), config.attention_in_multiplier
+    if config.mamba_rms_norm and config.mamba_norm_before_gate:
+        raise Undescribed("its norms of groups stand before the gates")
+    biased = (config.attention_bias, config.mamba_proj_bias)
+    if any(bias and scale != 1.0 for bias, scale in zip(biased, (entering, config.ssm_in_multiplier), strict=True)):
+        raise Undescribed("its multipliers of inputs do not multiply biases")
+    factors = tuple(config.ssm_in_multiplier * factor for factor in config.ssm_multipliers)
+    gate_scale, down_scale = config.mlp_multipliers
+    scale = entering**2 * config.key_multiplier * width_of(config) ** -0.5
+
+    def layers(index: int) -> Sequence[Layer]:
+        mixer = scan(config, index, normed=config.mamba_rms_norm, factors=factors)
+        norms = weights(index, "input_layernorm", "pre_ff_layernorm")
+        feed = mlp(config, index, FEED_FORWARD, "feed_forward.down_proj", gate_scale=gate_scale)
+        scales = (entering * config.attention_out_multiplier, down_scale)
+        own = attention(config, index, turning, scale=scale, window=0)
+        return (
+            Layer(mixer, None, Norms(norms[0], None), scales=(config.ssm_out_multiplier, 1.0)),
+            Layer(own, feed, Norms(None, norms[1]), rereads=True, scales=scales),
+        )
+
+    return decoder(
+        config,
+        [one for index in range(config.num_hidden_layers) for one in layers(index)],
+        final_norm="model.final_layernorm.weight",
+        embedding_scale=config.embedding_multiplier,
+        logit_scale=config.lm_head_multiplier,
+    )
+
+
+def nemotron_h(config: Any) -> DecoderSpec:
+    """Each of its layers is half of one here: Mamba 2 or attention, or what is fed by it."""
+    if config.moe_latent_size is not None:
+        raise Undescribed("its experts read a narrower stream")
+    sizes = (config.mamba_num_heads, config.n_groups, config.ssm_state_size, config.mamba_head_dim, config.conv_kernel)
+    kinds: Sequence[str] = [*config.layers_block_type, ""]
+    if any(kinds[index] in FEEDS and kinds[index - 1] in ("", *FEEDS) for index in range(len(kinds))):
+        raise Undescribed("an MLP follows no mixer")
+
+    def feed(index: int) -> Mlp | Experts | None:
+        if kinds[index] not in FEEDS:
+            return None
+        act = activation(config.mlp_hidden_act)
+
+        def dense(part: str, inner: int) -> Mlp:
+            up, down = weights(index, f"{part}.up_proj", f"{part}.down_proj")
+            return Mlp(inner, act, (up,), down, gated=False)
+
+        if kinds[index] == "mlp":
+            return dense("mixer", config.intermediate_size)
+        counts = (config.n_routed_experts, config.num_experts_per_tok, config.moe_intermediate_size)
+        return experts(
+            config,
+            index,
+            counts,
+            "mixer",
+            activation=act,
+            up=f"model.layers.{index}.mixer.experts.up_proj",
+            gated=False,
+            routing=ranked_routing(config, index, "mixer"),
+            shared=dense("mixer.shared_experts", config.moe_shared_expert_intermediate_size),
+        )
+
+    def layer(index: int) -> Layer:
+        made = feed(index + 1)
+        norms = Norms(weight(index, "norm"), weight(index + 1, "norm") if made else None)
+        if kinds[index] == "full_attention":
+            *qkv, out = weights(index, *QKV_OUT)
+            return Layer(attention(config, index, None, qkv=tuple(qkv), out=out, window=0), made, norms)
+        limits = (config.time_step_min, math.inf)
+        return Layer(_scan(f"model.layers.{index}.mixer", sizes, config.mamba_hidden_act, limits), made, norms)
+
+    own = [layer(index) for index, kind in enumerate(kinds[:-1]) if kind not in FEEDS]
+    ends = {"embedding": "model.embeddings.weight", "final_norm": "model.norm_f.weight"}
+    return decoder(config, own, Norm(config.layer_norm_epsilon), **ends)
+
+
+def scan(config: Any, layer: int, **changes: Any) -> Recurrent:
+    """The Mamba 2 of a layer, by the names of most hybrids. ``changes``: see :func:`_scan`."""
+    sizes = (config.mamba_n_heads, config.mamba_n_groups, config.mamba_d_state, config.mamba_d_head)
     part = f"model.layers.{layer}.mamba"
-    heads, values, groups = config.mamba_n_heads, config.mamba_d_head, config.mamba_n_groups
+    return _scan(part, (*sizes, config.mamba_d_conv), config.hidden_act, config.time_step_limit, **changes)
+
+
+def _scan(
+    part: str,
+    sizes: tuple[int, int, int, int, int],
+    act: str,
+    limits: Sequence[float] | None,
+    normed: bool = True,
+    factors: tuple[float, ...] = (),
+) -> Recurrent:
+    """``sizes``: heads, groups, keys, values and the convolution's; ``limits``: of steps."""
+    least, most = limits or (0.0, math.inf)
+    if most != math.inf or activation(act) != SILU:
+        raise Undescribed("its time steps are limited, or its activation is not SiLU")
     return Recurrent(
         SCAN,
-        *(heads, groups, config.mamba_d_state, values, config.mamba_d_conv),
+        *sizes,
         (f"{part}.in_proj.weight",),
         f"{part}.conv1d.weight",
         f"{part}.out_proj.weight",
         decay=f"{part}.A_log",
         step=f"{part}.dt_bias",
         skip=f"{part}.D",
-        norm=f"{part}.norm.weight",
+        norm=f"{part}.norm.weight" if normed else None,
+        least=least,
+        factors=factors,
     )

@@ -130,7 +130,7 @@ def attention(config: Any, layer: int, turning: Rotation | None, **changes: Any)
         "qkv": weights(layer, *QKV),
         "out": weight(layer, "self_attn.o_proj"),
         "rotation": turning,
-        "window": window_of(config, layer),
+        "window": 0 if "window" in changes else window_of(config, layer),
     }
     return Attention(**(usual | changes))
 
@@ -148,19 +148,24 @@ def late_norms(layer: int) -> HeadNorms:
 
 
 def mlp(
-    config: Any, layer: int, up: tuple[str, ...] = GATE_UP, down: str = "mlp.down_proj", name: str | None = None
+    config: Any,
+    layer: int,
+    up: tuple[str, ...] = GATE_UP,
+    down: str = "mlp.down_proj",
+    name: str | None = None,
+    gate_scale: float = 1.0,
 ) -> Mlp:
     """One matrix that ends with ``gate_up_proj`` holds both. ``name``: of the activation."""
     gated = len(up) == 2 or up[0].endswith("gate_up_proj")
     act = activation(name or config.hidden_act)
-    return Mlp(config.intermediate_size, act, weights(layer, *up), weight(layer, down), gated)
+    return Mlp(config.intermediate_size, act, weights(layer, *up), weight(layer, down), gated, gate_scale)
 
 
 def experts(config: Any, layer: int, counts: tuple[int, int, int], part: str = "mlp", **changes: Any) -> Experts:
     """A mixture. ``counts``: experts, how many a row takes, and their width; ``part``: its name in the layer;
     ``changes``: what is different."""
     usual: dict[str, Any] = dict(zip(("count", "used", "inner"), counts, strict=True)) | {
-        "activation": activation(config.hidden_act),
+        "activation": changes.get("activation") or activation(config.hidden_act),
         "router": weight(layer, f"{part}.gate"),
         "up": f"model.layers.{layer}.{part}.experts.gate_up_proj",
         "down": f"model.layers.{layer}.{part}.experts.down_proj",
@@ -181,22 +186,28 @@ def ranked(config: Any, layer: int, count: int, shared: int | None = None) -> Ex
         config,
         layer,
         (count, config.num_experts_per_tok, inner),
-        routing=Routing(
-            sigmoid=True,
-            correction=f"model.layers.{layer}.mlp.gate.e_score_correction_bias",
-            groups=config.n_group,
-            used_groups=config.topk_group,
-            best=2,
-            divided=config.norm_topk_prob,
-            scale=config.routed_scaling_factor,
-        ),
+        routing=ranked_routing(config, layer, "mlp"),
         shared=shared_mlp(
             config, layer, "mlp.shared_experts", inner * (config.n_shared_experts if shared is None else shared)
         ),
     )
 
 
-def decoder(config: Any, layer: Callable[[int], Layer], norm: Norm | None = None, **changes: Any) -> DecoderSpec:
+def ranked_routing(config: Any, layer: int, part: str) -> Routing:
+    return Routing(
+        sigmoid=True,
+        correction=f"model.layers.{layer}.{part}.gate.e_score_correction_bias",
+        groups=config.n_group,
+        used_groups=config.topk_group,
+        best=2,
+        divided=config.norm_topk_prob,
+        scale=config.routed_scaling_factor,
+    )
+
+
+def decoder(
+    config: Any, layers: Callable[[int], Layer] | Sequence[Layer], norm: Norm | None = None, **changes: Any
+) -> DecoderSpec:
     """With Llama's kind of norms, and usual names outside of layers. ``changes``: what is different."""
     usual: dict[str, Any] = {
         "embedding": "model.embed_tokens.weight",
@@ -206,7 +217,7 @@ def decoder(config: Any, layer: Callable[[int], Layer], norm: Norm | None = None
     return DecoderSpec(
         hidden=config.hidden_size,
         vocabulary=config.vocab_size,
-        layers=tuple(layer(index) for index in range(config.num_hidden_layers)),
+        layers=tuple(map(layers, range(config.num_hidden_layers)) if callable(layers) else layers),
         norm=norm or Norm(config.rms_norm_eps),
         **(usual | changes),
     )
