@@ -74,8 +74,9 @@ def attention_layers(config: Any) -> list[int]:
 def of_layer(config: Any, layer: int, name: str) -> int:
     """A number of a layer's own, where a family's layers are ``DIFFERENT``."""
     each = config.per_layer_config
-    if isinstance(each, dict):  # as it is written
-        return int(each.get(str(layer), {}).get(name) or getattr(config, name))
+    if isinstance(each, dict):  # as it is written, layer 5 of 30 as "05"
+        own: dict[str, Any] = next((one for key, one in each.items() if int(key) == layer), {})
+        return int(own.get(name) or getattr(config, name))
     return int(getattr(each[layer], name))
 
 

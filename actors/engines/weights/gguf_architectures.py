@@ -193,7 +193,7 @@ ARCHITECTURES = {  # by the name in the file
     "qwen2": Architecture("qwen2", _STANDARD),
     "qwen3": Architecture("qwen3", _STANDARD | _QUERY_NORMS),
     "mistral3": Architecture("ministral3", _STANDARD, configs.mistral3, turned=True),
-    "arcee": Architecture("arcee", _ATTENTION | _UNGATED | _IN_FRONT, turned=True),
+    "arcee": Architecture("arcee", _ATTENTION | _UNGATED | _IN_FRONT, configs.arcee, turned=True),
     "seed_oss": Architecture("seed_oss", _ATTENTION | _MLP | _BEHIND_ATTENTION),
     "ernie4_5": Architecture("ernie4_5", _STANDARD),
     "hunyuan-dense": Architecture("hunyuan_v1_dense", _STANDARD | _LATE_NORMS),
@@ -206,7 +206,7 @@ ARCHITECTURES = {  # by the name in the file
     "command-r": Architecture(
         "cohere", _ATTENTION | _MLP | _QUERY_NORMS | {"input_layernorm": "attn_norm"}, configs.command_r
     ),
-    "gemma": Architecture("gemma", _STANDARD, offset=True),
+    "gemma": Architecture("gemma", _STANDARD, configs.gemma, offset=True),
     "gemma2": Architecture("gemma2", _ATTENTION | _MLP | _SANDWICH, configs.gemma2, offset=True),
     "gemma3": Architecture("gemma3_text", _ATTENTION | _MLP | _SANDWICH | _QUERY_NORMS, configs.gemma3, offset=True),
     "gemma4": Architecture(

@@ -28,6 +28,7 @@ def gemma2(file: GGUF, config: Config) -> Config:
         "sliding_window": file.of_architecture("attention.sliding_window", 4096),
         "attn_logit_softcapping": file.of_architecture("attn_logit_softcapping", 50.0),
         "final_logit_softcapping": file.of_architecture("final_logit_softcapping", 30.0),
+        "layer_types": _every(2, config["num_hidden_layers"]),
     }
 
 
@@ -60,9 +61,12 @@ def gemma4(file: GGUF, config: Config) -> Config:
         "intermediate_size": inner[0],
         "use_double_wide_mlp": inner[-1] != inner[0],
         "head_dim": of("attention.key_length_swa"),
-        "global_head_dim": of("attention.key_length"),
         "num_key_value_heads": heads[kinds.index("sliding_attention")],
-        "num_global_key_value_heads": heads[whole],
+        "per_layer_config": {
+            str(layer): {"head_dim": of("attention.key_length"), "num_key_value_heads": heads[layer]}
+            for layer, kind in enumerate(kinds)
+            if kind == "full_attention"
+        },
         "attention_k_eq_v": f"blk.{whole}.attn_v.weight" not in file.tensors,
         "num_kv_shared_layers": of("attention.shared_kv_layers", 0),
         "sliding_window": of("attention.sliding_window"),
@@ -97,6 +101,14 @@ def granite(file: GGUF, config: Config) -> Config:
     }
 
 
+def gemma(file: GGUF, config: Config) -> Config:
+    return {"hidden_act": "gelu_pytorch_tanh"}
+
+
+def arcee(file: GGUF, config: Config) -> Config:
+    return {"hidden_act": "relu2"}
+
+
 def smollm3(file: GGUF, config: Config) -> Config:
     layers = config["num_hidden_layers"]
     return {
@@ -123,7 +135,11 @@ def command_r(file: GGUF, config: Config) -> Config:
 
 
 def starcoder2(file: GGUF, config: Config) -> Config:
-    return {"norm_epsilon": file.of_architecture("attention.layer_norm_epsilon", 1e-5), "sliding_window": None}
+    return {
+        "hidden_act": "gelu_pytorch_tanh",
+        "norm_epsilon": file.of_architecture("attention.layer_norm_epsilon", 1e-5),
+        "sliding_window": None,
+    }
 
 
 def exaone4(file: GGUF, config: Config) -> Config:
@@ -218,6 +234,7 @@ def granite_hybrid(file: GGUF, config: Config) -> Config:
         "mamba_d_state": of("ssm.state_size"),
         "mamba_d_conv": of("ssm.conv_kernel"),
         "mamba_expand": inner // config["hidden_size"],
+        "time_step_limit": (0.0, float("inf")),
         "mamba_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in file.tensors),
     }
 
@@ -258,14 +275,17 @@ def glm4_moe(file: GGUF, config: Config) -> Config:
 
 def llama4(file: GGUF, config: Config) -> Config:
     """What no file says is as in both published models."""
-    of = file.of_architecture
+    of, layers = file.of_architecture, config["num_hidden_layers"]
+    step = of("interleave_moe_layer_step", 1)
+    turned = [(i + 1) % 4 != 0 for i in range(layers)]
     return {
         "intermediate_size_mlp": config["intermediate_size"],
         "intermediate_size": of("expert_feed_forward_length"),
         **mixtral(file, config),
-        "interleave_moe_layer_step": of("interleave_moe_layer_step", 1),
+        "moe_layers": [*range(step - 1, layers, step)],
         "attention_chunk_size": 8192,
-        "no_rope_layers": [int((i + 1) % 4 != 0) for i in range(config["num_hidden_layers"])],
+        "no_rope_layers": [*map(int, turned)],
+        "layer_types": ["chunked_attention" if one else "full_attention" for one in turned],
         "use_qk_norm": of("expert_count") != _MAVERICK,
         "attn_temperature_tuning": True,
         "floor_scale": 8192,
@@ -293,6 +313,8 @@ def deepseek2(file: GGUF, config: Config) -> Config:
         "qk_nope_head_dim": of("attention.key_length_mla", of("attention.key_length")) - turned,
         "v_head_dim": of("attention.value_length_mla", of("attention.value_length")),
         "rope_parameters": rope,
+        "rope_interleave": True,
+        "attention_bias": False,
         "topk_method": "group_limited_greedy" if of("expert_group_count", 1) > 1 else "greedy",
     }
 
@@ -338,4 +360,5 @@ def lfm2_moe(file: GGUF, config: Config) -> Config:
         lfm2(file, config)
         | experts(file, config)
         | {"num_dense_layers": file.of_architecture("leading_dense_block_count", 0), "use_expert_bias": True}
+        | {"routed_scaling_factor": 1.0}
     )

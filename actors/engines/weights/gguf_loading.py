@@ -11,6 +11,7 @@ import torch
 from actors.engines.text.gguf_tokenizer import build_tokenizer, end_ids
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.gguf_names import find_gguf
+from actors.engines.weights.kept_config import PlainConfig
 from actors.engines.weights.source import CPU, StoredSource
 from actors.engines.weights.stored import StoredModel
 from protocols.errors import ModelError
@@ -30,15 +31,21 @@ def open_gguf(name: str) -> GGUFCheckpoint:
     return GGUFCheckpoint(find_gguf(name))
 
 
-def gguf_config(name: str) -> Any:
-    """transformers' configuration. Raises ModelError."""
+def gguf_config(name: str) -> PlainConfig:
+    """What the metadata say, in the fields of a configuration of transformers, which it does not import. Raises
+    ModelError."""
+    checkpoint = open_gguf(name)
+    ends = end_ids(checkpoint.file.metadata, name)
+    return PlainConfig(checkpoint.config | {"eos_token_id": sorted(ends) or None, "_name_or_path": name})
+
+
+def transformers_config(name: str) -> Any:
+    """The same as transformers' own. Raises ModelError."""
     from transformers import AutoConfig
 
-    checkpoint = open_gguf(name)
-    known = dict(checkpoint.config)
-    ends = end_ids(checkpoint.file.metadata, name)
+    known = {**open_gguf(name).config, "eos_token_id": gguf_config(name).eos_token_id}
     try:
-        config = AutoConfig.for_model(known.pop("model_type"), **known | {"eos_token_id": sorted(ends) or None})
+        config = AutoConfig.for_model(known.pop("model_type"), **known)
     except Exception as error:  # transformers' own checks raise anything
         reason = str(error).strip().splitlines()[:2] or [type(error).__name__]
         raise ModelError(

@@ -266,6 +266,7 @@ class GGUFCheckpoint:
             "num_attention_heads": heads,
             "num_key_value_heads": self._one("attention.head_count_kv", heads),
             "head_dim": width,
+            "hidden_act": "silu",
             "rms_norm_eps": of("attention.layer_norm_rms_epsilon", 1e-6),
             "max_position_embeddings": self._one("context_length"),
             "vocab_size": self._stored("token_embd.weight").shape[0],

@@ -19,7 +19,14 @@ from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.text.tokenizer_files import check_token_ids
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint, quantisation_of
-from actors.engines.weights.gguf_loading import gguf_config, gguf_generation, gguf_tokenizer, gguf_weights, packed_model
+from actors.engines.weights.gguf_loading import (
+    gguf_config,
+    gguf_generation,
+    gguf_tokenizer,
+    gguf_weights,
+    packed_model,
+    transformers_config,
+)
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import FILES, located
 from actors.engines.weights.identity import identity
@@ -94,7 +101,7 @@ def load_config(name: str) -> Any:
 
     _quiet()
     if is_gguf(name):
-        return gguf_config(name)
+        return transformers_config(name)
     directory = located(name)
     check_checkpoint(directory)
     try:
@@ -111,24 +118,23 @@ def load_config(name: str) -> Any:
 
 
 def known_config(name: str) -> Any:
-    """The configuration, without transformers where an earlier start has found that the fused decoder runs the model.
-    Raises ModelError."""
+    """The configuration, without transformers where the fused decoder runs the model: of a GGUF file, or as an earlier
+    start has found. Raises ModelError."""
+    if is_gguf(name):
+        plain = gguf_config(name)
+        return load_config(name) if spec_of(plain) is None else plain
     read: list[Any] = []
 
     def find() -> KeptConfig:
         read.append(load_config(name))
         return KeptConfig.of(read[0])
 
-    found = kept_of_files(KeptConfig, files, find) if (files := _config_files(name)) else KeptConfig()
+    file = Path(located(name)) / "config.json"
+    found = kept_of_files(KeptConfig, [file], find) if file.is_file() else KeptConfig()
     if read or not found.own:
         return read[0] if read else load_config(name)
     check_checkpoint(located(name))
     return found.config()
-
-
-def _config_files(name: str) -> list[Path]:
-    file = find_gguf(name) if is_gguf(name) else Path(located(name)) / "config.json"
-    return [file] if file.is_file() else []
 
 
 def _quantisation(directory: str) -> Scheme | None:

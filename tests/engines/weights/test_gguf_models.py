@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -14,9 +15,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from actors.engines.decoder.configuration import spec_of
+from actors.engines.weights.dtypes import parameters
 from actors.engines.weights.gguf_loading import file_source, gguf_config
 from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
-from actors.engines.weights.loading import load_model
+from actors.engines.weights.loading import load_config, load_model, max_context, vocab_size
 from protocols.errors import ModelError
 from tests.engines.families import BESIDE_MLP
 
@@ -605,6 +608,18 @@ def tiny(architecture: str, changes: dict[str, Any]) -> Any:
         if name.endswith(("layer_scalar", "bias")):
             buffer.uniform_(0.5, 1.0)
     return model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_metadata_alone_describe_what_transformers_makes_of_them(case: str, tmp_path: Path) -> None:
+    architecture, changes, more = CASES[case]
+    path = str(written(tmp_path / "tiny.gguf", architecture, tiny(architecture, changes), more))
+    ours, theirs = gguf_config(path), load_config(path)
+    assert spec_of(ours) is not None and spec_of(ours) == spec_of(theirs)
+    models: list[Any] = [SimpleNamespace(config=config) for config in (ours, theirs)]
+    assert max_context(models[0]) == max_context(models[1])
+    assert vocab_size(models[0]) == vocab_size(models[1])
+    assert parameters(ours) == parameters(theirs) and ours.dtype == theirs.dtype
 
 
 @pytest.mark.parametrize("case", CASES)

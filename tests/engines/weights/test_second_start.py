@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import Gemma4TextConfig, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from actors.engines.decoder.configuration import spec_of
@@ -74,6 +74,21 @@ def test_a_second_start_imports_no_transformers(tmp_path: Path, monkeypatch: pyt
     second = subprocess.check_output([sys.executable, "-c", SCRIPT, str(TARGET)], cwd=ROOT, text=True).split()
     assert first[:-1] == second[:-1]
     assert (first[-1], second[-1]) == ("True", "False")
+
+
+def test_the_first_start_of_a_gguf_file_needs_no_configuration_of_transformers():
+    file = next((ROOT / "tests" / "data" / "writers" / "gguf-q4_k_m" / "model").glob("*.gguf"))
+    line = "import sys; from actors.engines.weights.loading import known_config; print(known_config(sys.argv[1]).dtype)"
+    line += "; print('transformers' in sys.modules)"
+    found = subprocess.check_output([sys.executable, "-c", line, str(file)], cwd=ROOT, text=True)
+    assert found.split() == ["torch.bfloat16", "False"]
+
+
+def test_layers_with_heads_of_their_own_are_kept_where_transformers_counts_with_zeros():
+    config = Gemma4TextConfig(hidden_size=64, num_hidden_layers=12)
+    assert {"05", "11"} == set(config.to_dict()["per_layer_config"])
+    kept = through_json(KeptConfig.of(config))
+    assert kept.own and spec_of(kept.config()) == spec_of(config)
 
 
 def test_a_kept_configuration_describes_every_fused_family_alike():
