@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from actors.engines.decoder.configuration import spec_of
-from actors.engines.decoder.spec import CONVOLUTION, DELTA, SCAN, UNWEIGHTED, DecoderSpec
+from actors.engines.decoder.spec import CONVOLUTION, DELTA, SCAN, SELECTIVE, UNWEIGHTED, DecoderSpec
 from tests.engines.families import FAMILIES, config_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "families.md"
 KEPT = json.loads(Path(__file__).with_suffix(".json").read_text())
-RECURRENT = {DELTA: "gated delta net", SCAN: "Mamba 2", CONVOLUTION: "short convolutions"}
+RECURRENT = {DELTA: "gated delta net", SCAN: "Mamba 2", CONVOLUTION: "short convolutions", SELECTIVE: "Mamba 1"}
 RESULTS = {
     "equal": "On the generic engine, texts equal to those of transformers, plainly and in trees",
     "refused": "Refused with a sentence when they are loaded, for their attention or their state",

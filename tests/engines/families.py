@@ -139,13 +139,19 @@ FAMILIES = {  # what their configurations need beside what all share
     "OlmoHybrid": DELTA,
     "Lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
     "Lfm2Moe": EXPERTS | {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1},
-    "Mamba": {"state_size": 8},
-    "FalconMamba": {"state_size": 8},
+    "Mamba": {"state_size": 16, "time_step_rank": 16},
+    "FalconMamba": {"state_size": 16, "time_step_rank": 16},
     "Mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "chunk_size": 16},
     "FalconH1": HEAD | SCAN | {"mamba_d_ssm": 128},
     "GraniteMoeHybrid": SCAN | HYBRID | {"num_local_experts": 0, "shared_intermediate_size": 32},
     "Bamba": SCAN | {"attn_layer_indices": [1]},
-    "Jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 4},
+    "Jamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "num_experts": 2,
+        "mamba_d_state": 16,
+        "mamba_dt_rank": 16,
+    },
     "NemotronH": HEAD | SCANS | {"n_groups": 1, "layers_block_type": ["mamba", "attention", "mlp"]},
 }
 DECODER = ONE_KIND | {"d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 96}

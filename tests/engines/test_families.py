@@ -130,14 +130,6 @@ def test_what_cannot_run_over_slots_is_refused_in_one_sentence(name, dtype):
         engine_of(model)
 
 
-def test_recurrent_layers_need_a_transformers_whose_models_ask_the_cache(monkeypatch):
-    monkeypatch.setattr(backend.transformers, "__version__", "5.20.1")
-    with pytest.raises(ModelError, match=r"need transformers 5\.21 or newer; 5\.20\.1 is installed"):
-        engine_of(model_of("Mamba"))
-    monkeypatch.setattr(backend.transformers, "__version__", "5.21.0")
-    engine_of(model_of("Mamba"))
-
-
 def test_a_falcon_whose_positions_are_slopes_is_refused():
     model = make_model(lambda: transformers.FalconForCausalLM(transformers.FalconConfig(**COMMON, alibi=True)))
     with pytest.raises(ModelError, match="does not attend in the plain way"):

@@ -28,7 +28,7 @@ from actors.engines.decoder.gpu.groups import GroupedMatrix, rounded, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
 from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
-from actors.engines.decoder.spec import DELTA, SCAN, Attention, Norm, Recurrent
+from actors.engines.decoder.spec import DELTA, SCAN, SELECTIVE, Attention, Norm, Recurrent
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.gguf import Stored
@@ -462,7 +462,7 @@ def test_rounds_of_every_description_have_torchs_logits_and_a_row_has_the_bits_o
     assert torch.equal(again, found[[0, 2]]) or (name in ROUNDED and (again - found[[0, 2]]).abs().max() < 1e-6)
 
 
-@pytest.mark.parametrize("kind, tiled", [(DELTA, False), (SCAN, True)])
+@pytest.mark.parametrize("kind, tiled", [(DELTA, False), (SCAN, True), (SELECTIVE, False)])
 @pytest.mark.parametrize("parents", [[-1, 0, 1, 2], [-1, 0, 0, 1, -1, 3]])
 def test_states_are_walked_as_torch_walks_them_along_chains_and_trees(kind, tiled, parents):
     mixer, rows = Recurrent(kind, 4, 2, 16, 24, 4, (), "", "", tiled=tiled), len(parents)
@@ -471,8 +471,10 @@ def test_states_are_walked_as_torch_walks_them_along_chains_and_trees(kind, tile
     def random(*sizes: int) -> torch.Tensor:
         return torch.randn(*sizes, generator=chance) / 4
 
-    heads = [random(rows, 4).sigmoid() for _ in range(2)]
-    steps = Steps(random(rows, 2, 16), random(rows, 2, 16), random(rows, 4, 24), *heads, parents)
+    decays, rates = random(rows, 4).sigmoid(), random(rows, 4, 1).sigmoid()
+    if kind == SELECTIVE:
+        decays, rates = -random(4, 16, 24).abs(), random(rows, 4, 24).sigmoid()
+    steps = Steps(random(rows, 2, 16), random(rows, 2, 16), random(rows, 4, 24), decays, rates, parents)
     state = random(4, 16, 24)
     for kept in (-1, 1, rows - 1):
         expected = TorchOps(Norm(1e-5), torch.float32, 8).walk(mixer, steps, state, kept)

@@ -56,8 +56,8 @@ class Steps:
     queries: Tensor  # (rows, groups, keys), as ``keys``
     keys: Tensor
     values: Tensor  # (rows, heads, values)
-    decays: Tensor  # (rows, heads): factor of the state before
-    rates: Tensor  # (rows, heads): factor of what is added
+    decays: Tensor  # (rows, heads): factor of the state before; or (heads, keys, values): its logarithm by rate
+    rates: Tensor  # (rows, heads, 1), or with the latter (rows, heads, values): factor of what is added
     parents: Sequence[int]  # for each row the one whose state it goes on from, below 0: the text's
 
 

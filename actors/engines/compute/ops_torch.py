@@ -18,6 +18,7 @@ from actors.engines.decoder.spec import (
     GELU_TANH,
     RELU,
     RELU_SQUARED,
+    SELECTIVE,
     SILU,
     Attention,
     Experts,
@@ -163,11 +164,14 @@ class TorchOps:
         states: list[Tensor] = []
         outs = []
         for row, parent in enumerate(steps.parents):
-            left = (states[parent] if parent >= 0 else state) * steps.decays[row, :, None, None]
+            rates = steps.rates[row]
+            selective = mixer.kind == SELECTIVE
+            decay = torch.exp(steps.decays * rates[:, None]) if selective else steps.decays[row, :, None, None]
+            left = (states[parent] if parent >= 0 else state) * decay
             change = steps.values[row]
             if mixer.kind == DELTA:
                 change = change - (left * keys[row]).sum(1)
-            left = left + keys[row] * (change * steps.rates[row, :, None])[:, None]
+            left = left + keys[row] * (change * rates)[:, None]
             states.append(left)
             outs.append((left * queries[row]).sum(1))
         return torch.stack(outs), states[kept] if kept >= 0 else state

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from actors.engines.cache.snapshots import BORDER
 from actors.engines.compute.ops import Ops, Steps
-from actors.engines.decoder.layout import LayerWeights, RecurrentWeights
-from actors.engines.decoder.spec import CONVOLUTION, DELTA, SCAN, DecoderSpec, Recurrent
+from actors.engines.decoder.layout import LayerWeights, RecurrentWeights, SelectionWeights
+from actors.engines.decoder.spec import CONVOLUTION, DELTA, SCAN, SELECTIVE, DecoderSpec, Recurrent
 from actors.engines.flat_batch import Segment
 
 UNIT_EPS = 1e-6  # added to squares of unit queries and keys, in every model with a delta rule
@@ -121,7 +121,7 @@ class TorchWalk:
         outs, start = [], 0
         for text in self._texts:
             rows = records[start : start + len(text.parents)]
-            outs.append(_run(self._ops, number, mixer, weights, text, rows))
+            outs.append(_run(self._ops, number, mixer, weights, text, rows, made.dtype))
             start += len(rows)
         out = outs[0] if len(outs) == 1 else torch.cat(outs)
         return _gated(mixer, weights, out, wide, mixer.eps or self._eps).to(made.dtype)
@@ -129,7 +129,7 @@ class TorchWalk:
 
 def _record_width(mixer: Recurrent) -> int:
     """Numbers of a record: inputs of the convolution, and what heads have a number of."""
-    return mixer.channels + {DELTA: 2, SCAN: 1, CONVOLUTION: 0}[mixer.kind] * mixer.heads
+    return mixer.channels + {DELTA: 2, SCAN: 1, CONVOLUTION: 0, SELECTIVE: 0}[mixer.kind] * mixer.heads
 
 
 def _record(mixer: Recurrent, made: Tensor) -> Tensor:
@@ -140,8 +140,17 @@ def _record(mixer: Recurrent, made: Tensor) -> Tensor:
     return torch.cat([made[:, :channels], made[:, channels + inner : inner + _record_width(mixer)]], 1)
 
 
-def _run(ops: Ops, number: int, mixer: Recurrent, weights: RecurrentWeights, text: TextRows, rows: Tensor) -> Tensor:
-    """The outputs ``(rows, inner)`` of one text's rows; what they leave is written into its state."""
+def _run(
+    ops: Ops,
+    number: int,
+    mixer: Recurrent,
+    weights: RecurrentWeights,
+    text: TextRows,
+    rows: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The outputs ``(rows, inner)`` of one text's rows; what they leave is written into its state. ``dtype``: of what
+    matrices multiply."""
     state, past = text.state, mixer.kernel - 1
     memory, pending = state.memories[number], state.pending[number]
     every, before = torch.cat([pending, rows]), len(pending)
@@ -153,9 +162,12 @@ def _run(ops: Ops, number: int, mixer: Recurrent, weights: RecurrentWeights, tex
     if mixer.kind == CONVOLUTION:
         outs, left = mixed, memory.state
     else:
-        steps = _steps(mixer, weights, mixed, every[:, mixer.channels :], parents)
+        if weights.selection is None:
+            steps = _steps(mixer, weights, mixed, every[:, mixer.channels :], parents)
+        else:
+            steps = _selected(ops, mixer, weights, weights.selection, mixed.to(dtype), parents)
         walked, left = ops.walk(mixer, steps, memory.state, kept)
-        skipped = 0.0 if weights.skip is None else steps.values * weights.skip[:, None]
+        skipped = 0.0 if weights.skip is None else steps.values * weights.skip.view(mixer.heads, -1)
         outs = (walked + skipped).flatten(1)
     last = [past + row for row in _back(parents, kept, past)]
     state.records.append(rows)
@@ -197,7 +209,29 @@ def _steps(
         rates = times = functional.softplus(numbers + weights.step).clamp(min=mixer.least)
     decays = torch.exp(weights.decay * times)
     values = values.reshape(len(mixed), heads, mixer.values)
-    return Steps(queries, keys, values, decays, rates, parents)
+    return Steps(queries, keys, values, decays, rates[..., None], parents)
+
+
+def _selected(
+    ops: Ops,
+    mixer: Recurrent,
+    weights: RecurrentWeights,
+    selection: SelectionWeights,
+    mixed: Tensor,
+    parents: Sequence[int],
+) -> Steps:
+    """The steps of Mamba 1, which are made of what the convolution gives."""
+    assert weights.decay is not None and mixer.selection is not None
+    chosen = ops.whole(ops.linear(mixed, selection.choice))
+    parts = [*torch.split(chosen.float(), [mixer.selection.rank, mixer.keys, mixer.keys], 1)]
+    for place, norm in enumerate(selection.norms):
+        parts[place] = functional.rms_norm(parts[place], norm.shape, norm, mixer.eps)
+    low, keys, queries = parts
+    rates = functional.softplus(ops.whole(ops.linear(low.to(mixed.dtype), selection.steps)).float())
+    shape = (len(mixed), mixer.heads, mixer.values)
+    return Steps(
+        *(queries[:, None], keys[:, None], mixed.float().view(shape), weights.decay, rates.view(shape)), parents
+    )
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from actors.engines.decoder.spec import (
     CONVOLUTION,
     DELTA,
     SCAN,
+    SELECTIVE,
     UNWEIGHTED,
     Attention,
     DecoderSpec,
@@ -174,6 +175,8 @@ def _recurrent(of: str, mixer: Recurrent) -> Iterator[str]:
     yield from _sizes(of, number_of_key_heads=mixer.groups, key_width=mixer.keys)
     if mixer.groups > 0 and (mixer.heads % mixer.groups or mixer.inner % mixer.groups):
         yield f"{mixer.heads} heads{of} cannot share {mixer.groups} of keys"
+    if mixer.selection is not None:
+        yield from _sizes(of, rank_of_steps=mixer.selection.rank)
 
 
 def _mlp(of: str, mlp: Mlp | Experts) -> Iterator[str]:
@@ -362,6 +365,8 @@ class Shapes:
         shared, inner, heads = 2 * mixer.groups * mixer.keys, mixer.inner, mixer.heads
         if mixer.kind == CONVOLUTION:
             rows = [(3 * inner, "factors and gate")]
+        elif mixer.kind == SELECTIVE:
+            rows = [(2 * inner, "values and gate")]
         elif mixer.kind == SCAN:
             rows = [(2 * inner + shared + heads, "gate, values, keys, queries and steps")]
         elif mixer.woven:
@@ -379,6 +384,15 @@ class Shapes:
         for part in (mixer.decay, mixer.step, mixer.skip):
             if part is not None:
                 self._set(part, _vector(heads, "heads"))
+        if (chosen := mixer.selection) is not None:
+            assert mixer.decay is not None and mixer.skip is not None
+            self._set(mixer.decay, _matrix(inner, "channels", mixer.keys, "width of keys"))
+            self._set(mixer.skip, _vector(inner, "channels"))
+            self._set(chosen.choice, _matrix(chosen.rank + 2 * mixer.keys, "rank and keys", inner, "channels"))
+            self._set(chosen.steps, _matrix(inner, "channels", chosen.rank, "rank"))
+            for name, size in zip(chosen.norms, (chosen.rank, mixer.keys, mixer.keys), strict=bool(chosen.norms)):
+                if name != UNWEIGHTED:
+                    self._set(name, _vector(size, "its part of rank and keys"))
         if mixer.norm is not None:
             size = mixer.values if mixer.kind == DELTA else inner
             self._set(mixer.norm, _vector(size, "width of values"))

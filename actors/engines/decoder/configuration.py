@@ -50,7 +50,7 @@ def _compiles(spec: DecoderSpec) -> bool:
     sizes |= {attention.width for attention in spec.attentions}
     sizes |= set() if spec.inputs is None else {spec.inputs.width}
     for mixer in spec.recurrent:
-        sizes |= {mixer.keys, mixer.values, mixer.normed}
+        sizes |= {mixer.keys, mixer.values, mixer.normed} | ({mixer.selection.rank} if mixer.selection else set())
     return not any(size % LANES for size in (spec.hidden, *spec.inner, *sizes))
 
 

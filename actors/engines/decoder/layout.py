@@ -54,15 +54,23 @@ class LatentWeights:
 
 
 @dataclass(slots=True)
+class SelectionWeights:
+    choice: Matrix
+    steps: Matrix
+    norms: list[Tensor]  # float32
+
+
+@dataclass(slots=True)
 class RecurrentWeights:
-    """float32, of heads but for the first two and the last; see :class:`Recurrent`."""
+    """float32, of heads but for the first two and the last ones; see :class:`Recurrent`."""
 
     convolution: Tensor  # (kernel, channels)
     bias: Tensor | None  # (channels,)
-    decay: Tensor | None  # its rate, negative
+    decay: Tensor | None  # its rate, negative; of Mamba 1 (heads, keys, values)
     step: Tensor | None
     skip: Tensor | None
     norm: Tensor | None
+    selection: SelectionWeights | None = None
 
 
 @dataclass(slots=True)
@@ -127,6 +135,9 @@ class DecoderWeights:
     def read(self) -> list[Matrix]:
         """The matrices that one token's forward reads."""
         parts = [m for layer in self.layers for m in (layer.qkv, layer.out, layer.up, layer.down) if m is not None]
+        recurrent = [layer.recurrent for layer in self.layers if layer.recurrent is not None]
+        selections = [one.selection for one in recurrent if one.selection is not None]
+        parts += [matrix for one in selections for matrix in (one.choice, one.steps)]
         for experts, layer in zip(self.spec.experts, (layer for layer in self.layers if layer.experts), strict=True):
             assert layer.experts is not None
             parts += [matrix for both in layer.experts.each[: experts.used] for matrix in both]
@@ -282,12 +293,21 @@ class Taken:
             order = torch.arange(mixer.channels)
             order = torch.cat([*torch.split(order, [mixer.inner, *[mixer.groups * mixer.keys] * 2])[::-1]])
             taps, bias = taps[order], None if bias is None else bias[order]
-        decay = self._floats(mixer.decay)
+        decay, selection = self._floats(mixer.decay), None
+        if (chosen := mixer.selection) is not None and decay is not None:
+            decay = decay.view(mixer.heads, mixer.values, mixer.keys).transpose(1, 2).contiguous()
+            sizes = (chosen.rank, mixer.keys, mixer.keys)
+            norms = [
+                torch.ones(size, device=decay.device) if name == UNWEIGHTED else self._source.take(name).float()
+                for name, size in zip(chosen.norms, sizes, strict=False)
+            ]
+            selection = SelectionWeights(self.matrix((chosen.choice,)), self.matrix((chosen.steps,)), norms)
         return RecurrentWeights(
             taps.t().contiguous(),
             None if bias is None else bias.float(),
             None if decay is None else -decay.exp(),
             *(self._floats(mixer.step), self._floats(mixer.skip), self._floats(mixer.norm)),
+            selection,
         )
 
     def _latent(self, attention: Attention, latent: described.Latent) -> tuple[Matrix, Matrix, LatentWeights]:

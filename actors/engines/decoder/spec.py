@@ -102,8 +102,18 @@ class Attention:
     woven: bool = False
 
 
-DELTA, SCAN, CONVOLUTION = "delta", "scan", "convolution"
-RECURRENT = (DELTA, SCAN, CONVOLUTION)
+DELTA, SCAN, CONVOLUTION, SELECTIVE = "delta", "scan", "convolution", "selective"
+RECURRENT = (DELTA, SCAN, CONVOLUTION, SELECTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """How a row of Mamba 1 makes steps, keys and queries of what its convolution gives."""
+
+    rank: int  # numbers that steps are made of
+    choice: str  # (rank + 2 * keys, inner)
+    steps: str  # (inner, rank), with a bias
+    norms: tuple[str, ...] = ()  # of the three parts of what ``choice`` gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,8 @@ class Recurrent:
     """A mixer that keeps a state of a text in place of keys and values: a causal convolution, and behind it, by kind:
 
     ``DELTA``: the gated delta rule (arXiv 2412.06464); ``SCAN``: Mamba 2's (arXiv 2405.21060); ``CONVOLUTION``: nothing
-    (LFM 2). A state is ``(heads, keys, values)``; ``heads / groups`` of them share queries and keys.
+    (LFM 2); ``SELECTIVE``: Mamba 1's (arXiv 2312.00752), each of whose numbers decays by itself. A
+    state is ``(heads, keys, values)``; ``heads / groups`` of them share queries and keys.
     """
 
     kind: str  # one of RECURRENT
@@ -123,14 +134,15 @@ class Recurrent:
     inputs: tuple[str, ...]  # the delta rule's q/k/v (or each), gate, beta and alpha; else one
     convolution: str  # (channels, 1, kernel)
     out: str
-    decay: str | None = None  # (heads,): the logarithm of its rate
+    decay: str | None = None  # (heads,), or of Mamba 1 (inner, keys): the logarithm of its rate
     step: str | None = None  # (heads,): added to what its softplus is taken of
-    skip: str | None = None  # (heads,): the share of a value in its output
+    skip: str | None = None  # (heads,), or of Mamba 1 (inner,): the share of a value in its output
     norm: str | None = None  # norm of outputs: before the gate (delta rule) or behind it (scan)
     eps: float = 0.0  # the norm's epsilon; 0: the model's
     least: float = 0.0  # the scan's shortest step
     rate_scale: float = 1.0  # multiplies the delta rule's beta
     factors: tuple[float, ...] = ()  # multiply the scan's gate, values, keys, queries and steps
+    selection: Selection | None = None
     woven: bool = False  # ``inputs`` are two matrices with rows grouped by keys' heads (Qwen3-Next)
     tiled: bool = False  # heads that share keys lie ``groups`` apart (GGUF), not side by side
 
@@ -145,8 +157,8 @@ class Recurrent:
 
     @property
     def channels(self) -> int:
-        """Channels of the convolution: queries, keys and values."""
-        return 2 * self.groups * self.keys + self.inner
+        """Channels of the convolution: queries, keys and values; of Mamba 1 values alone."""
+        return self.inner if self.kind == SELECTIVE else 2 * self.groups * self.keys + self.inner
 
 
 @dataclass(frozen=True, slots=True)

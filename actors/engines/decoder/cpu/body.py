@@ -38,7 +38,7 @@ class _Rooms:
     def __init__(self, laid: LaidOut, spec: DecoderSpec, tile: int) -> None:
         """``tile``: numbers of a recurrent layer's tile, or 0."""
         self._numbers, self._tile = int(laid.sizes.sum()), tile  # numbers of a row between operations
-        self._widest = max(spec.hidden, *spec.inner, int(laid.sizes[1]))
+        self.widest = max(spec.hidden, *spec.inner, int(laid.sizes[1]))
         self._heads = {(one.heads, one.kv_heads, one.width) for one in spec.attentions}
         self._sights = 2 if any(one.window for one in spec.attentions) else 1
         self._between: Array = np.empty(0, np.float32)
@@ -51,7 +51,7 @@ class _Rooms:
         if len(self._between) < rows * self._numbers:
             self._between = np.empty(rows * self._numbers, np.float32)
             told["room"] = self._between.ctypes.data
-            team.make_room(rows * self._widest)
+            team.make_room(rows * self.widest)
         looks = rows * (self._sights * (span + LOOKS) + 1)
         if len(self._looks) < looks:
             self._looks = np.empty(looks, np.int64)
@@ -178,6 +178,7 @@ class CompiledBody:
         )
         if self.streams is not None:
             self._tell(walk=self.streams.lay_out(batch.segments))
+            self._team.make_room(self.streams.rows * self._rooms.widest)
         self._kernels.run_layers(*told)
         if self.streams is not None:
             self.streams.computed()

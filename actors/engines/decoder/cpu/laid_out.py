@@ -32,7 +32,16 @@ from actors.engines.decoder.layout import (
     LayerWeights,
     RecurrentWeights,
 )
-from actors.engines.decoder.spec import ACTIVATIONS, CONVOLUTION, RECURRENT, Attention, Experts, Latent, Recurrent
+from actors.engines.decoder.spec import (
+    ACTIVATIONS,
+    CONVOLUTION,
+    RECURRENT,
+    SELECTIVE,
+    Attention,
+    Experts,
+    Latent,
+    Recurrent,
+)
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.layers import Matrix
 
@@ -125,7 +134,8 @@ class LaidOut:
         if isinstance(mixer, Recurrent):
             assert weights.recurrent is not None
             layer["mixer"] = self._recurrent(mixer, weights.recurrent)
-            own = mixer.channels if mixer.kind == CONVOLUTION else int(jobs[0]["apart"]) - mixer.inner
+            alone = mixer.kind in (CONVOLUTION, SELECTIVE)
+            own = mixer.channels if alone else int(jobs[0]["apart"]) - mixer.inner
             self.width = max(self.width, own)
         else:
             self._attention(mixer, weights, layer)
@@ -173,6 +183,15 @@ class LaidOut:
         mixer["past"], mixer["taps"] = (spec.kernel - 1) * spec.channels, self._numbers(weights.convolution)
         for name in ("bias", "decay", "step", "skip", "norm"):
             mixer[name] = self._numbers(getattr(weights, name))
+        if (chosen := weights.selection) is not None and spec.selection is not None:
+            jobs = np.zeros(2, JOB)
+            self._product(jobs[:1], chosen.choice)
+            self._product(jobs[1:], chosen.steps)
+            mixer["choice"] = self.keep(jobs)
+            mixer["steps"], mixer["rank"] = mixer["choice"] + jobs.itemsize, spec.selection.rank
+            mixer["chosen"], mixer["timed"] = jobs["apart"]
+            for name, norm in zip(("rank_norm", "key_norm", "query_norm"), chosen.norms, strict=False):
+                mixer[name] = self._numbers(norm)
         mixer["eps"], mixer["least"], mixer["rate_scale"] = spec.eps or self._eps, spec.least, spec.rate_scale
         self.mixers.append(mixer)
         return mixer.ctypes.data

@@ -100,13 +100,17 @@ EXPERTS = np.dtype(
     + [(name, np.float32) for name in ("scale", "shared_scale")]
 )
 
-DELTA, SCAN, CONVOLUTION = 0, 1, 2
+DELTA, SCAN, CONVOLUTION, SELECTIVE = 0, 1, 2, 3
 # A recurrent layer: its place among them and in a text's numbers, sizes, of which ``past`` is numbers of former inputs;
 # then by address, 0 where there are none: taps of the convolution, its bias, rates of decay, what is added to steps,
-# shares of values, and weights of the norm of ``normed`` numbers; ``tiled``: see ``Recurrent``
+# shares of values, and weights of the norm of ``normed`` numbers; ``tiled``: see ``Recurrent``. Of a ``Selection`` the
+# addresses of two jobs, ``choice`` and ``steps``, how far their rows are ``chosen`` and ``timed`` apart, and weights of
+# norms of the ``rank`` numbers, of keys and of queries, or 0
 MIXER = np.dtype(
     [(name, np.int64) for name in ("kind", "number", "at", "heads", "groups", "keys", "values", "kernel", "channels")]
     + [(name, np.int64) for name in ("past", "taps", "bias", "decay", "step", "skip", "norm", "normed", "tiled")]
+    + [(name, np.int64) for name in ("choice", "steps", "chosen", "timed", "rank")]
+    + [(name, np.int64) for name in ("rank_norm", "key_norm", "query_norm")]
     + [(name, np.float32) for name in ("eps", "least", "rate_scale")]
 )
 # A text in a forward: its rows, and the rows behind those of all texts where its pending rows and its former inputs
@@ -119,10 +123,12 @@ STREAM = np.dtype(
 # What all recurrent layers of a forward share: ``streams``; each row's parent in its text in ``parents`` (-1: its
 # state); of all ``rows``, then of pending ones and of ``past`` former inputs of each text, the row before it in
 # ``before`` and where its tile lies in ``places`` (0: it is the text's own); ``raw``: inputs of convolutions, of
-# each layer ``total`` rows of ``width`` numbers; ``mixed``: what they give; ``decays`` and ``rates`` of heads
+# each layer ``total`` rows of ``width`` numbers; ``mixed``: what they give; ``decays`` and ``rates`` of heads;
+# ``chosen`` and ``low``: of a ``Selection`` what its choice gives, and the part that steps are made of
 WALK = np.dtype(
     [(name, np.int64) for name in ("mixer", "streams", "count", "rows", "pending", "total", "past", "width")]
     + [(name, np.int64) for name in ("parents", "before", "places", "raw", "mixed", "decays", "rates")]
+    + [(name, np.int64) for name in ("chosen", "low")]
 )
 
 # A row: ``position`` and ``seed`` of its noise; ``colder``: 1 / temperature, or 0: greedy; ``top_k``, ``top_p`` (0 and

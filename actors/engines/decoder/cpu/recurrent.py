@@ -14,7 +14,18 @@ import numpy as np
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.between import SILU, NormTerms, activated, copy, norm_part
 from actors.engines.decoder.cpu.linking import linked
-from actors.engines.decoder.cpu.records import CONVOLUTION, DELTA, LANES, MIXER, RMS, SCAN, STREAM, WALK
+from actors.engines.decoder.cpu.records import (
+    CONVOLUTION,
+    DELTA,
+    JOB,
+    LANES,
+    MIXER,
+    RMS,
+    SCAN,
+    SELECTIVE,
+    STREAM,
+    WALK,
+)
 from actors.engines.decoder.cpu.simd import fma, load, splat, store, total
 from actors.engines.decoder.cpu.team import perform
 
@@ -35,7 +46,7 @@ def _put_in(mixer, walk, qkv, apart, raw):
                 store(raw, to + i, fma(load(qkv, start + i), load(qkv, start + 2 * inner + i), zero))
         else:
             copy(qkv, start, raw, to, channels)
-            copy(qkv, start + channels + inner, raw, to + channels, apart - channels - inner)
+            copy(qkv, start + channels + inner, raw, to + channels, min(apart - inner, width) - channels)
     streams = array_at(walk.streams, walk.count, STREAM)
     for index in range(walk.count):
         stream = streams[index]
@@ -129,6 +140,31 @@ def _weigh(mixer, walk, raw, mixed):
 
 
 @linked
+def _norm_selected(mixer, x, start, size, weight):
+    if weight != 0:
+        norm_part(x, start, size, NormTerms(RMS, array_at(weight, size, np.float32), 0, mixer.eps), 0, x)
+
+
+@linked
+def _select(mixer, walk, mixed, helpers):
+    """Make steps, keys and queries of Mamba 1 from what the convolution gives."""
+    rows, inner, rank, keys = walk.rows + walk.pending, mixer.channels, mixer.rank, mixer.keys
+    chosen = array_at(walk.chosen, rows * mixer.chosen, np.float32)
+    low, rates = array_at(walk.low, rows * rank, np.float32), array_at(walk.rates, rows * mixer.timed, np.float32)
+    perform(array_at(mixer.choice, 1, JOB)[0], mixed, rows, chosen, helpers)
+    for row in range(rows):
+        start = row * mixer.chosen
+        _norm_selected(mixer, chosen, start, rank, mixer.rank_norm)
+        _norm_selected(mixer, chosen, start + rank, keys, mixer.key_norm)
+        _norm_selected(mixer, chosen, start + rank + keys, keys, mixer.query_norm)
+        copy(chosen, start, low, row * rank, rank)
+    perform(array_at(mixer.steps, 1, JOB)[0], low, rows, rates, helpers)
+    for row in range(rows):
+        for i in range(row * mixer.timed, row * mixer.timed + inner):
+            rates[i] = _softplus(rates[i])
+
+
+@linked
 def _gate(mixer, rows, qkv, apart, seen):
     """Outputs through the gates, normed on one side of them."""
     inner, zero, gates = mixer.heads * mixer.values, splat(_ZERO), mixer.channels
@@ -169,7 +205,10 @@ def mix_states(body, layer, inputs, look, rooms):
                 gate = load(rooms.qkv, row * inputs.apart + inner + i)
                 store(rooms.seen, row * inner + i, fma(load(mixed, row * channels + i), gate, zero))
         return
-    _weigh(mixer, walk, raw, mixed)
+    if mixer.kind == SELECTIVE:
+        _select(mixer, walk, mixed, rooms.helpers)
+    else:
+        _weigh(mixer, walk, raw, mixed)
     look.walk, look.requests = body.walk, walk.count
     look.apart, look.heads = inner, mixer.heads
     perform(look, mixed, rows, rooms.seen, rooms.helpers)

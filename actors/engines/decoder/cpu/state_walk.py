@@ -11,8 +11,8 @@ import numpy as np
 
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.linking import linked
-from actors.engines.decoder.cpu.records import DELTA, LANES, MIXER, STREAM
-from actors.engines.decoder.cpu.simd import add, fma, load, splat, store
+from actors.engines.decoder.cpu.records import DELTA, LANES, MIXER, SELECTIVE, STREAM
+from actors.engines.decoder.cpu.simd import add, exponential, fma, load, splat, store
 
 _ZERO = np.float32(0)
 
@@ -61,6 +61,25 @@ def place_streams(walk):
 
 
 @linked
+def _selective_step(mixer, walk, place, row, value, source, target):
+    """:func:`_step` of Mamba 1, of each number of whose state a row decides how much of it is left."""
+    head, tile = place
+    keys, zero, first = mixer.keys, splat(_ZERO), head * mixer.values + tile * LANES
+    inner = mixer.heads * mixer.values
+    chosen = array_at(walk.chosen + 4 * (row * mixer.chosen + mixer.rank), 2 * keys, np.float32)
+    logarithms = array_at(mixer.decay, keys * inner, np.float32)
+    rate = load(array_at(walk.rates + 4 * row * mixer.timed, inner, np.float32), first)
+    change, out = fma(value, rate, zero), zero
+    for i in range(keys):
+        at = (head * keys + i) * mixer.values + tile * LANES
+        decay = exponential(fma(load(logarithms, at), rate, zero))
+        one = fma(splat(chosen[i]), change, fma(load(source, i * LANES), decay, zero))
+        store(target, i * LANES, one)
+        out = fma(one, splat(chosen[keys + i]), out)
+    return fma(value, load(array_at(mixer.skip, inner, np.float32), first), out)
+
+
+@linked
 def _step(mixer, walk, place, row, source, target):
     """Compute the tile after a row from the tile before it. ``place``: head, and number of the tile in it. Return the
     row's output."""
@@ -68,8 +87,10 @@ def _step(mixer, walk, place, row, source, target):
     keys, channels, kind = mixer.keys, mixer.channels, mixer.kind
     mixed = array_at(walk.mixed + 4 * row * channels, channels, np.float32)
     query = (head % mixer.groups if mixer.tiled else head * mixer.groups // mixer.heads) * keys
-    key, shared = query + mixer.groups * keys, 2 * mixer.groups * keys
+    key, shared = query + mixer.groups * keys, channels - mixer.heads * mixer.values
     value = load(mixed, shared + head * mixer.values + tile * LANES)
+    if kind == SELECTIVE:
+        return _selective_step(mixer, walk, place, row, value, source, target)
     number = row * mixer.heads + head
     count, zero = (walk.rows + walk.pending) * mixer.heads, splat(_ZERO)
     decay = splat(array_at(walk.decays, count, np.float32)[number])

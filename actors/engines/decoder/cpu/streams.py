@@ -71,7 +71,10 @@ class FusedRecurrence:
         self._layers, self._numbers, self._width = len(mixers), numbers_of(mixers[-1]), width
         self.limit = sys.maxsize  # set by whoever builds the engine
         self._past = int(mixers[0]["kernel"][0]) - 1
-        self._heads, self._channels = (max(int(mixer[name][0]) for mixer in mixers) for name in ("heads", "channels"))
+        names = ("channels", "heads", "timed", "chosen", "rank")
+        channels, heads, timed, *selected = (max(int(mixer[name][0]) for mixer in mixers) for name in names)
+        self._parts = (channels, heads, max(heads, timed), *selected)  # numbers of a row of work
+        self.rows = 0  # computed in the forward that is laid out, pending ones included
         self.tile = max(int(mixer["keys"][0]) for mixer in mixers) * LANES
         self._walk: NDArray[Any] = np.zeros(1, WALK)
         self._rows: NDArray[np.int64] = np.empty((3, 0), np.int64)  # parents, rows before rows, and places
@@ -101,7 +104,8 @@ class FusedRecurrence:
         parents: list[int] = []
         for segment in segments:
             parents += segment.parents or range(-1, segment.rows - 1)
-        self._make_room(parents, rows + pending, total)
+        self.rows = rows + pending
+        self._make_room(parents, total)
         raw = self._raw[: self._layers * total * self._width].reshape(self._layers, total, self._width)
         first, pending_at, past_at = 0, rows, rows + pending
         self._streams = np.zeros(len(segments), STREAM)
@@ -132,7 +136,7 @@ class FusedRecurrence:
             return state.ahead
         return self._spare.pop() if self._spare else np.empty(self._numbers, np.float32)
 
-    def _make_room(self, parents: list[int], computed: int, total: int) -> None:
+    def _make_room(self, parents: list[int], total: int) -> None:
         walk = self._walk
         if self._rows.shape[1] < total:
             self._rows = np.empty((3, total), np.int64)
@@ -141,8 +145,9 @@ class FusedRecurrence:
         if len(self._raw) < (size := self._layers * total * self._width):
             self._raw = np.empty(size, np.float32)
             walk["raw"] = self._raw.ctypes.data
-        if len(self._work) < (size := computed * (self._channels + 2 * self._heads)):
+        if len(self._work) < (size := self.rows * sum(self._parts)):
             self._work = np.empty(size, np.float32)
-        walk["mixed"] = self._work.ctypes.data
-        walk["decays"] = self._work[computed * self._channels :].ctypes.data
-        walk["rates"] = self._work[computed * (self._channels + self._heads) :].ctypes.data
+        at = 0
+        for name, part in zip(("mixed", "decays", "rates", "chosen", "low"), self._parts, strict=True):
+            walk[name] = self._work.ctypes.data + 4 * at
+            at += self.rows * part

@@ -1,4 +1,4 @@
-"""Mamba 2: alone, behind every few layers with attention (Bamba, Nemotron-H), or beside it in each (Falcon-H1)."""
+"""Mamba 1 and 2: alone, between some layers with attention (Bamba, Nemotron-H, Jamba), or beside it (Falcon-H1)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,25 @@ from actors.engines.decoder.families.parts import (
     weights,
     width_of,
 )
-from actors.engines.decoder.spec import SCAN, SILU, DecoderSpec, Experts, Layer, Mlp, Norm, Norms, Recurrent
+from actors.engines.decoder.spec import (
+    SCAN,
+    SELECTIVE,
+    SILU,
+    UNWEIGHTED,
+    DecoderSpec,
+    Experts,
+    Layer,
+    Mlp,
+    Norm,
+    Norms,
+    Recurrent,
+    Routing,
+    Selection,
+)
 
 FEED_FORWARD = ("feed_forward.gate_proj", "feed_forward.up_proj")
 FEEDS = ("mlp", "moe")
+TOGETHER = 64  # channels of Mamba 1 that one thread walks
 QKV_OUT = ("mixer.q_proj", "mixer.k_proj", "mixer.v_proj", "mixer.o_proj")
 
 
@@ -51,6 +66,64 @@ def mamba2(config: Any) -> DecoderSpec:
 
     ends = {"embedding": "backbone.embeddings.weight", "final_norm": "backbone.norm_f.weight"}
     return decoder(config, layer, Norm(config.layer_norm_epsilon), **ends)
+
+
+def mamba(config: Any) -> DecoderSpec:
+    """Mamba 1 without MLPs, and Falcon Mamba, which norms steps, keys and queries."""
+    falcon = config.model_type == "falcon_mamba"
+    sizes = (config.intermediate_size, config.state_size, config.conv_kernel, config.time_step_rank)
+    norms = (UNWEIGHTED,) * 3 if falcon else ()
+
+    def layer(index: int) -> Layer:
+        part = f"backbone.layers.{index}"
+        mixer = _selective(f"{part}.mixer", sizes, config.hidden_act, norms, config.mixer_rms_eps if falcon else 0.0)
+        return Layer(mixer, None, Norms(f"{part}.norm.weight", None))
+
+    ends = {"embedding": "backbone.embeddings.weight", "final_norm": "backbone.norm_f.weight"}
+    return decoder(config, layer, Norm(config.layer_norm_epsilon), **ends)
+
+
+def jamba(config: Any) -> DecoderSpec:
+    """Mamba 1, and every few layers attention; MLPs or experts."""
+    inner = config.mamba_expand * config.hidden_size
+    sizes = (inner, config.mamba_d_state, config.mamba_d_conv, config.mamba_dt_rank)
+
+    def feed(index: int) -> Mlp | Experts:
+        count = config.layers_num_experts[index] if config.layers_num_experts else 1
+        if count < 2:
+            return mlp(config, index, FEED_FORWARD, "feed_forward.down_proj")
+        counts = (config.num_experts, config.num_experts_per_tok, config.intermediate_size)
+        router = weight(index, "feed_forward.router")
+        return experts(config, index, counts, "feed_forward", router=router, routing=Routing(divided=False))
+
+    def layer(index: int) -> Layer:
+        norms = Norms(*weights(index, "input_layernorm", "pre_ff_layernorm"))
+        if config.layers_block_type[index] in ("attention", "full_attention"):
+            return Layer(attention(config, index, None, window=0), feed(index), norms)
+        own = weights(index, *(f"mamba.{name}_layernorm" for name in ("dt", "b", "c")))
+        part = f"model.layers.{index}.mamba"
+        return Layer(_selective(part, sizes, config.hidden_act, own, config.rms_norm_eps), feed(index), norms)
+
+    return decoder(config, layer, final_norm="model.final_layernorm.weight")
+
+
+def _selective(part: str, sizes: tuple[int, int, int, int], act: str, norms: tuple[str, ...], eps: float) -> Recurrent:
+    """``sizes``: channels, keys, the convolution's and the rank of steps; ``norms``: of rank, keys and queries."""
+    inner, keys, kernel, rank = sizes
+    values = math.gcd(inner, TOGETHER)
+    if activation(act) != SILU:
+        raise Undescribed("its activation is not SiLU")
+    return Recurrent(
+        SELECTIVE,
+        *(inner // values, 1, keys, values, kernel),
+        (f"{part}.in_proj.weight",),
+        f"{part}.conv1d.weight",
+        f"{part}.out_proj.weight",
+        decay=f"{part}.A_log",
+        skip=f"{part}.D",
+        selection=Selection(rank, f"{part}.x_proj.weight", f"{part}.dt_proj.weight", norms),
+        eps=eps,
+    )
 
 
 def falcon_h1(config: Any) -> DecoderSpec:

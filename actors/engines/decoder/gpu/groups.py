@@ -217,6 +217,8 @@ def send(weights: DecoderWeights, device: torch.device) -> None:
         if (experts := layer.experts) is not None:
             experts.router = _sent(experts.router, device)
             experts.each = [(_sent(up, device), _sent(down, device)) for up, down in experts.each]
+        if layer.recurrent is not None and (selection := layer.recurrent.selection) is not None:
+            selection.choice, selection.steps = _sent(selection.choice, device), _sent(selection.steps, device)
         if layer.beside is not None:
             layer.beside.gate, layer.beside.out = _sent(layer.beside.gate, device), _sent(layer.beside.out, device)
     if weights.inputs is not None:

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from actors.engines.compute.ops import Steps
-from actors.engines.decoder.spec import DELTA, Recurrent
+from actors.engines.decoder.spec import DELTA, SELECTIVE, Recurrent
 
 TILE = 16  # values of a program
 
@@ -21,9 +21,10 @@ TILE = 16  # values of a program
 def _walk(
     queries, keys, values, decays, rates, parents, state, room, out, left, rows, kept,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, TILED: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
-    VALUES: tl.constexpr, TILE: tl.constexpr, DELTA: tl.constexpr, CHAIN: tl.constexpr,
+    VALUES: tl.constexpr, TILE: tl.constexpr, DELTA: tl.constexpr, EACH: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """``room``: the states behind rows, for those that come later. ``CHAIN``: each row follows the one before it."""
+    """``room``: the states behind rows, for those that come later. ``CHAIN``: each row follows the one before it.
+    ``EACH``: decays are logarithms, by rate, of each number of a state."""
     head = tl.program_id(0)
     group = head % GROUPS if TILED else head * GROUPS // HEADS
     depth = tl.arange(0, DEPTH)
@@ -32,6 +33,8 @@ def _walk(
     at = (head * KEYS + depth)[:, None] * VALUES + value[None, :]
     own = tl.load(state + at, mask=inside, other=0.0)
     text = own
+    if EACH:
+        logarithms = tl.load(decays + at, mask=inside, other=0.0)
     for row in range(rows):
         if not CHAIN:
             parent = tl.load(parents + row)
@@ -40,10 +43,15 @@ def _walk(
         key = tl.load(keys + (row * GROUPS + group) * KEYS + depth, mask=depth < KEYS, other=0.0)
         query = tl.load(queries + (row * GROUPS + group) * KEYS + depth, mask=depth < KEYS, other=0.0)
         change = tl.load(values + (row * HEADS + head) * VALUES + value, mask=value < VALUES, other=0.0)
-        own = own * tl.load(decays + row * HEADS + head)
+        if EACH:
+            rate = tl.load(rates + (row * HEADS + head) * VALUES + value, mask=value < VALUES, other=0.0)
+            own = own * tl.exp(logarithms * rate[None, :])
+        else:
+            rate = tl.load(rates + row * HEADS + head)
+            own = own * tl.load(decays + row * HEADS + head)
         if DELTA:
             change = change - tl.sum(own * key[:, None], 0)
-        own = own + key[:, None] * (change * tl.load(rates + row * HEADS + head))[None, :]
+        own = own + key[:, None] * (change * rate)[None, :]
         tl.store(out + (row * HEADS + head) * VALUES + value, tl.sum(own * query[:, None], 0), mask=value < VALUES)
         if not CHAIN:
             tl.store(room + row * (HEADS * KEYS * VALUES) + at, own, mask=inside)
@@ -65,6 +73,6 @@ def walk(mixer: Recurrent, steps: Steps, state: Tensor, kept: int) -> tuple[Tens
             *(part.contiguous() for part in parts), parents, state.contiguous(), room, out, left, rows, kept,
             HEADS=mixer.heads, GROUPS=mixer.groups, TILED=mixer.tiled, KEYS=mixer.keys,
             DEPTH=triton.next_power_of_2(mixer.keys), VALUES=mixer.values, TILE=TILE, DELTA=mixer.kind == DELTA,
-            CHAIN=chain,
+            EACH=mixer.kind == SELECTIVE, CHAIN=chain,
         )  # fmt: skip
     return out, left if kept >= 0 else state
