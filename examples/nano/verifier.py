@@ -219,8 +219,10 @@ class Verifier:
     def generate(self, client: bytes, request: Generate) -> None:
         prompt = self.model.encode(request.prompt) if isinstance(request.prompt, str) else list(request.prompt)
         text, s, code = [*prompt, *request.generated], request.sampling, ""
-        if s != wire.Sampling(**{name: getattr(s, name) for name in wire.HONOURED}) or request.messages:
-            code, detail = "unsupported", f"nano takes a prompt, and {', '.join(wire.HONOURED)}"
+        wanted = [name for name in s.__struct_fields__ if getattr(s, name) != getattr(wire.Sampling(), name)]
+        wanted += [name for name in wire.REFUSED if getattr(request, name)]
+        if refused := [name for name in wanted if name not in wire.HONOURED]:
+            code, detail = "unsupported", f"nano has no {refused[0]}; it takes a prompt, and {', '.join(wire.HONOURED)}"
         elif not prompt or not all(0 <= token < self.model.vocab_size for token in text):
             code, detail = "bad_request", "the prompt is empty, or has ids outside the vocabulary"
         elif len(text) >= min(len(prompt) + s.max_tokens, self.model.max_context):

@@ -4,6 +4,8 @@ A message is two frames: the protocol's version, then a MessagePack array of the
 Trailing fields that nano has no use for are left out: the standard has defaults for them, and receivers skip others.
 """
 
+from typing import Any
+
 import msgspec
 
 # fmt: off
@@ -12,20 +14,17 @@ VERSION = b"duoactor/4"
 class Part(msgspec.Struct, array_like=True, frozen=True): ...  # an array of its fields
 class Message(msgspec.Struct, array_like=True, frozen=True, tag=True): ...  # an array of its name and its fields
 
-class Sampling(Part):  # how the target chooses tokens. Nano refuses what it cannot honour, see HONOURED
-    temperature: float = 0.0  # 0: greedy
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    max_tokens: int = 256
-    seed: int = 0
-    logprobs: int = -1
-    ignore_eos: bool = False
+def struct(name: str, base: type = Message, **fields) -> type:
+    """A struct whose fields need no more explanation than their names: a type each, or a type and a default."""
+    typed = [(field, *kind) if isinstance(kind, tuple) else (field, kind) for field, kind in fields.items()]
+    return msgspec.defstruct(name, typed, bases=(base,))
+
+Sampling = struct("Sampling", Part,  # how the target chooses tokens. Nano refuses what it cannot honour, see HONOURED
+    temperature=(float, 0.0), top_k=(int, 0), top_p=(float, 1.0), min_p=(float, 0.0),  # temperature 0: greedy
+    repetition_penalty=(float, 1.0), presence_penalty=(float, 0.0), frequency_penalty=(float, 0.0),
+    stop=(tuple[str, ...], ()), stop_token_ids=(tuple[int, ...], ()), max_tokens=(int, 256), seed=(int, 0),
+    logprobs=(int, -1), ignore_eos=(bool, False), logit_bias=(tuple[Any, ...], ()), skip_special_tokens=(bool, True),
+    min_tokens=(int, 0), bad_words=(tuple[str, ...], ()))
 HONOURED = ("temperature", "stop_token_ids", "max_tokens", "seed", "ignore_eos")
 
 class Hello(Message):  # anyone to the verifier, which answers Welcome or Refuse
@@ -51,28 +50,24 @@ class Plan(Part):  # how a drafter grows one tree
     method: str
     gamma: int | None = None  # depth of the tree, in tokens; None: the drafter decides
 
-def message(name: str, **fields) -> type[Message]:
-    """A message whose fields need no more explanation than their names: a type each, or a type and a default."""
-    typed = [(field, *kind) if isinstance(kind, tuple) else (field, kind) for field, kind in fields.items()]
-    return msgspec.defstruct(name, typed, bases=(Message,))
+Heartbeat = struct("Heartbeat", busy_ms=(float, 0.0))  # every peer's, and back; ms that a drafter will be silent
+Goodbye = struct("Goodbye", reason=(str, ""))
+Refuse = struct("Refuse", code=str, detail=str)
+Drain = struct("Drain")  # the verifier asks a peer to leave
+Cancel = struct("Cancel", rid=str)
+Failed = struct("Failed", rid=str, code=str, detail=str)
+Resync = struct("Resync", rid=str, epoch=int, have_len=int)  # a drafter misses the tokens from there on; 0: an Open
+Decline = struct("Decline", rid=str, epoch=int, lasting=(bool, False))  # a drafter does not take this lease
+Close = struct("Close", rid=str, epoch=int)  # the lease is over
 
-Heartbeat = message("Heartbeat", busy_ms=(float, 0.0))  # every peer's, and back; ms that a drafter will be silent
-Goodbye = message("Goodbye", reason=(str, ""))
-Refuse = message("Refuse", code=str, detail=str)
-Drain = message("Drain")  # the verifier asks a peer to leave
-Cancel = message("Cancel", rid=str)
-Failed = message("Failed", rid=str, code=str, detail=str)
-Resync = message("Resync", rid=str, epoch=int, have_len=int)  # a drafter misses the tokens from there on; 0: an Open
-Decline = message("Decline", rid=str, epoch=int, lasting=(bool, False))  # a drafter does not take this lease
-Close = message("Close", rid=str, epoch=int)  # the lease is over
-
-class Generate(Message):  # a client asks for text
-    rid: str
-    prompt: str | tuple[int, ...] = ""
-    messages: tuple[msgspec.Raw, ...] = ()  # a chat: nano refuses it
-    sampling: Sampling = Sampling()
-    method: str = ""  # "vanilla": without drafts
-    generated: tuple[int, ...] = ()  # output that the client has already, to resume a broken stream
+Generate = struct("Generate",  # a client asks for text
+    rid=str, prompt=(str | tuple[int, ...], ""), messages=(tuple[Any, ...], ()), sampling=(Sampling, Sampling()),
+    method=(str, ""),  # "vanilla": without drafts
+    generated=(tuple[int, ...], ()),  # output that the client has already, to resume a broken stream
+    num_speculative_tokens=(int, 0), sequences=(int, 0), attempt=(int, 0), structured_outputs=(Any, None),
+    trace=(bool, False), tools=(str, ""), cache_salt=(str, ""), priority=(int, 0), deadline_ms=(float, 0.0),
+    rendering=(Any, None), dictation=(Any, None))
+REFUSED = ("messages", "structured_outputs", "deadline_ms", "dictation")  # what else nano cannot honour
 
 class Chunk(Message):  # the next tokens of an output
     rid: str

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -57,6 +58,31 @@ def test_its_messages_begin_with_the_fields_of_the_standard():
             assert len(required) <= len(fields), name
             compared += 1
     assert compared >= 20
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling", "more"),
+    [
+        ("top_p", {"top_p": 0.5}, {}),
+        ("logit_bias", {"logit_bias": ((5, 1.0),)}, {}),
+        ("min_tokens", {"min_tokens": 3}, {}),
+        ("bad_words", {"bad_words": ("x",)}, {}),
+        ("skip_special_tokens", {"skip_special_tokens": False}, {}),
+        ("structured_outputs", {}, {"structured_outputs": messages.StructuredOutputs(regex="a")}),
+        ("dictation", {}, {"dictation": messages.Dictation(tokens=(5,))}),
+        ("deadline_ms", {}, {"deadline_ms": 9.0}),
+    ],
+)
+def test_it_refuses_by_name_what_of_a_request_of_ours_it_cannot_honour(name, sampling, more, monkeypatch):
+    monkeypatch.syspath_prepend(NANO)
+    verifier, wire = (importlib.import_module(one) for one in ("verifier", "wire"))
+    asked = messages.Generate("r", (5,), sampling=messages.Sampling(**sampling), **more)
+    request = msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=wire.ToVerifier)
+    sent, nano = [], object.__new__(verifier.Verifier)
+    nano.send = lambda peer, message: sent.append(message)
+    nano.model = SimpleNamespace(vocab_size=10, max_context=10)
+    nano.generate(b"peer", request)
+    assert [(one.code, one.detail.partition(";")[0]) for one in sent] == [("unsupported", f"nano has no {name}")]
 
 
 def test_its_noise_has_the_bits_of_the_products():
