@@ -18,6 +18,7 @@ from protocols.messages import Method, Sampling
 T = TypeVar("T", bound=msgspec.Struct)
 
 UNLIMITED = (1 << 31) - 1  # the verifier cuts it to the room that the prompt leaves
+JSON_WORDS = {"True": "true", "False": "false"}
 Limit = Annotated[int, Meta(ge=-1)]
 ChoiceCount = Annotated[int, Meta(ge=1, le=64)]
 Gamma = Annotated[int, Meta(ge=1, le=256)]
@@ -179,7 +180,9 @@ def _invalid(error: msgspec.ValidationError) -> ApiError:
     param = where.rstrip("`").lstrip(".")
     if missing := re.search(r"missing required field `(\w+)`", what):
         return bad(f"{param}.{missing[1]}".lstrip("."), "is missing")
-    if param == "method" and (wrong := re.fullmatch("Invalid enum value (.*)", what)):
-        return bad(param, f"can be {', '.join(Method)}, not {wrong[1]}")
+    if wrong := re.fullmatch("Invalid enum value (.*)", what):
+        if param == "method":
+            return bad(param, f"can be {', '.join(Method)}, not {wrong[1]}")
+        return bad(param, f"cannot be {JSON_WORDS.get(wrong[1], wrong[1])} here")
     problem = what.replace("`", "")
     return bad(param, f": {problem[0].lower()}{problem[1:]}") if param else ApiError(400, problem)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from duoactor.serve.closed_schemas import closed
 from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.parameters import SamplingParameters
 from protocols.messages import StructuredOutputs
@@ -60,6 +61,7 @@ class AnswerForm:
 
 
 def json_shape(schema: Mapping[str, Any], param: str) -> AnswerForm:
+    schema = closed(dict(schema))
     return AnswerForm(StructuredOutputs(json_schema=json.dumps(schema, ensure_ascii=False)), param, schema)
 
 

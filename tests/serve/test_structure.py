@@ -17,7 +17,7 @@ from tests.serve.script import scripted
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ANY = StructuredOutputs(json_schema='{"type": "object"}')
-CITY = StructuredOutputs(json_schema=json.dumps(SCHEMA))
+CITY = StructuredOutputs(json_schema=json.dumps({**SCHEMA, "additionalProperties": False}))
 TURNS = {"messages": [{"role": "user", "content": "Hi"}]}
 TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}},

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from duoactor.serve.closed_schemas import closed
 from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.channels import CHANNEL, channel_grammar, channel_parser
 from duoactor.serve.tool_calls.events import FirstCall, NoTools, Parser
@@ -33,7 +34,7 @@ class Tool:
     def schema(self) -> dict[str, Any]:
         """The schema of its arguments; without ``parameters`` it takes none."""
         empty = {"type": "object", "properties": {}, "additionalProperties": False}
-        return empty if self.parameters is None else self.parameters
+        return empty if self.parameters is None else closed(self.parameters)
 
     @property
     def described(self) -> dict[str, Any]:
