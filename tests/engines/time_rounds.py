@@ -85,10 +85,8 @@ class RandomBlocks:
     def values(self) -> NDArray[np.float32]:
         return self.codes(np.arange(self.shape[0])).values()
 
-    def blocks(self) -> Blocks:
-        return Blocks([(self, None)])
-
-    def expert_blocks(self) -> None: ...
+    def blocks(self) -> list[Blocks]:
+        return [Blocks([(self, None)])]
 
 
 def in_blocks(config: LlamaConfig, kind: str, device: torch.device, dtype: torch.dtype) -> StoredModel:

@@ -283,9 +283,12 @@ class Shapes:
             own = " x ".join(map(str, shape)) or "a single number"
             raise ModelError(f"{place} is {own}, and its configuration says {wanted}; download it again")
 
-    def check_experts(self, name: str, shapes: Sequence[Shape], place: str) -> None:
-        """The same of a matrix of each expert, which maps inputs to outputs in any layout of the whole."""
-        (count, experts), *both = self.wanted[name].dimensions
+    def check_blocks(self, name: str, shapes: Sequence[Shape], place: str) -> None:
+        """The same of a matrix, or of each expert's, which maps inputs to outputs in any layout of the whole."""
+        wanted = self.wanted.get(name)
+        if wanted is None or len(wanted.dimensions) < 3:
+            return self.check(name, shapes[0] if len(shapes) == 1 else (len(shapes), *shapes[0]), place)
+        (count, experts), *both = wanted.dimensions
         if name in self._transposed:
             both = both[::-1]
         each = WeightShape(tuple(both))

@@ -210,18 +210,10 @@ class _Checked(WeightSource):
         self._shapes.check(name, tensor.shape, self._source.place(name))
         return tensor.t() if name in self._shapes.turned else tensor
 
-    def blocks(self, name: str) -> Blocks | None:
-        if name in self._shapes.turned:
-            return None
-        found = self._source.blocks(name)
+    def blocks(self, name: str) -> list[Blocks] | None:
+        found = None if name in self._shapes.turned else self._source.blocks(name)
         if found is not None:
-            self._shapes.check(name, found.shape, self._source.place(name))
-        return found
-
-    def expert_blocks(self, name: str) -> list[Blocks] | None:
-        found = self._source.expert_blocks(name)
-        if found is not None:
-            self._shapes.check_experts(name, [part.shape for part in found], self._source.place(name))
+            self._shapes.check_blocks(name, [each.shape for each in found], self._source.place(name))
         return found
 
 
@@ -348,7 +340,7 @@ class Taken:
         if f"{name}_bias" in self._source:
             whole = self._source.take(f"{name}_bias")
             biases = (torch.cat([whole[:, ::2], whole[:, 1::2]], 1) if woven else whole).unbind()
-        blocks = self._source.expert_blocks(name)
+        blocks = self._source.blocks(name)
         if blocks is not None:
             return [Matrix.of_blocks(part, bias) for part, bias in zip(blocks, cycle(biases), strict=False)]
         weights = self._source.take(name)
@@ -369,7 +361,7 @@ class Taken:
     def matrix(self, names: tuple[str, ...], order: Tensor | None = None, factors: Tensor | None = None) -> Matrix:
         """Several matrices over the same input as one. ``order`` and ``factors``: of the rows of all."""
         blocks = [self._source.blocks(name) for name in names] if factors is None else []
-        parts = [part for part in blocks if part is not None]
+        parts = [part for found in blocks if found is not None for part in found]
         if len(parts) == len(names):
             joined, bias = Blocks.joined(parts), self._joined_bias(names, [len(part) for part in parts])
             if order is not None:

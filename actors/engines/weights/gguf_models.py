@@ -68,14 +68,12 @@ class FileWeight:
         values = parts[0] if self.rows is None else parts[0][self.rows]
         return values - np.float32(self.above) if self.above else values
 
-    def blocks(self) -> Blocks | None:
-        if self.make not in (None, below) or not all(part.is_grouped() for part in self.parts):
-            return None
-        return Blocks([(part, self.rows) for part in self.parts])
-
-    def expert_blocks(self) -> list[Blocks] | None:
-        """Each expert's matrices that one of ours is made of, one below the other."""
-        if self.make is None or any(len(part.shape) != 3 for part in self.parts):
+    def blocks(self) -> list[Blocks] | None:
+        """The matrix, or each expert's, whose parts stand one below the other."""
+        if self.make in (None, below):
+            whole = all(part.is_grouped() for part in self.parts)
+            return [Blocks([(part, self.rows) for part in self.parts])] if whole else None
+        if any(len(part.shape) != 3 for part in self.parts):
             return None
         if len({part.shape[::2] for part in self.parts}) > 1:  # see :meth:`values`
             return None

@@ -47,15 +47,12 @@ class Integers:
         own = isinstance(self.zeros, Tensor)
         return WITH_ZEROS.get(self.bits, 0) if own else FORM_OF.get((self.bits, float(self.zeros)), 0)
 
-    def blocks(self) -> Blocks | None:
+    def blocks(self) -> list[Blocks] | None:
         rows, inputs = self.shape
         if not self.form or rows < PANEL or inputs % GROUP or self.groups is not None or self.group % GROUP:
             return None
         scales = self.scales.float()
-        return Blocks([(self, None)]) if torch.allclose(scales.half().float(), scales, rtol=CLOSE, atol=0) else None
-
-    def expert_blocks(self) -> None:
-        return None
+        return [Blocks([(self, None)])] if torch.allclose(scales.half().float(), scales, rtol=CLOSE, atol=0) else None
 
     def codes(self, rows: NDArray[np.int64]) -> Codes:
         """For the products. Scales, and what zeros take away, are rounded to float16."""
@@ -82,10 +79,7 @@ class Microscaled:
         experts, outputs, groups, _ = self.packed.shape
         return experts, 32 * groups, outputs
 
-    def blocks(self) -> None:
-        return None
-
-    def expert_blocks(self) -> list[Blocks] | None:
+    def blocks(self) -> list[Blocks] | None:
         if not in_float16(self.scales.numpy()):
             return None
         experts, _, outputs = self.shape
@@ -135,7 +129,4 @@ class Dequantised:
         return self.make()
 
     def blocks(self) -> None:
-        return None
-
-    def expert_blocks(self) -> None:
         return None

@@ -37,12 +37,8 @@ class WeightSource(Protocol):
         """A weight's file and its name there, for messages."""
         return f"weight {name}"
 
-    def blocks(self, name: str) -> Blocks | None:
-        """A matrix as its file stores it, where the compiled products read that; None: :meth:`take` it."""
-        return None
-
-    def expert_blocks(self, name: str) -> list[Blocks] | None:
-        """The same of a matrix of each expert."""
+    def blocks(self, name: str) -> list[Blocks] | None:
+        """A matrix, or that of each expert, as its file stores it, where products read that; None: :meth:`take` it."""
         return None
 
     def check_used(self, layers: int) -> None:
@@ -60,11 +56,7 @@ class StoredWeight(Protocol):
         """Its numbers, an array or a tensor."""
         ...
 
-    def blocks(self) -> Blocks | None:
-        """See :class:`WeightSource`."""
-        ...
-
-    def expert_blocks(self) -> list[Blocks] | None:
+    def blocks(self) -> list[Blocks] | None:
         """See :class:`WeightSource`."""
         ...
 
@@ -125,15 +117,10 @@ class StoredSource(WeightSource):
         found = None if isinstance(self._weights, TensorFiles) else self._weights.get(own)
         return f"tensor {getattr(found, 'name_in_file', own)} of {self._where}"
 
-    def blocks(self, name: str) -> Blocks | None:
+    def blocks(self, name: str) -> list[Blocks] | None:
         self._used.add(own := own_name(name, self._weights))  # who gets none takes it
         found = self._weights.get(own)
         return None if found is None or isinstance(found, Tensor) else found.blocks()
-
-    def expert_blocks(self, name: str) -> list[Blocks] | None:
-        self._used.add(own := own_name(name, self._weights))
-        found = self._weights.get(own)
-        return None if found is None or isinstance(found, Tensor) else found.expert_blocks()
 
     def check_used(self, layers: int) -> None:
         refuse_unused(self._where, self._weights.keys() - self._used, layers)
@@ -153,13 +140,8 @@ class StoredSource(WeightSource):
         if isinstance(weight, Tensor):
             size = min(size, max(2, weight.dtype.itemsize)) if self.device.type == "cpu" else size
         elif (blocks := weight.blocks()) is not None:
-            return self._packed(blocks)
-        elif (experts := weight.expert_blocks()) is not None:
-            return sum(map(self._packed, experts))
+            return sum(each.nbytes if self.device.type == "cpu" else each.nbytes_on_gpu for each in blocks)
         return math.prod(weight.shape) * size
-
-    def _packed(self, blocks: Blocks) -> int:
-        return blocks.nbytes if self.device.type == "cpu" else blocks.nbytes_on_gpu
 
 
 class ModuleSource(WeightSource):

@@ -291,7 +291,7 @@ def test_integers_of_a_published_layout_are_multiplied_as_they_are(case: str, tm
     blocks = found.source.blocks(name)
     assert (blocks is not None) is (case in INTEGERS)
     if blocks is not None:
-        codes = blocks.parts[0][0].codes(np.arange(len(blocks)))
+        codes = blocks[0].parts[0][0].codes(np.arange(len(blocks[0])))
         steps = np.repeat(codes.steps.astype(np.float32), 32, 1)
         form = FORMS[codes.form - 1]
         weight = (codes.codes.astype(np.float32) - form.offset) * steps[:, :, 0]
@@ -327,7 +327,7 @@ def test_experts_of_gpt_oss_are_multiplied_as_they_are_published(tmp_path: Path)
     config = model.config.to_dict() | {"architectures": ["GptOssForCausalLM"], "quantization_config": quantisation}
     (tmp_path / "config.json").write_text(json.dumps(config))
     found: Any = load_for_engine(str(tmp_path), CPU, torch.float32)
-    assert found.kinds == "mxfp4" and found.source.expert_blocks("model.layers.0.mlp.experts.down_proj") is not None
+    assert found.kinds == "mxfp4" and found.source.blocks("model.layers.0.mlp.experts.down_proj") is not None
     tokens = [3 + 7 * i % 90 for i in range(40)]
     with torch.no_grad():
         expected = model(torch.tensor([tokens]), use_cache=False).logits[0]
