@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import traceback
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, PreTrainedTokenizerFast, Qwen3MoeConfig
 
 PROMPT = (3, 17, 5, 40, 22, 9, 60, 31)
 TOKENS = 16
@@ -41,14 +42,16 @@ def config(**changes: Any) -> Any:
         "tie_word_embeddings": True,
         "dtype": "bfloat16",
     }
-    kind = MixtralConfig if "num_local_experts" in changes else LlamaConfig
+    kind = (
+        MixtralConfig if "num_local_experts" in changes else Qwen3MoeConfig if "num_experts" in changes else LlamaConfig
+    )
     return kind(**{**sizes, **changes})
 
 
 def made(directory: Path, **changes: Any) -> Path:
     """The unquantised model in a directory."""
     torch.manual_seed(0)
-    LlamaForCausalLM(config(**changes)).to(torch.bfloat16).save_pretrained(directory)
+    AutoModelForCausalLM.from_config(config(**changes)).to(torch.bfloat16).save_pretrained(directory)
     words = {f"w{number}": number for number in range(64)}
     fast = Tokenizer(WordLevel(words, unk_token="w0"))
     fast.pre_tokenizer = Whitespace()
@@ -80,6 +83,20 @@ def summary(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return kept
 
 
+def joined(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The matrices of experts as transformers keeps them: all in one tensor, gates before ups."""
+    kept, apart = {}, dict[str, dict[str, list[Tensor]]]()
+    for name, weight in weights.items():
+        if (expert := re.fullmatch(r"(.*\.experts)\.\d+\.(gate|up|down)_proj\.weight", name)) is None:
+            kept[name] = weight
+        else:
+            apart.setdefault(expert[1], {}).setdefault(expert[2], []).append(weight)
+    for name, parts in apart.items():
+        kept[f"{name}.down_proj"] = torch.stack(parts["down"])
+        kept[f"{name}.gate_up_proj"] = torch.cat([torch.stack(parts["gate"]), torch.stack(parts["up"])], 1)
+    return kept
+
+
 def greedy(model_config: Any, weights: Mapping[str, Tensor]) -> list[int]:
     """transformers' tokens in float32 with these weights."""
     model_config.tie_word_embeddings = "lm_head.weight" not in weights
@@ -96,6 +113,7 @@ def greedy(model_config: Any, weights: Mapping[str, Tensor]) -> list[int]:
 def keep(written: Path, into: Path, weights: Mapping[str, Tensor], said: Mapping[str, str], **changes: Any) -> None:
     """Keep a checkpoint that a tool wrote, with the numbers that the tool computes of it. ``said``: tool, version and
     call; ``changes``: of the model's sizes. Without numbers the config alone is kept: it is to be refused."""
+    weights = joined(weights)
     shutil.rmtree(into, ignore_errors=True)
     (into / "model").mkdir(parents=True)
     for pattern in KEPT if weights else KEPT[1:]:

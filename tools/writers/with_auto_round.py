@@ -14,20 +14,21 @@ from auto_round import AutoRound
 from transformers import AutoTokenizer
 
 
-def write(into: Path, scheme: str, form: str, read: bool = True, **options: Any) -> None:
+def write(into: Path, scheme: str, form: str, sizes: dict[str, Any] | None = None, **options: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
-        plain = base.made(Path(place) / "plain")
+        plain = base.made(Path(place) / "plain", **(sizes or {}))
         model, tokenizer = base.loaded(plain), AutoTokenizer.from_pretrained(plain)
         tool = AutoRound(
             model, tokenizer, scheme=scheme, iters=0, disable_opt_rtn=True, device_map="cpu", group_size=32, **options
         )
         rounded, _ = tool.quantize()  # whose weights are the numbers that will be packed
         found = {name: weight.detach().float().clone() for name, weight in rounded.state_dict().items()}
-        found.pop("lm_head.weight")
+        if sizes is None:
+            found.pop("lm_head.weight")
         tool.save_quantized(str(Path(place) / "written"), format=form)
         directory = next(Path(place, "written").rglob("config.json")).parent
         said = {"tool": f"auto-round {version('auto-round')}", "call": f"{scheme}, {form}, {options}"}
-        base.keep(directory, into, found if read else {}, said)
+        base.keep(directory, into, found, said, **(sizes or {}))
 
 
 CASES: dict[str, Callable[[Path], None]] = {
@@ -39,7 +40,15 @@ CASES: dict[str, Callable[[Path], None]] = {
     "autoround-gptq-mixed": lambda into: write(
         into, "W4A16", "auto_gptq", layer_config={"down_proj": {"bits": 8}, "k_proj": {"bits": 16}}
     ),
-    "autoround-own": lambda into: write(into, "W4A16", "auto_round", False),
+    "autoround-own": lambda into: write(into, "W4A16", "auto_round"),
+    "autoround-own-2": lambda into: write(into, "W2A16", "auto_round", sym=False),
+    "autoround-own-gptqmodel": lambda into: write(into, "W4A16", "auto_round:gptqmodel"),
+    "autoround-own-mixed": lambda into: write(
+        into, "W4A16", "auto_round", layer_config={"down_proj": {"bits": 8}, "k_proj": {"bits": 16}}
+    ),
+    "autoround-own-head": lambda into: write(
+        into, "W4A16", "auto_round", {"tie_word_embeddings": False}, quant_lm_head=True
+    ),
 }
 
 if __name__ == "__main__":

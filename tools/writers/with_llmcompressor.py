@@ -108,6 +108,7 @@ def sparse() -> Any:
 
 
 LINEAR = ["Linear"]
+STILL = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 CASES: dict[str, Callable[[Path], None]] = {
     **{
         f"ct-w{bits}": lambda into, bits=bits: write(
@@ -176,15 +177,25 @@ CASES: dict[str, Callable[[Path], None]] = {
         "4 bits and kv_cache_scheme of 8 bits",
         groups(
             (LINEAR, integers(4)),
-            kv_cache_scheme={
-                "num_bits": 8,
-                "type": "float",
-                "strategy": "tensor",
-                "dynamic": False,
-                "symmetric": True,
-            },
+            kv_cache_scheme=STILL,
         ),
         calibrated=True,
+    ),
+    "ct-attention": lambda into: write(
+        into,
+        "FP8 of the inputs of attention alone",
+        QuantizationModifier(
+            config_groups={"group_0": {"targets": ["re:.*self_attn$"], "input_activations": STILL}}, ignore=[]
+        ),
+        calibrated=True,
+    ),
+    "ct-experts": lambda into: write(
+        into,
+        "4 bits of experts",
+        groups((LINEAR, integers(4)), ignore=("lm_head", "re:.*mlp.gate$")),
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=64,
     ),
     "ct-spin-folded": lambda into: write(into, "SpinQuant R1 and R2, 4 bits", rotated("R1", "R2")),
     "ct-spin-online": lambda into: write(

@@ -1,4 +1,4 @@
-"""Configs of tools whose checkpoints are refused: mlx-lm, torchao, Quark and SINQ, each with an environment."""
+"""Configs of tools whose checkpoints are refused: mlx-lm, torchao, Quark, SINQ and quanto, each with an environment."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ def sinq() -> Any:
     return SinqConfig()
 
 
+def quanto(plain: Path, written: Path) -> None:
+    from optimum.quanto import QuantizedModelForCausalLM, qint8
+
+    QuantizedModelForCausalLM.quantize(base.loaded(plain), weights=qint8, exclude="lm_head").save_pretrained(written)
+
+
 def quark(plain: Path, written: Path, scheme: str) -> None:
     from quark.torch import LLMTemplate, ModelQuantizer, export_safetensors
 
@@ -79,6 +85,7 @@ CASES: dict[str, Callable[[Path], None]] = {
         f"quark-{scheme}": partial(refused, package="amd-quark", call=scheme, convert=partial(quark, scheme=scheme))
         for scheme in ("fp8", "mxfp4", "int4_wo_32")
     },
+    "quanto": partial(refused, package="optimum-quanto", call="qint8", convert=quanto),
     "sinq": partial(refused, package="sinq", call="4 bits", convert=partial(through_transformers, config=sinq)),
 }
 

@@ -174,8 +174,8 @@ class CompressedTensors:
                 return LayerForm("mxfp4", "MXFP4", bits, (1, 32))
             case "mxfp8-quantized" if (kind, bits) == ("float", 8):
                 return LayerForm("mxfp8", "MXFP8", bits, (1, 32))
-        zeros = "" if weights.symmetric else " with zero points"
-        raise refused(self.where, f"{name} {numbers} of {bits} bits{zeros} of {self.tool}", READ[self.tool])
+        found = LayerForm("packed", numbers, bits, size, not weights.symmetric)
+        raise refused(self.where, f"{name} {found} of {self.tool}", READ[self.tool])
 
 
 def _part(config: Config, name: str) -> Config:

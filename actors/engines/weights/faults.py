@@ -24,6 +24,7 @@ INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json", "tokenization_*.py")
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 TOOLS_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+UNREAD_FILES = {"quanto_qmap.json": "quanto", "qmodel.pt": "hqq"}  # by the tool that alone writes them
 CODES = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")  # numbers that a scale belongs to
 PLAIN = {"BF16", "F16", "F32", "F64"}
 WHOLE = ("I8", "U8", "I16", "U16", "I32", "U32")
@@ -73,6 +74,9 @@ def quantisation_of(path: Path) -> Scheme | None:
         raise refused(str(path / "config.json"), "weights as mlx-lm packs them", OTHERS)
     if config.get("quantization_config") is not None:
         return scheme_of(str(path / "config.json"), _section(path / "config.json", config, "quantization_config"))
+    for name, method in UNREAD_FILES.items():
+        if (path / name).is_file():
+            return scheme_of(str(path / name), {"quant_method": method})
     for name, method in TOOLS_FILES.items():
         if (file := path / name).is_file():
             found = read_json(file)

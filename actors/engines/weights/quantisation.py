@@ -65,6 +65,7 @@ READ = {
     "compressed-tensors": "pack-, int-, float- and naive-quantized, NVFP4, MXFP4 and MXFP8",
     "gptq": "GPTQ of 2, 3, 4 and 8 bits in the checkpoint formats gptq and gptq_v2",
     "awq": "AWQ of 4 bits and version gemm",
+    "auto-round": "integers of 2, 3, 4 and 8 bits, or its formats auto_gptq, auto_awq and llm_compressor",
     "fp8": "FP8 with scales of tensors, rows or blocks, by which weights are multiplied",
     "modelopt": "modelopt's FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, MXFP8 and INT8 without smoothing",
     "bitsandbytes": "nf4, fp4 and int8 of bitsandbytes",
@@ -72,7 +73,6 @@ READ = {
 }
 OTHERS = "compressed-tensors, GPTQ, AWQ, FP8, bitsandbytes or modelopt, or a GGUF file"
 TOOLS = {  # tools that are refused, by their method
-    "auto-round": "auto-round's own format (its formats auto_gptq, auto_awq and llm_compressor are read)",
     "aqlm": "AQLM",
     "bitnet": "BitNet",
     "eetq": "EETQ",

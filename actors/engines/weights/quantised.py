@@ -16,6 +16,7 @@ from torch import Tensor
 
 from actors.engines.weights.matrices import FP4, Dequantised, Integers, Microscaled
 from actors.engines.weights.quantisation import ALL, LayerForm, Scheme, refused
+from actors.engines.weights.unneeded import OF_ACTIVATIONS
 from protocols.errors import ModelError
 
 Parts = Mapping[str, Tensor]  # one layer's tensors, by the end of their names
@@ -320,8 +321,10 @@ def read_weights(tensors: Mapping[str, Tensor], scheme: Scheme) -> Iterator[tupl
     for name, tensor in tensors.items():
         if name.endswith("_scales") and (base := name.removesuffix("_scales")) + "_blocks" in tensors:
             yield base, _experts(base, tensors[base + "_blocks"], tensor, scheme)
-        elif name.endswith(OF_INPUTS) or (
-            name.endswith("_blocks") and name.removesuffix("_blocks") + "_scales" in tensors
+        elif (
+            name.endswith(OF_INPUTS)
+            or OF_ACTIVATIONS.fullmatch(name)
+            or (name.endswith("_blocks") and name.removesuffix("_blocks") + "_scales" in tensors)
         ):
             continue
         elif (end := next((end for end in _ENDS if name.endswith(f".{end}")), None)) is None:

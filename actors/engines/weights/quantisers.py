@@ -67,9 +67,9 @@ class GptqConfig(Strict, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    where: str
-    config: GptqConfig
+    config: GptqConfig | AutoRoundConfig
     overrides: tuple[tuple[re.Pattern[str], GptqOverride | None], ...]  # None: the layer is left as it is
+    kind: Literal["gptq", "gptq_v2"]
     tool: str = "gptq"
 
     @classmethod
@@ -86,7 +86,7 @@ class Gptq:
             if not key.startswith("-:"):
                 one = read_struct(GptqOverride, where, "gptq", value, f"dynamic.{key}.", HOW_IT_WAS_FOUND)
             overrides.append((pattern, one))
-        return cls(where, read, tuple(overrides))
+        return cls(read, tuple(overrides), "gptq_v2" if read.checkpoint_format == "gptq_v2" else "gptq")
 
     def form(self, layer: str) -> LayerForm | None:
         own = self.config
@@ -99,8 +99,37 @@ class Gptq:
                 size = size if override.group_size is UNSET else override.group_size
                 symmetric = symmetric if override.sym is UNSET else override.sym
                 break
-        kind: Literal["gptq", "gptq_v2"] = "gptq_v2" if own.checkpoint_format == "gptq_v2" else "gptq"
-        return LayerForm(kind, "integers", bits, (1, size) if size > 0 else ROW, not symmetric)
+        return LayerForm(self.kind, "integers", bits, (1, size) if size > 0 else ROW, not symmetric)
+
+
+class AutoRoundOverride(GptqOverride, frozen=True, forbid_unknown_fields=True):
+    data_type: Literal["int"] = "int"
+    rotation_config: None = None
+
+
+class AutoRoundConfig(Strict, frozen=True, forbid_unknown_fields=True):
+    packing_format: Literal["auto_round", "auto_round:gptqmodel", "auto_round:auto_gptq"]
+    bits: Literal[2, 3, 4, 8]
+    group_size: int
+    sym: bool = True
+    data_type: Literal["int"] = "int"
+    extra_config: dict[str, dict[str, Any]] | None = None
+    rotation_config: None = None
+
+
+def auto_round(where: str, config: Config) -> Gptq:
+    """auto-round's own format: the words of GPTQ, and settings of layers by their names or patterns."""
+    name = "auto-round"
+    read = read_struct(AutoRoundConfig, where, name, config, without=HOW_IT_WAS_FOUND)
+    said = sorted((read.extra_config or {}).items(), key=lambda item: ".*" in item[0])  # names go before patterns
+    overrides = []
+    for key, value in said:
+        pattern = pattern_of(where, "extra_config", key if ".*" in key else re.escape(key) + "$")
+        one = None
+        if value.get("bits") not in (16, 32):  # numbers
+            one = read_struct(AutoRoundOverride, where, name, value, f"extra_config.{key}.", HOW_IT_WAS_FOUND)
+        overrides.append((pattern, one))
+    return Gptq(read, tuple(overrides), "gptq" if read.packing_format == "auto_round:auto_gptq" else "gptq_v2", name)
 
 
 class AwqConfig(Strict, frozen=True, forbid_unknown_fields=True):
@@ -291,6 +320,7 @@ class Mxfp4:
 SCHEMES: dict[str, Callable[[str, Config], Scheme]] = {
     "compressed-tensors": CompressedTensors.of,
     "gptq": Gptq.of,
+    "auto-round": auto_round,
     "awq": Awq.of,
     "fp8": Fp8.of,
     "modelopt": Modelopt.of,

@@ -22,6 +22,7 @@ UNNEEDED = {  # why: names
         r"embed_tokens_extend|perceiver\w*|resampler|aligner|qformer|query_tokens)(\..*)?"
     ),
 }
+OF_ACTIVATIONS = re.compile(UNNEEDED["scales of a cache with fewer bits"])
 _UNNEEDED = re.compile("|".join(f"(?:{names})" for names in UNNEEDED.values()))
 
 

@@ -19,6 +19,7 @@ from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.heads.build import tensors
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
+from actors.engines.weights.faults import check_checkpoint
 from actors.engines.weights.formats import FORMS
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
 from actors.engines.weights.quantised import dequantised, read_weights
@@ -431,7 +432,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**MODELOPT, "quant_algo": "mxfp4"}, "quant_algo 'mxfp4'"),
     ({**BNB, "bnb_4bit_quant_type": "af4"}, "bnb_4bit_quant_type 'af4'"),
     ({"quant_method": "mxfp4", "group": 16}, "the key group"),
-    ({"quant_method": "intel/auto-round"}, "auto-round's own format"),
+    ({"quant_method": "intel/auto-round", "bits": 4, "group_size": 32}, "no packing_format in its quantization_config"),
     ({"quant_method": "torchao"}, "has torchao, which"),
     ({"quant_method": "gguf"}, "GPTQModel in the layout of GGUF"),
     ({"quant_method": "made-up"}, "quant_method 'made-up'"),
@@ -476,6 +477,15 @@ def test_codes_of_exl2_exl3_hqq_quanto_or_torchao_without_a_config_are_refused(
     save_file({whole: torch.zeros(4, 4, dtype=torch.float32).to(kind)}, tmp_path / "model" / "model.safetensors")
     with pytest.raises(ModelError, match=f"{whole} in .* and no quantization_config says what that stands for"):
         load_config(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(("file", "tool"), [("quanto_qmap.json", "quanto"), ("qmodel.pt", "HQQ")])
+def test_a_file_that_one_tool_alone_writes_names_it(file: str, tool: str, tmp_path: Path) -> None:
+    """Both leave config.json as it was."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / file).touch()
+    with pytest.raises(ModelError, match=f"{file} has {tool}, which duoactor does not read; choose"):
+        check_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -22,7 +22,6 @@ WRITTEN = Path(__file__).parents[2] / "data" / "writers"
 FOUND = sorted(place.name for place in WRITTEN.iterdir() if place.is_dir())
 READ = [name for name in FOUND if (WRITTEN / name / "numbers.safetensors").exists()]
 REFUSED = {
-    "autoround-own": r"auto-round's own format \(its formats auto_gptq, auto_awq and llm_compressor are read\)",
     "ct-quip": "rotations at run time in transform_config.v of compressed-tensors",
     "ct-spin-online": "rotations at run time in transform_config.R4 of compressed-tensors",
     "gptq-fp8": "the key bits in its quantization_config of fp8",
@@ -34,6 +33,7 @@ REFUSED = {
     **{name: "weights as mlx-lm packs them" for name in FOUND if name.startswith("mlx-")},
     **{name: "Quark" for name in FOUND if name.startswith("quark-")},
     **{name: "torchao" for name in FOUND if name.startswith("torchao-")},
+    "quanto": "quanto",
     "sinq": "SINQ",
     "modelopt-w4a8-awq": "quant_algo 'W4A8_AWQ' in its quantization_config of modelopt",
 }
@@ -107,5 +107,5 @@ def test_kinds_of_blocks_that_are_not_read_are_refused_by_name(name: str) -> Non
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_read_is_refused_before_it_is_loaded(name: str) -> None:
-    with pytest.raises(ModelError, match=rf"config\.json has {REFUSED[name]}, which duoactor does not read; choose"):
+    with pytest.raises(ModelError, match=rf"\.json has {REFUSED[name]}, which duoactor does not read; choose"):
         load_model(model_of(name), CPU, torch.float32)
