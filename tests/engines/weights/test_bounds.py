@@ -107,7 +107,7 @@ def refused(path: Path, sentence: str) -> None:
         ),
         ("qwen35", "qwen35.ssm.conv_kernel", 1 << 20, "the length of the convolution of layer 0 is 1048576"),
         ("qwen35", "qwen35.ssm.group_count", 3, "(cannot share 3 of keys|describe)"),
-        ("gemma4", "gemma4.attention.key_length", 32, "attn_q.weight of .*m.gguf is 256 x 64, and .* 128 .heads"),
+        ("gemma4", "gemma4.attention.key_length_swa", 64, "attn_q.weight of .*m.gguf is 128 x 64, and .* 256 .heads"),
         ("lfm2", "lfm2.shortconv.l_cache", 4, "shortconv.conv.weight of .*m.gguf is 64 x 1 x 3"),
     ],
 )
