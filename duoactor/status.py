@@ -137,8 +137,8 @@ def reading(target: TargetStatus) -> str:
         memory = f"memory's {reads.gigabytes:.0f} GB/s"
         said += f", {share:.0%} of {memory}" if share <= 1 else f", more than {memory}: from caches"
     others = {name: bits for name, bits in GGUF_BITS.items() if name.removesuffix("_M") not in target.dtype}
-    smaller = [f"{name} {bits / reads.bits:.0%}" for name, bits in others.items() if bits < SMALLER * reads.bits]
-    return said + (f"; of that a GGUF in {' and in '.join(smaller)}" if smaller else "")
+    smaller = [f"{bits / reads.bits:.0%} in {name}" for name, bits in others.items() if bits < SMALLER * reads.bits]
+    return said + (f"; a GGUF file would read less: {', '.join(smaller)}" if smaller else "")
 
 
 def _count(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Speed-ups over plain decoding by the place of the draft model, by a model of a round."""
+"""Speed-up over plain decoding for each place of the draft model, predicted by a model of a round."""
 
 from __future__ import annotations
 

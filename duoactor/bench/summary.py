@@ -1,9 +1,10 @@
-"""From single runs to the figures of the tables.
+"""The figures of the tables, computed from single runs.
 
-- *tokens/s*: output tokens over the client's wall clock from request to last token, prefill included; of a task, all
-  its answers' tokens over all their time. *decode*: the same without the first token and its time.
-- *speed-up* φ: a method's tokens/s over vanilla's on the same prompts of the same repeat. The figure is the median over
-  the repeats, the spread their lowest and highest.
+- *tokens/s*: output tokens divided by the time from the request to the last token, as the client sees it, prompt
+  included. A task's rate is the tokens of all its answers divided by the time of all of them.
+- *decode*: the same without the first token and its time.
+- *speed-up* φ: a method's tokens/s divided by vanilla's, on the same prompts in the same repeat. A table shows the
+  median of the repeats, and the lowest and the highest.
 - *average*: the mean of the tasks' φ.
 """
 
@@ -38,7 +39,7 @@ class Work:
 
     acceptance_rate: float
     mean_acceptance_length: float
-    foreseen: float  # share of rounds that ended with the next drafts there
+    foreseen: float  # share of rounds at whose end the next drafts had arrived
     gamma: float
     sequences: float  # mean per drafting phase; 0: none were counted
     round_ms: float

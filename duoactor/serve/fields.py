@@ -1,8 +1,11 @@
-"""Which fields of a body are known: one rule for all depths.
+"""Known, ignored and refused fields of a request's body, by one rule at every depth.
 
-A field that only hints is ignored and counted. One that would change the text and cannot be honoured is refused. So
-is a misspelt one, and any unknown field of a description of the answer's form. Other unknown fields, such as newer
-SDKs send, are ignored and named in a header. ``null`` is nothing.
+- A hint is ignored and counted.
+- A field that would change the text and cannot be honoured is refused.
+- A misspelt field is refused, and so is any unknown field where the answer's form is described.
+- Other unknown fields, such as newer SDKs send, are ignored; a header of the answer names them.
+
+A field that is ``null`` counts as missing.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import msgspec
 
 from duoactor.serve.errors import ApiError
 
-# They concern a provider's records, caches, prices and thinking, or repeat what the answer before them said.
+# Hints for a provider's records, caches, prices and thinking, and fields of an earlier answer that is sent back
 _HINTS = """
     allowed_callers annotations betas cache_control cache_prompt caller citations client_metadata container
     context_management defer_loading detail diagnostics display eager_input_streaming effort enable_thinking
@@ -31,7 +34,7 @@ _HINTS = """
 """
 HINTS = frozenset(_HINTS.split())
 
-# Parameters that cannot be honoured, by the values that ask for nothing. Those of other APIs are among them.
+# Parameters that cannot be honoured, other APIs' included, with the values that ask for nothing
 _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
     (
         (),

@@ -37,10 +37,16 @@ def test_the_generic_engine_says_what_a_token_reads(family: str, share: float):
     ("reads", "said"),
     [
         (Reading(), ""),
-        (Reading(400_000_000, 32.0, 10.0), "80% of memory's 10 GB/s; of that a GGUF in Q8_0 27% and in Q4_K_M 15%"),
+        (
+            Reading(400_000_000, 32.0, 10.0),
+            "80% of memory's 10 GB/s; a GGUF file would read less: 27% in Q8_0, 15% in Q4_K_M",
+        ),
         (Reading(100_000_000, 4.9, 10.0), "a token reads 100 MB (4.9 bits a weight), 20% of memory's 10 GB/s"),
         (Reading(400_000_000, 0.0, 10.0), "a token reads 400 MB, 80% of memory's 10 GB/s"),
-        (Reading(800_000_000, 8.5, 10.0), "more than memory's 10 GB/s: from caches; of that a GGUF in Q4_K_M 58%"),
+        (
+            Reading(800_000_000, 8.5, 10.0),
+            "more than memory's 10 GB/s: from caches; a GGUF file would read less: 58% in Q4_K_M",
+        ),
     ],
     ids=("unknown", "float32", "4 bits", "generic", "caches"),
 )

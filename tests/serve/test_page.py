@@ -339,7 +339,7 @@ def test_without_drafts_tree_lanes_and_drafters_are_a_line_each(opened, gateway)
     for part in ("#rounds", "#time"):
         expect(page.locator(part)).to_be_hidden()
     expect(page.locator("#undrafted")).to_have_text("No tree and no lanes: nothing was drafted for this answer.")
-    expect(page.locator("#no-drafters")).to_contain_text("duoactor up MODEL --draft DRAFT adds one")
+    expect(page.locator("#no-drafters")).to_contain_text("duoactor up MODEL --draft DRAFT adds a draft model")
     expect(page.locator("#drafters li")).to_have_count(0)
 
 

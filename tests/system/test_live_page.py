@@ -66,7 +66,7 @@ def ask(page: Page, method: str = "", **fields: str) -> None:
     """Ask by the method, with other options; the default lens of a wide screen is open."""
     page.locator("#ask details").evaluate("one => one.open = true")
     page.get_by_label("Method").select_option(method)
-    for name, value in {"Message": PROMPT, "Most tokens": str(TOKENS), **fields}.items():
+    for name, value in {"Message": PROMPT, "Token limit": str(TOKENS), **fields}.items():
         page.get_by_label(name, exact=True).fill(value)
     page.locator("#ask details").evaluate("one => one.open = false")
     page.get_by_role("button", name="Send").click()
@@ -111,7 +111,7 @@ def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(p
 
 
 def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
-    fields = {"Temperature": "0.8", "Most tokens": "1200"}
+    fields = {"Temperature": "0.8", "Token limit": "1200"}
     ask(page, "tree", **fields, Seed="7")  # method tree always drafts
     expect(page.locator("#answer .t").nth(20)).to_be_attached()
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
@@ -127,7 +127,7 @@ def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
 
 
 def test_a_race_is_run_by_the_target_alone_and_with_drafts_and_all_write_the_same(page):
-    ask(page, **{"Most tokens": "40"})
+    ask(page, **{"Token limit": "40"})
     finished(page)
     page.get_by_role("button", name="Race this answer").click()
     expect(page.locator("#verdict")).to_contain_text("All wrote the text above.", timeout=60_000)
@@ -149,7 +149,7 @@ def test_a_text_of_an_earlier_answer_is_said_to_be_repeated_from_memory(page):
 
 def test_escape_stops_in_the_middle_and_the_next_question_knows_what_was_said(page):
     prompt = page.get_by_label("Message", exact=True)
-    ask(page, "vanilla", **{"Most tokens": "1500"})  # the slowest: the answer must last until it is stopped
+    ask(page, "vanilla", **{"Token limit": "1500"})  # the slowest: the answer must last until it is stopped
     expect(page.locator("#answer .t").nth(60)).to_be_attached()
     page.keyboard.press("Escape")
     finished(page)

@@ -33,7 +33,7 @@ export class Drafters {
   /** Why nothing may be drafted here, and what would change that. */
   get lack() {
     if (this.state?.drafters.length || this.state?.inline) return "";
-    return "No draft model is loaded, so that only text that repeats is drafted: duoactor up MODEL --draft DRAFT adds one, duoactor distill makes one.";
+    return "No draft model is loaded, so only repeated text is drafted. duoactor up MODEL --draft DRAFT adds a draft model, and duoactor distill makes one.";
   }
 
   draw(wrong) {

@@ -71,7 +71,7 @@ export class Answer {
     if (perSecond) parts.push(`${rate(perSecond)} tokens/s`);
     if (overPlain) parts.push(`${overPlain.toFixed(2)}× plain decoding (${rate(this.plain.per_second)} tokens/s, ${basis(this.plain)})`);
     if (remembered) parts.push(`${remembered} of them repeated from memory`);
-    if (this.finish === "length") parts.push("cut off at the most tokens");
+    if (this.finish === "length") parts.push("ended at the token limit");
     return parts.join(" · ");
   }
 
