@@ -219,5 +219,12 @@ OLD: dict[str, Callable[[Path], None]] = {  # of llm-compressor 0.12: later ones
     ),
 }
 
+NEW: dict[str, Callable[[Path], None]] = {  # of compressed-tensors 0.20, which leaves out keys and has new ones
+    "ct-new-w4": lambda into: write(into, "4 bits, asymmetric", groups((LINEAR, integers(4, symmetric=False)))),
+    "ct-new-fp8": lambda into: write(into, "FP8_DYNAMIC", preset("FP8_DYNAMIC")),
+    "ct-new-nvfp4": lambda into: write(into, "NVFP4A16", preset("NVFP4A16")),
+    "ct-new-mxfp6": lambda into: write(into, "MXFP6A16", preset("MXFP6A16"), read=False),
+}
+
 if __name__ == "__main__":
-    base.main(OLD if version("compressed-tensors").startswith("0.17.") else CASES)
+    base.main({"0.17": OLD, "0.20": NEW}.get(version("compressed-tensors")[:4], CASES))

@@ -102,6 +102,7 @@ class CtConfig(Strict, frozen=True, forbid_unknown_fields=True):
     quantization_status: Literal["compressed", "frozen"] | None = None
     sparsity_config: dict[str, Any] | None = None
     transform_config: dict[str, Any] | None = None
+    moe_sparsity_config: None = None
 
 
 CT_PROVENANCE = "quant_method version global_compression_ratio"
