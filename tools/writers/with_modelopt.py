@@ -88,6 +88,8 @@ CASES: dict[str, Callable[[Path], None]] = {
     "modelopt-mxfp4": lambda into: write(into, "MXFP4_DEFAULT_CFG", False),
     "modelopt-mxfp8": lambda into: write(into, "MXFP8_DEFAULT_CFG"),
     "modelopt-int8": lambda into: write(into, "INT8_DEFAULT_CFG"),
+    "modelopt-int8-only": lambda into: write(into, "INT8_WEIGHT_ONLY_CFG"),
+    "modelopt-int8-embedding": lambda into: write(into, "NVFP4_KV_ROTATE_CFG"),
     "modelopt-int4-awq": lambda into: write(into, "INT4_AWQ_CFG", False, **WIDE),
     "modelopt-w4a8-awq": lambda into: write(into, "W4A8_AWQ_BETA_CFG", False, **WIDE),
 }

@@ -124,12 +124,15 @@ def read_struct(kind: type[T], where: str, tool: str, config: Config, prefix: st
 
 
 def _at(config: Any, path: str) -> Any:
-    """What stands at a path such as ``weights.num_bits``."""
-    for name in path.split("."):
-        if not isinstance(config, Mapping) or name not in config:
-            break
-        config = config[name]
-    return config
+    """What stands at a path such as ``weights.num_bits`` or, of several, ``layers[...].bits``."""
+    name, _, rest = path.partition(".")
+    key = name.removesuffix("[...]")
+    if not isinstance(config, Mapping) or key not in config:
+        return config
+    if key == name:
+        return _at(config[key], rest)
+    each = config[key].values() if isinstance(config[key], Mapping) else config[key]
+    return ", ".join(sorted({str(_at(one, rest)) for one in each}))
 
 
 def pattern_of(where: str, key: str, text: str) -> re.Pattern[str]:

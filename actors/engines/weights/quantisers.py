@@ -211,6 +211,7 @@ Algorithm = Literal[
     "W4A16_NVFP4",
     "MXFP8",
     "W8A8_SQ_PER_CHANNEL",
+    "W8A16",
     "MIXED_PRECISION",
 ]
 MODELOPT: dict[str, LayerForm] = {
@@ -220,6 +221,7 @@ MODELOPT: dict[str, LayerForm] = {
     "W4A16_NVFP4": LayerForm("nvfp4", "NVFP4", 4, (1, 16)),
     "MXFP8": LayerForm("mxfp8", "MXFP8", 8, (1, 32)),
     "W8A8_SQ_PER_CHANNEL": LayerForm("scaled", "integers", 8, ROW),
+    "W8A16": LayerForm("scaled", "integers", 8, ROW),
 }
 
 

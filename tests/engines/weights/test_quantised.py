@@ -488,6 +488,15 @@ def test_a_file_that_one_tool_alone_writes_names_it(file: str, tool: str, tmp_pa
         check_checkpoint(str(tmp_path))
 
 
+def test_the_values_of_several_layers_are_named_each_once_and_nothing_else_of_the_config() -> None:
+    layers = {name: {"quant_algo": kind} for name, kind in (("a", "FP8"), ("b", "TERNARY"), ("c", "TERNARY"))}
+    config = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    with pytest.raises(
+        ModelError, match=r"m has quantized_layers\[...\]\.quant_algo 'FP8, TERNARY' in its quantization_"
+    ):
+        scheme_of("m", config)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_pattern_goes_before_a_class_whatever_the_order_of_groups(order: int) -> None:
     groups = [
