@@ -15,7 +15,7 @@ from actors.doing import doing
 from actors.engines.cache.kv_cache import full_request
 from actors.engines.cache.memory import MAX_REQUESTS, MIN_TOKENS, STATE_SHARE, kept_bytes, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
-from actors.engines.decoder.configuration import compiled_spec, spec_of, supports
+from actors.engines.decoder.configuration import compiled_spec, needs_torch, spec_of, supports
 from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
 from actors.engines.decoder.cpu.rings import kv_shapes, ring_slots
 from actors.engines.decoder.gpu.engine import GpuEngine, recorded_bytes
@@ -67,7 +67,7 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     shape = KVShape.of(model.config) if spec is None else kv_shapes(spec, rings > 0)[0]
     if shape is None:
         return MIN_TOKENS
-    share *= STATE_SHARE if rings or _recurrent(model) else 1.0
+    share *= STATE_SHARE if rings or (spec is not None and spec.recurrent) else 1.0
     # without any attention a slot takes no memory
     size = max(1, shape.slot_bytes(parameter.dtype))
     recorded = parameter.device.type == "cuda" and supports(model.config, parameter.device)
@@ -89,16 +89,6 @@ def _fitting(name: str, device: torch.device) -> Iterator[None]:
         ) from None
 
 
-def _recurrent(model: nn.Module) -> bool:
-    parameter = next(model.parameters())
-    if supports(model.config, parameter.device, parameter.dtype):
-        spec = spec_of(model.config)
-        return spec is not None and bool(spec.recurrent)
-    from actors.engines.generic.recurrence import recurrent_layers  # loads much of transformers
-
-    return bool(recurrent_layers(model))
-
-
 @dataclass(frozen=True, slots=True)
 class _How:
     """How a model is computed. ``exact``: a row's bits must not depend on other rows. The last two are for compiled
@@ -114,17 +104,18 @@ def _engine(
     model: nn.Module, info: ModelInfo, slots: int, how: _How
 ) -> CompiledEngine | GpuEngine | TransformersEngine:
     """The fused engine for the architectures that it knows, else the generic one, which runs transformers' model
-    code."""
+    code. Where a CPU compiles no recurrent layers, torch computes them."""
     parameter = next(model.parameters())
     engine: CompiledEngine | GpuEngine | TransformersEngine
-    if not supports(model.config, parameter.device, parameter.dtype):
+    by_torch = needs_torch(model.config, parameter.device, parameter.dtype)
+    if not by_torch and not supports(model.config, parameter.device, parameter.dtype):
         from actors.engines.generic.engine import TransformersEngine  # loads much of transformers
 
         engine = TransformersEngine(model, info, slots, int8=how.int8, exact=how.exact)
-    elif parameter.device.type == "cpu":
+    elif parameter.device.type == "cpu" and not by_torch:
         engine = CompiledEngine(model, info, slots, how.threads, how.int8, how.rings)
     else:
-        engine = GpuEngine(model, info, slots, how.exact)
+        engine = GpuEngine(model, info, slots, how.exact, plain=by_torch)
     if isinstance(model, StoredModel):
         model.let_go()
     if engine.recurrence is not None and not how.rings:

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 SPAN = 64  # segments end at multiples of this, so that shapes repeat
+# Rows that an exact forward by torch on a CPU is filled up to a multiple of: torch computes what is left behind the
+# last whole vector by other code, with other bits (a softmax over four experts).
+WHOLE = 16
 
 Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from actors.engines.cache.pool import DIFFERENT
-from actors.engines.generic.recurrence import recurrent_layers
+from actors.engines.decoder.configuration import spec_of
 from actors.engines.weights.draft_vocabulary import FIELD, model_class
 from protocols.errors import ConfigError
 
@@ -49,8 +49,8 @@ def is_cut(target: Any, shape: DraftShape) -> bool:
     text = target.get_text_config()
     if shape.width != text.hidden_size or text.model_type in DIFFERENT:
         return False
-    with torch.device("meta"):  # only the model knows what its layers are, and it needs no weights for that
-        return not recurrent_layers(AutoModelForCausalLM.from_config(text))
+    spec = spec_of(text)
+    return spec is None or not spec.recurrent
 
 
 def draft_config(target: Any, shape: DraftShape) -> Any:

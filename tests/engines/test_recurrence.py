@@ -1,38 +1,45 @@
 """Targets with recurrent layers: a state for each request, whose bits are those of plain decoding after any window."""
 
+import dataclasses
 import random
 
 import pytest
 import torch
 from msgspec.structs import replace
 
-from actors.engines.cache.kv_cache import CHUNK, TRASH
+from actors.engines.build import EngineOptions, build_target
+from actors.engines.cache.kv_cache import TRASH
 from actors.engines.cache.snapshots import BORDER
+from actors.engines.decoder import configuration
 from actors.engines.decoder.cpu.engine import CompiledEngine
+from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.recurrent import draft_on
-from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS, self_check
 from actors.engines.targets.target import Target
+from actors.engines.weights.dtypes import draft_dtype
+from actors.engines.weights.loading import known_config
 from actors.models import Expansion, Leaf, Window
-from protocols.errors import PoolFull
+from protocols.errors import ConfigError, PoolFull
 from protocols.messages import Sampling
 from tests.engines.mirrored_texts import assert_same
 from tests.engines.test_families import VOCAB, model_of
 from tests.engines.tiny import info
+from tests.training.test_distill import words
 
-FUSED = ["fused Lfm2", "fused Qwen3_5", "fused GraniteMoeHybrid"]  # one of each kind
-DENSE = ["Mamba", "Mamba2", *FUSED]  # experts' bits depend on rows
-FEW = ["Mamba", *FUSED]
+KINDS = ["Lfm2", "Qwen3_5", "GraniteMoeHybrid", "Mamba"]  # one of each
+BY_TORCH = "Qwen3_5 by torch"  # on a CPU where numba compiles nothing
 PROMPT = [5 + 7 * i % 150 for i in range(21)]
 COUNT = 40
 SAMPLING = Sampling(max_tokens=300, ignore_eos=True, temperature=1.0, seed=3)
 
 
-def engine_of(name: str, slots: int = 4096) -> CompiledEngine | TransformersEngine:
+def engine_of(name: str, slots: int = 4096) -> CompiledEngine | GpuEngine:
     torch.set_num_threads(1)
-    model = model_of(name.removeprefix("fused "))
-    return (CompiledEngine if name in FUSED else TransformersEngine)(model, info(model), slots)
+    model = model_of(name.removesuffix(" by torch"))
+    if name == BY_TORCH:
+        return GpuEngine(model, dataclasses.replace(info(model), max_context=slots), slots, plain=True)
+    return CompiledEngine(model, info(model), slots)
 
 
 def begin(target: Target, prompt=PROMPT, generated=(), seed: int = 3) -> tuple[int, list[int]]:
@@ -73,7 +80,7 @@ def tree(handle: int, text: list[int], done: int, depth: int) -> Window:
     return Window(handle, tokens, parents)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", [*KINDS, BY_TORCH])
 def test_windows_of_any_length_right_or_wrong_change_no_bit_of_any_logit(name):
     engine = engine_of(name)
     assert set(ROWS) <= set(self_check(engine).rows)
@@ -99,7 +106,7 @@ def test_windows_of_any_length_right_or_wrong_change_no_bit_of_any_logit(name):
     assert turn < done - 5, "some drafts were accepted"
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", KINDS)
 def test_streams_that_join_leave_and_are_resumed_beside_others_write_what_they_write_alone(name):
     target = Target(engine_of(name), rows_agree=ROWS)
     texts = {seed: alone(target, PROMPT[seed:], seed) for seed in range(4)}
@@ -130,23 +137,7 @@ def test_streams_that_join_leave_and_are_resumed_beside_others_write_what_they_w
     assert target.kv_used == TRASH
 
 
-@pytest.mark.parametrize("name", ["Lfm2", "Qwen3_5", "Mamba", "Mamba2"])
-def test_a_prompt_of_several_chunks_is_continued_as_by_transformers(name):
-    model = model_of(name)
-    prompt = [5 + 7 * i * i % 150 for i in range(CHUNK + 90)]
-    with torch.inference_mode():
-        expected = model(torch.tensor([prompt]), use_cache=False).logits[0, -1]
-    engine = TransformersEngine(model, info(model), 4096)
-    target = Target(engine, rows_agree=ROWS)
-    seen = []
-    forward = engine.forward
-    engine.forward = lambda *arguments, **options: seen.append(forward(*arguments, **options)) or seen[-1]
-    begin(target, prompt)
-    assert len(seen) == 2
-    torch.testing.assert_close(seen[-1][0], expected, atol=2e-4, rtol=2e-3)
-
-
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", KINDS)
 def test_32_streams_in_one_batch_write_what_they_write_alone(name):
     target = Target(engine_of(name, 16384), rows_agree=ROWS)
     texts = [alone(target, PROMPT[seed % 9 :], seed, 12) for seed in range(32)]
@@ -161,7 +152,7 @@ def test_32_streams_in_one_batch_write_what_they_write_alone(name):
     assert [text[:12] for _, text in running] == texts
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_round_that_failed_behind_its_forward_is_done_again_with_the_same_result(name):
     engine = engine_of(name)
     target = Target(engine, rows_agree=ROWS)
@@ -176,7 +167,7 @@ def test_a_round_that_failed_behind_its_forward_is_done_again_with_the_same_resu
 
 
 def test_a_text_whose_slots_moved_goes_on_with_its_state():
-    name, prompts = "fused Qwen3_5", [PROMPT * 3, PROMPT[::-1] * 3, PROMPT[3:] * 4]
+    name, prompts = "Qwen3_5", [PROMPT * 3, PROMPT[::-1] * 3, PROMPT[3:] * 4]
     roomy = Target(engine_of(name, 4096), rows_agree=ROWS)
     expected = [alone(roomy, prompt, count=298) for prompt in prompts]
     tight = Target(engine_of(name, TRASH + 3 * 512), rows_agree=ROWS)
@@ -193,7 +184,7 @@ def test_a_text_whose_slots_moved_goes_on_with_its_state():
     assert moved and [text[:298] for _, text in running] == expected
 
 
-@pytest.mark.parametrize("name", ["Qwen3_5", *FUSED])
+@pytest.mark.parametrize("name", [BY_TORCH, *KINDS])
 def test_prompts_go_on_behind_what_earlier_ones_have_computed_with_the_same_text(name):
     """From a border, from where two prompts part, and behind an answer."""
     fresh, target = (Target(engine_of(name), rows_agree=ROWS) for _ in range(2))
@@ -210,8 +201,8 @@ def test_prompts_go_on_behind_what_earlier_ones_have_computed_with_the_same_text
             texts[-1] += target.verify([tree(handle, texts[-1], 0, 1)])[0].tokens
         target.close(handle)
         assert texts[-1][:COUNT] == alone(fresh, prompt, count=COUNT)
-    assert reused == ([0, 512, 768] if name == "Qwen3_5" else [0, 512, 780])
-    if name in FUSED:
+    assert reused == ([0, 512, 768] if name == BY_TORCH else [0, 512, 780])
+    if name != BY_TORCH:
         whole = [*prompts[-1], *texts[-1]]
         handle = target.open([*whole, 7, 8, 9], SAMPLING)
         outcome = target.prefill(handle)
@@ -220,7 +211,7 @@ def test_prompts_go_on_behind_what_earlier_ones_have_computed_with_the_same_text
 
 
 def test_snapshots_give_way_to_requests():
-    engine = engine_of("fused Lfm2")
+    engine = engine_of("Lfm2")
     engine.recurrence.limit = 3
     target = Target(engine, rows_agree=ROWS)
     for start in (0, 50, 100):
@@ -233,7 +224,7 @@ def test_snapshots_give_way_to_requests():
 
 
 def test_a_request_waits_while_there_is_no_room_for_its_state():
-    engine = engine_of("fused Lfm2")
+    engine = engine_of("Lfm2")
     engine.recurrence.limit = 8
     target = Target(engine, rows_agree=ROWS)
     handles = [begin(target)[0] for _ in range(8)]
@@ -243,6 +234,19 @@ def test_a_request_waits_while_there_is_no_room_for_its_state():
     begin(target)
 
 
+def test_without_compiled_layers_torch_computes_recurrent_ones(tmp_path, monkeypatch):
+    model_of("Lfm2").save_pretrained(tmp_path)
+    words().save_pretrained(tmp_path)
+    target, _ = build_target(str(tmp_path), EngineOptions(kv_tokens=2048))
+    expected = alone(target)
+    monkeypatch.setattr(configuration, "compiled_kernels", lambda: None)
+    target, _ = build_target(str(tmp_path), EngineOptions(kv_tokens=2048))
+    assert isinstance(target.engine, GpuEngine) and alone(target) == expected
+    assert draft_dtype("auto", target.engine.device, known_config(str(tmp_path))) == (torch.float32, False)
+    with pytest.raises(ConfigError, match=r"recurrent layers with the extra duoactor\[jit\]"):
+        draft_dtype("int8", target.engine.device, known_config(str(tmp_path)))
+
+
 def fresh(draft: Draft, text: list[int], sampling: Sampling) -> Expansion:
     handle = draft.open(text, len(text), sampling)
     [found] = draft.expand([Leaf(handle, 0, (), is_root=True)])
@@ -250,7 +254,7 @@ def fresh(draft: Draft, text: list[int], sampling: Sampling) -> Expansion:
     return found
 
 
-@pytest.mark.parametrize("name", ["Qwen3_5", *FUSED])
+@pytest.mark.parametrize("name", [BY_TORCH, *KINDS])
 def test_a_draft_with_recurrent_layers_expands_nodes_as_if_they_were_committed(name):
     draft, other = draft_on(engine_of(name)), draft_on(engine_of(name))
     chance, text = random.Random(5), [*PROMPT]

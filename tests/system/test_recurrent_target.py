@@ -8,7 +8,7 @@ import torch
 from transformers import Lfm2Config, Lfm2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from actors.engines.cache.kv_cache import TRASH
-from actors.engines.generic.engine import TransformersEngine
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
@@ -32,8 +32,8 @@ DELTA = {
     "head_dim": 16,
     "linear_num_value_heads": 2,
     "linear_num_key_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
 }
 MODELS = {
     "convolutions": lambda: Lfm2ForCausalLM(Lfm2Config(**SIZES, layer_types=["conv", "full_attention"])),
@@ -54,7 +54,7 @@ def engine(request):
     with torch.no_grad():  # the default initialisation is so small that every prediction is the same
         for name, parameter in model.named_parameters():
             parameter.mul_(4.0 if parameter.ndim > 1 and "embed" not in name else 1.0)
-    return TransformersEngine(model, replace(INFO, model_id="tiny", max_context=512), TRASH + 3 * 448)
+    return CompiledEngine(model, replace(INFO, model_id="tiny", max_context=512), TRASH + 3 * 448)
 
 
 @pytest.fixture(scope="module")

@@ -156,9 +156,13 @@ def recordable(program: Program) -> bool:
     return not spec.recurrent and all(isinstance(ops, TritonOps) and ops.mixes(each) for each in mixtures)
 
 
+def torch_program(weights: DecoderWeights, pool: KVPool, positions: int) -> Program:
+    return Program(weights, pool, TorchOps(weights.spec.norm, pool.dtype, positions))
+
+
 def gpu_program(weights: DecoderWeights, pool: KVPool, positions: int) -> Program:
     """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
-    plain = Program(weights, pool, TorchOps(weights.spec.norm, pool.dtype, positions))
+    plain = torch_program(weights, pool, positions)
     try:
         from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
     except ImportError:

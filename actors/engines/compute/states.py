@@ -18,7 +18,7 @@ from actors.engines.cache.snapshots import BORDER
 from actors.engines.compute.ops import Ops, Steps
 from actors.engines.decoder.layout import LayerWeights, RecurrentWeights, SelectionWeights
 from actors.engines.decoder.spec import CONVOLUTION, DELTA, SCAN, SELECTIVE, DecoderSpec, Recurrent
-from actors.engines.flat_batch import Segment
+from actors.engines.flat_batch import WHOLE, Segment
 
 UNIT_EPS = 1e-6  # added to squares of unit queries and keys, in every model with a delta rule
 
@@ -201,13 +201,14 @@ def _steps(
     queries, keys, values = torch.split(mixed, [shared, shared, mixer.inner], 1)
     queries, keys = (part.reshape(len(mixed), mixer.groups, mixer.keys) for part in (queries, keys))
     assert weights.decay is not None and weights.step is not None
+    numbers = functional.pad(numbers, (0, 0, 0, -len(mixed) % WHOLE))
     if mixer.kind == DELTA:
         queries, keys = _unit(queries) * mixer.keys**-0.5, _unit(keys)
         rates = mixer.rate_scale * numbers[:, :heads].sigmoid()
         times = functional.softplus(numbers[:, heads:] + weights.step)
     else:
         rates = times = functional.softplus(numbers + weights.step).clamp(min=mixer.least)
-    decays = torch.exp(weights.decay * times)
+    decays, rates = torch.exp(weights.decay * times)[: len(mixed)], rates[: len(mixed)]
     values = values.reshape(len(mixed), heads, mixer.values)
     return Steps(queries, keys, values, decays, rates[..., None], parents)
 

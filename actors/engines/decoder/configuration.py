@@ -39,6 +39,12 @@ def compiled_spec(config: Any, device: torch.device = CPU, dtype: torch.dtype = 
     return spec if spec is not None and _compiles(spec) else None
 
 
+def needs_torch(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether a CPU computes a description by torch, slowly: recurrent layers that numba does not compile there."""
+    spec = spec_of(config) if device.type == "cpu" else None
+    return spec is not None and bool(spec.recurrent) and compiled_spec(config, device, dtype) is None
+
+
 def _compiles(spec: DecoderSpec) -> bool:
     kernels = compiled_kernels()
     windows = {(attention.window, attention.chunked) for attention in spec.attentions if attention.window}

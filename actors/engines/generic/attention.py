@@ -10,21 +10,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers.cache_utils import Cache
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.decoder.torch.branches import View, view
 from actors.engines.flat_batch import SPAN, FlatBatch, Segment
-from actors.engines.generic.recurrence import StateCache
 
 
-class SlotCache(StateCache):
+class SlotCache(Cache):  # type: ignore[misc]
     """A KV cache for transformers: it writes into the slots of the forward, and returns only the new keys and values,
     since the attention function reads the pool."""
 
     def __init__(self, pool: KVPool, layers: Sequence[int]) -> None:
         """``layers``: indices of the attending layers, in the pool's order."""
-        super().__init__()
+        super().__init__(layers=[])
         self.pool = pool
         self.places = {layer: place for place, layer in enumerate(layers)}
         self.slots: Tensor | None = None

@@ -2,7 +2,7 @@
 
 It needs three hooks into transformers: a cache with an ``update`` that writes keys and values into the given slots, an
 attention function registered under a name of our own, which attends to each segment's part of the pool, and
-``logits_to_keep``. Recurrent layers are handled by :mod:`actors.engines.generic.recurrence`.
+``logits_to_keep``. It has no recurrent layers: a model that has some needs a description.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from functools import partial
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers
 from actors.engines.engine import PerRow, Trunk
-from actors.engines.flat_batch import SPAN, FlatBatch
+from actors.engines.flat_batch import SPAN, WHOLE, FlatBatch
 from actors.engines.generic.attention import SlotAttention, SlotCache, without_owning
 from actors.engines.generic.linears import pack_linears, quickest_linear
 from actors.engines.generic.probe import Probe
 from actors.engines.generic.reading import read_bytes
-from actors.engines.generic.recurrence import RECURRENT_LAYERS, GenericRecurrence, recurrent_layers
 from actors.engines.generic.rotary import choose_by_request
 from actors.engines.measuring.bandwidth import memory_bandwidth
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
@@ -36,21 +34,10 @@ from actors.models import ModelInfo
 from protocols.errors import ModelError
 from protocols.messages import Reading
 
-# Rows that an exact forward on a CPU is filled up to a multiple of: torch computes what is left behind the last whole
-# vector by other code, with other bits (a softmax over four experts).
-WHOLE = 16
 NORMS = ("norm", "final_layernorm", "embedding_norm", "ln_f", "final_norm")  # what lies behind the last layer
 CACHES = ("cache", "cache_params", "past_key_values")  # the argument's name since transformers 5.24, and before
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "moe", "mlp"}
 _names = itertools.count()
-
-
-RECURRENT_SINCE = (5, 21)  # before, its models looked into a cache's layers by themselves
-
-
-def _version(name: str) -> tuple[int, ...]:
-    """The first two numbers."""
-    return tuple(int(part) for part in name.split(".")[:2])
 
 
 class TappedLayers:
@@ -88,6 +75,7 @@ class TransformersEngine:
 
     has_spare_cpus = False
     best: Tensor | None = None  # it only computes logits
+    recurrence = None
 
     def use_spare_cpus(self, used: bool) -> None:
         raise NotImplementedError("it has none")
@@ -110,7 +98,6 @@ class TransformersEngine:
         self.draft_vocabulary = draft_vocabulary(model)
         self.pool = KVPool(shape, slots, self.dtype, self.device, SPAN)
         self.cache = SlotCache(self.pool, attention_layers(self.config))
-        self.recurrence: GenericRecurrence | None = None
         self._attention = SlotAttention(self.cache, exact)
         self._taps: TappedLayers | None = None
         self._fixed = exact and self.device.type == "cpu"
@@ -127,15 +114,13 @@ class TransformersEngine:
         self.text_matters = choose_by_request(model, without_owning(self._attention, SlotAttention.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":
-            kept = self.recurrence.inner if self.recurrence else ()
-            pack_linears(model, partial(quickest_linear, int8=int8, pages=HugePages()), kept)
+            pack_linears(model, partial(quickest_linear, int8=int8, pages=HugePages()))
 
     def reading(self) -> Reading:
         """Without bits a weight, which a smaller file would not change: what is read of its blocks is dequantised."""
-        beside = 0 if self.recurrence is None else self.recurrence.stream_bytes
         bandwidth = memory_bandwidth(torch.get_num_threads()) if self._fixed else 0.0
         read = read_bytes(self.model, self.config)
-        return Reading(read, gigabytes=bandwidth, token_bytes=self.pool.slot_bytes, stream_bytes=beside)
+        return Reading(read, gigabytes=bandwidth, token_bytes=self.pool.slot_bytes)
 
     @torch.inference_mode()
     def _adopt(self) -> None:
@@ -144,22 +129,12 @@ class TransformersEngine:
         Many architectures do more than attend to a KV cache (chunked attention, latent caches, other recurrences). In
         slots they would run and give wrong logits. Raises ModelError for those.
         """
-        recurrent = recurrent_layers(self.model)
-        known = _PLAIN_LAYERS | RECURRENT_LAYERS if recurrent else _PLAIN_LAYERS
-        if set(getattr(self.config, "layer_types", None) or ()) - known:
+        if set(getattr(self.config, "layer_types", None) or ()) - _PLAIN_LAYERS:
             raise self._refusal()
-        if recurrent and _version(transformers.__version__) < RECURRENT_SINCE:
-            needed = ".".join(map(str, RECURRENT_SINCE))
-            raise ModelError(
-                f"model {self.info.model_id} has recurrent layers, which need transformers {needed} or newer; "
-                f"{transformers.__version__} is installed: pip install -U transformers"
-            )
         try:
             probe = Probe(self, self.model, self.config) if self.device.type != "meta" else None
             if self.cache.places:
                 self._replace_attention()
-            if recurrent:
-                self.recurrence = GenericRecurrence(recurrent, self.config.hidden_size, self.cache)
             alike = probe is None or probe.agrees()
         except (torch.OutOfMemoryError, ModelError):
             raise
@@ -186,12 +161,10 @@ class TransformersEngine:
     @torch.inference_mode()
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
         rows = len(batch.tokens if select is None else select)
-        if self._fixed and not (self.recurrence and batch.segments[0].prompt):  # else it would be computed alone
+        if self._fixed:
             batch = batch.padded(-len(batch.tokens) % WHOLE, self.pool.slots)
             select = None if select is None else [*select, *[select[-1]] * (-rows % WHOLE)]
         self._attention.begin(batch)
-        if self.recurrence is not None:
-            self.recurrence.begin(batch.segments, self.device)
         ids, places = (torch.tensor([part], device=self.device) for part in (batch.tokens, batch.positions))
         with FixedRows() if self._fixed else nullcontext():
             out = self.model(

@@ -6,7 +6,7 @@ oneDNN's packed kernels are faster than the default for few rows, and agree for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -82,15 +82,14 @@ def quickest_linear(
 def pack_linears(
     model: nn.Module,
     make: Callable[[Tensor, Tensor | None], nn.Module | None] = make_linear,
-    kept: Container[nn.Module] = (),
 ) -> int:
-    """Replace each ``nn.Linear`` of a model, except those ``kept``, by what ``make`` returns. Returns how many were.
+    """Replace each ``nn.Linear`` of a model by what ``make`` returns. Returns how many were.
 
     Their float weights are freed, but for those of an output layer that shares them with the embedding."""
     replaced = 0
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child not in kept:
+            if type(child) is nn.Linear:
                 layer = make(child.weight, child.bias)
                 if layer is not None:
                     layer.weight = child.weight.new_empty(0)  # transformers' Mamba reads its output layer's dtype

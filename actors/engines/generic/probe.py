@@ -1,4 +1,4 @@
-"""Whether a model's logits stay the same over slots, and what its recurrent layers can do."""
+"""Whether a model's logits stay the same over slots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch
-from actors.engines.generic.recurrence import GenericRecurrence, GenericState
 
 TOKENS = 24
 NARROW = 6  # tokens of a window while a probe runs: its text reaches beyond, on both sides of its cut
@@ -40,52 +39,18 @@ class Probe:
             self._expected: Tensor = model(input_ids=ids, use_cache=False).logits[0].float()
 
     def agrees(self) -> bool:
-        """Whether the engine computes the same. With recurrent layers it finds out how those may be run."""
-        recurrence, end = self._engine.recurrence, len(self._tokens)
+        """Whether the engine computes the same."""
+        end = len(self._tokens)
         half = end // 2
         with narrow_windows(self._model, self._config):
-            if isinstance(recurrence, GenericRecurrence):
-                found = self._through(recurrence, half)
-            else:
-                found = torch.cat([self._rows(0, half), self._rows(half, end)])
+            found = torch.cat([self._rows(0, half), self._rows(half, end)])
         return self._agree(found, self._expected)
 
-    def _through(self, recurrence: GenericRecurrence, half: int) -> Tensor:
-        """The first half as a piece of a prompt, the rest as rows of a window. Also finds out whether the next piece of
-        a prompt can start from a state."""
-        state, end = recurrence.new(), len(self._tokens)
-        begun = self._rows(0, half, state, prompt=True)
-        state.keep(range(half))
-        rest = self._rows(half, end, state)
-        recurrence.rows_agree = bool((rest == self._siblings(half, state)).all())
-        recurrence.continues = self._agree(self._rows(half, end, state, prompt=True), self._expected[half:])
-        recurrence.stream_bytes = 2 * state.bytes
-        return torch.cat([begun, rest])
-
-    def _rows(self, start: int, end: int, state: GenericState | None = None, prompt: bool = False) -> Tensor:
+    def _rows(self, start: int, end: int) -> Tensor:
         places, batch = [*range(start, end)], FlatBatch()
         visible = np.tri(end - start, end, start, dtype=np.bool_)
-        segment = batch.add(0, self._tokens[start:end], places, places, visible)
-        segment.state, segment.prompt = state, prompt
+        batch.add(0, self._tokens[start:end], places, places, visible)
         return self._engine.forward(batch)
-
-    def _siblings(self, start: int, state: GenericState) -> Tensor:
-        """The logits of the tokens from ``start`` on, each but the first as one of three equal siblings."""
-        rows = len(self._tokens) - start
-        chain = [0, *range(1, 3 * rows - 3, 3)]
-        parents = [-1, *(max(0, row // 3 * 3 - 2) for row in range(3 * rows - 3))]
-        depths = [0, *(1 + row // 3 for row in range(3 * rows - 3))]
-        count = len(parents)
-        visible = np.zeros((count, start + count), dtype=np.bool_)
-        visible[:, :start] = True
-        for row, parent in enumerate(parents):
-            visible[row, start:] = visible[parent, start:] if parent >= 0 else False
-            visible[row, start + row] = True
-        places, slots = [start + depth for depth in depths], [*range(start, start + count)]
-        batch = FlatBatch()
-        segment = batch.add(0, [self._tokens[place] for place in places], places, slots, visible)
-        segment.state, segment.parents = state, parents
-        return self._engine.forward(batch)[chain]
 
     def _agree(self, found: Tensor, expected: Tensor) -> bool:
         """Whether they differ by roundings only. Each layer adds to its rows twice, and each sum is rounded; roundings

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from actors.engines.decoder.configuration import multiplies_bfloat16, supports
+from actors.engines.decoder.configuration import multiplies_bfloat16, needs_torch, supports
 from actors.engines.weights.draft_vocabulary import head_size
 from protocols.errors import ConfigError
 
@@ -43,9 +43,13 @@ def draft_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.dt
     ``auto`` is a target's on a GPU. On a CPU it is int8, or for a small draft bfloat16 where compiled layers multiply
     that: rounding costs a draft next to no acceptance."""
     automatic = asked == AUTO and device.type == "cpu"
-    if asked == INT8 or (automatic and parameters(config) >= SMALL_DRAFT):
-        if device.type != "cpu":
-            raise ConfigError("int8 drafts run on a CPU; choose --draft-dtype bfloat16 on a GPU")
+    by_torch = needs_torch(config, device)
+    if asked == INT8 or (automatic and not by_torch and parameters(config) >= SMALL_DRAFT):
+        if device.type != "cpu" or by_torch:
+            raise ConfigError(
+                "int8 drafts run on a CPU, those with recurrent layers with the extra duoactor[jit] alone; choose "
+                "--draft-dtype bfloat16"
+            )
         return torch.float32, True
     if automatic and multiplies_bfloat16(config):
         return torch.bfloat16, False

@@ -196,6 +196,12 @@ def fused(model, rings=0):
     return Target(CompiledEngine(model, info(model), 2048, rings=rings), rows_agree=ROWS)
 
 
+def by_torch(model):
+    from actors.engines.decoder.gpu.engine import GpuEngine
+
+    return Target(GpuEngine(model, info(model), 2048, plain=True), rows_agree=ROWS)
+
+
 def ringed(model):
     target = fused(model, 4)
     assert target.engine.recurrence is not None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.compute.ops import BatchRows
-from actors.engines.compute.ops_triton import gpu_program, recordable
+from actors.engines.compute.ops_triton import gpu_program, recordable, torch_program
 from actors.engines.compute.sight import PoolSight
 from actors.engines.compute.states import TorchRecurrence
 from actors.engines.decoder.configuration import spec_of
@@ -21,7 +21,7 @@ from actors.engines.decoder.gpu.in_place import MAX_PARTS, MAX_ROWS, in_place
 from actors.engines.decoder.layout import lay_out
 from actors.engines.decoder.torch.attention import MAX_ROUND
 from actors.engines.engine import Trunk
-from actors.engines.flat_batch import FlatBatch
+from actors.engines.flat_batch import WHOLE, FlatBatch
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.source import source_of
 from actors.models import ModelInfo
@@ -36,13 +36,19 @@ class GpuEngine:
     text_matters = has_spare_cpus = False
 
     def __init__(
-        self, model: nn.Module, info: ModelInfo, slots: int, exact: bool = True, recorder: Recorder | None = None
+        self,
+        model: nn.Module,
+        info: ModelInfo,
+        slots: int,
+        exact: bool = True,
+        recorder: Recorder | None = None,
+        plain: bool = False,
     ) -> None:
         """Takes the weights out of a ``transformers`` model that has a description; the model is spent. Device and
         dtype are the model's.
 
         ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span: for a target.
-        ``recorder``: how rounds are recorded; None: as CUDA graphs.
+        ``recorder``: how rounds are recorded; None: as CUDA graphs. ``plain``: torch computes, launch by launch.
         """
         spec, source = spec_of(model.config), source_of(model)
         assert spec is not None
@@ -53,10 +59,12 @@ class GpuEngine:
         self.draft_vocabulary = weights.covered
         self.pool = KVPool(kv_shapes(spec, False)[0], slots, self.dtype, self.device, MAX_ROWS)
         self._reads, self._count = sum(part.nbytes for part in weights.read()), weights.count()
-        self._program, self._exact = gpu_program(weights, self.pool, min(slots, info.max_context + MAX_ROUND)), exact
+        positions, self._exact = min(slots, info.max_context + MAX_ROUND), exact
+        make = torch_program if plain else gpu_program
+        self._program = make(weights, self.pool, positions)
         self.recurrence = TorchRecurrence(spec, self.device) if spec.recurrent else None
         self.graphs: Graphs | None = None
-        layout = in_place(spec, self.pool, exact) if recordable(self._program) else None
+        layout = in_place(spec, self.pool, exact) if not plain and recordable(self._program) else None
         if layout is not None:
             candidates = min(info.vocab_size, weights.vocabulary)
             self.graphs = Graphs(self._program, recorder or CudaRecorder(self.device), candidates, layout)
@@ -93,6 +101,9 @@ class GpuEngine:
     @torch.inference_mode()
     def _run(self, batch: FlatBatch, select: Sequence[int] | None) -> Tensor:
         """Launch by launch."""
+        if self.device.type == "cpu" and self._exact:
+            select = range(len(batch.tokens)) if select is None else select
+            batch = batch.padded(-len(batch.tokens) % WHOLE, self.pool.slots)
         told = (batch.tokens, batch.positions, batch.slots)
         ids, positions, slots = (torch.tensor(each, dtype=torch.int64, device=self.device) for each in told)
         walk = None if self.recurrence is None else self.recurrence.walk(batch.segments, self._program.ops)
