@@ -144,6 +144,7 @@ FAMILIES = {  # what their configurations need beside what all share
     "OlmoHybrid": DELTA,
     "Lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
     "Lfm2Moe": EXPERTS | {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1},
+    "Lfm3": HEAD | {"layer_types": ["conv", "sliding_attention", "full_attention"], "sliding_window": 9},
     "Mamba": {"state_size": 16, "time_step_rank": 16},
     "FalconMamba": {"state_size": 16, "time_step_rank": 16},
     "Mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "chunk_size": 16},

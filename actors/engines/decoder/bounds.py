@@ -327,7 +327,8 @@ class Shapes:
         gates, own = 1 + (mixer.gated and not apart), 0 if mixer.shares is not None else mixer.kv_heads
         queries, keys = mixer.heads * mixer.width * gates, own * mixer.width
         of = "gated heads * head width" if gates > 1 else "heads * head width"
-        parts = [queries, keys, keys, *([queries] if apart else [])][: 1 if own == 0 else 4]
+        gates_apart = [mixer.heads if mixer.head_gates else queries] if apart else []
+        parts = [queries, keys, keys, *gates_apart][: 1 if own == 0 else 4]
         if len(mixer.qkv) == len(parts):
             for name, rows, what in zip(mixer.qkv, parts, (of, *["key heads * head width"] * 2, of), strict=False):
                 self._set(name, _matrix(rows, what, self._hidden, _HIDDEN))

@@ -29,7 +29,7 @@ def qkv_order(attention: Attention) -> Tensor | None:
     if attention.woven:
         return _unwoven(attention)
     beside = attention.gated and len(attention.qkv) < 4  # each head's gates lie behind its queries
-    if order.tolist() == [*range(width)] and not beside:
+    if order.tolist() == [*range(width)] and not beside and not attention.head_gates:
         return None
     kv_heads = attention.kv_heads if attention.shares is None else 0
     apart, queries = (2 if beside else 1) * width, torch.arange(attention.heads)[:, None]
@@ -37,7 +37,9 @@ def qkv_order(attention: Attention) -> Tensor | None:
     values = torch.arange(kv_heads * width) + attention.heads * apart + kv_heads * width
     gates = queries * apart + width + torch.arange(width) if beside else values[:0]
     if attention.gated and not beside:
-        gates = torch.arange(attention.heads * width) + (attention.heads + 2 * kv_heads) * width
+        own = attention.heads if attention.head_gates else attention.heads * width
+        gates = torch.arange(own).repeat_interleave(attention.heads * width // own)
+        gates = gates + (attention.heads + 2 * kv_heads) * width
     heads = [(queries * apart + order).reshape(-1), (keys + order).reshape(-1)]
     return torch.cat([*heads, values, gates.reshape(-1)])
 

@@ -99,6 +99,7 @@ class Attention:
     latent: Latent | None = None
     shares: int | None = None  # the layer whose keys and values it reads; it has none then, and ``qkv`` is queries
     gated: bool = False  # a gate behind each head's queries, or a fourth matrix; its sigmoid multiplies the output
+    head_gates: bool = False  # the fourth matrix has one gate for each head
     woven: bool = False
 
 

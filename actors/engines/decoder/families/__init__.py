@@ -44,6 +44,7 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
     "olmo_hybrid": qwen_next.olmo,
     "lfm2": lfm.describe,
     "lfm2_moe": lfm.describe,
+    "lfm3": lfm.lfm3,
     "bamba": mamba.describe,
     "mamba": mamba.mamba,
     "falcon_mamba": mamba.mamba,

@@ -134,7 +134,7 @@ def _attention_4(config: Any, index: int, shares: int | None) -> Attention:
         scale=1.0,
         qkv=weights(index, *(f"self_attn.{name}" for name in names)),
         out=weight(index, "self_attn.o_proj"),
-        rotation=_rotation_4(config.rope_parameters[kind], width),
+        rotation=rotation_4(config.rope_parameters[kind], width),
         window=window_of(config, index),
         norms=HeadNorms(query_norm, None if shares is not None else key_norm, value=True),
         shares=shares,
@@ -156,7 +156,7 @@ def _experts_4(config: Any, index: int, beside: Mlp) -> Experts:
     )
 
 
-def _rotation_4(own: Any, width: int) -> Rotation:
+def rotation_4(own: Any, width: int) -> Rotation:
     """Pairs behind the share that is turned stay as they are."""
     name = own.get("rope_type", "default")
     if name not in ("default", "proportional"):

@@ -1,10 +1,20 @@
-"""LFM 2: short convolutions between gates, and every few layers attention."""
+"""LFM 2 and 3: short convolutions between gates, and every few layers attention."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from actors.engines.decoder.families.parts import Undescribed, attention, decoder, head_norms, rotation, weight, weights
+from actors.engines.decoder.families.gemma import rotation_4
+from actors.engines.decoder.families.parts import (
+    QKV,
+    Undescribed,
+    attention,
+    decoder,
+    head_norms,
+    rotation,
+    weight,
+    weights,
+)
 from actors.engines.decoder.spec import (
     CONVOLUTION,
     SILU,
@@ -19,6 +29,28 @@ from actors.engines.decoder.spec import (
 )
 
 DENSE = "lfm2"
+
+
+def lfm3(config: Any) -> DecoderSpec:
+    """Windows, norms behind both halves, and a gate for each head."""
+    parts = ("operator_norm", "ffn_norm", "post_operator_norm", "post_ffn_norm")[: 4 if config.use_sandwich_norm else 2]
+
+    def layer(index: int) -> Layer:
+        kind, norms = config.layer_types[index], Norms(*weights(index, *parts))
+        feed = Mlp(config.intermediate_size, SILU, *_feed_forward(index))
+        if kind == "conv":
+            return Layer(_convolution(config, index), feed, norms)
+        gated = config.use_attention_gate
+        names = weights(index, *QKV, *(("self_attn.g_proj",) if gated else ()))
+        turning = rotation_4(config.rope_parameters[kind], config.head_dim)
+        own = attention(config, index, turning, qkv=names, norms=head_norms(index), gated=gated, head_gates=gated)
+        return Layer(own, feed, norms)
+
+    return decoder(config, layer, Norm(config.norm_eps), final_norm="model.embedding_norm.weight")
+
+
+def _feed_forward(layer: int) -> tuple[tuple[str, ...], str]:
+    return weights(layer, "feed_forward.w1", "feed_forward.w3"), weight(layer, "feed_forward.w2")
 
 
 def describe(config: Any) -> DecoderSpec:
@@ -45,8 +77,7 @@ def _convolution(config: Any, layer: int) -> Recurrent:
 
 def _mlp(config: Any, layer: int) -> Mlp | Experts:
     if config.model_type == DENSE or layer < config.num_dense_layers:
-        up = weights(layer, "feed_forward.w1", "feed_forward.w3")
-        return Mlp(_inner(config), SILU, up, weight(layer, "feed_forward.w2"))
+        return Mlp(_inner(config), SILU, *_feed_forward(layer))
     part = f"model.layers.{layer}.feed_forward"
     return Experts(
         *(config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size, SILU),
