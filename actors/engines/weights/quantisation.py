@@ -67,7 +67,7 @@ READ = {
     "awq": "AWQ of 4 bits and version gemm",
     "auto-round": "integers of 2, 3, 4 and 8 bits, or its formats auto_gptq, auto_awq and llm_compressor",
     "fp8": "FP8 with scales of tensors, rows or blocks, by which weights are multiplied",
-    "modelopt": "modelopt's FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, MXFP8 and INT8 without smoothing",
+    "modelopt": "modelopt's FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, MXFP8 and INT8, alone or without smoothing",
     "bitsandbytes": "nf4, fp4 and int8 of bitsandbytes",
     "mxfp4": "gpt-oss as it was published",
 }
@@ -125,8 +125,8 @@ def read_struct(kind: type[T], where: str, tool: str, config: Config, prefix: st
 
 def _at(config: Any, path: str) -> Any:
     """What stands at a path such as ``weights.num_bits`` or, of several, ``layers[...].bits``."""
-    name, _, rest = path.partition(".")
-    key = name.removesuffix("[...]")
+    name, _, rest = path.replace("[...]", "[]").partition(".")
+    key = name.removesuffix("[]")
     if not isinstance(config, Mapping) or key not in config:
         return config
     if key == name:
