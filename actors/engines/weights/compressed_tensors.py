@@ -76,10 +76,6 @@ class CtGroup(Strict, frozen=True, forbid_unknown_fields=True):
     format: CtFormat | None = None
 
 
-class CtSparsity(Struct, frozen=True):
-    format: Literal["dense"] = "dense"
-
-
 class CtPlace(Struct, frozen=True):
     """``TransformArgs``: weights that are stored rotated need nothing; a rotation of inputs is to be computed."""
 
@@ -88,10 +84,6 @@ class CtPlace(Struct, frozen=True):
 
 class CtTransform(Struct, frozen=True):
     apply: list[CtPlace] = []
-
-
-class CtTransforms(Struct, frozen=True):
-    config_groups: dict[str, CtTransform] = {}
 
 
 class CtConfig(Strict, frozen=True, forbid_unknown_fields=True):

@@ -7,16 +7,16 @@ import numpy as np
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.records import JOB
-from actors.engines.decoder.cpu.tile import PANEL
+from actors.engines.decoder.cpu.tile import WIDE_PANEL
 from actors.engines.decoder.cpu.work_stealing import APART
-from actors.engines.weights.formats import PANEL as BLOCK_PANEL
+from actors.engines.weights.formats import PANEL
 
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
 # ROUNDED: of room for a product's input in bfloat16; TODO: where their ranges are
 STOP, AWAKE, TAKE, ROUNDED, THREADS, DONE, TODO = 0, 1, 2, 3, 4, APART, 2 * APART
 PAGE = 1024  # numbers: 4 KiB, within which a processor fetches ahead of its own accord
-PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pieces
-BLOCK_PIECE = 96 // BLOCK_PANEL
+PIECE = 96 // WIDE_PANEL  # panels: the bundled target's smallest product has four pieces
+BLOCK_PIECE = 96 // PANEL
 
 
 def buffer_apart(numbers: int) -> int:

@@ -92,9 +92,9 @@ class Panels:
 def _in_panels(weight: Tensor, room: Room) -> tuple[NDArray[Any], int]:
     """Panels, and their number. In float32 where fewer bits would lose something."""
     from actors.engines.decoder.cpu.packing import pack_halves
-    from actors.engines.decoder.cpu.tile import PANEL as panel  # of numbers, not of groups
+    from actors.engines.decoder.cpu.tile import WIDE_PANEL
 
-    narrow = _narrowed(weight)
+    narrow, panel = _narrowed(weight), WIDE_PANEL
     starts = np.array(_firsts(len(weight), panel))
     packed = room(len(starts) * panel * weight.shape[1] * narrow.itemsize)
     if narrow.dtype == torch.float32:

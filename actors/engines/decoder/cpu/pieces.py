@@ -22,9 +22,9 @@ from actors.engines.decoder.cpu.pool_attention import Heads, QueryRows, Sight, a
 from actors.engines.decoder.cpu.products import PanelRange, multiply_panels
 from actors.engines.decoder.cpu.records import JOB, WALK
 from actors.engines.decoder.cpu.state_walk import walk_piece
-from actors.engines.decoder.cpu.tile import BESIDE, PANEL, ROWS, InputRows, Sums
+from actors.engines.decoder.cpu.tile import BESIDE, ROWS, WIDE_PANEL, InputRows, Sums
 from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
-from actors.engines.weights.formats import PANEL as BLOCK_PANEL
+from actors.engines.weights.formats import PANEL
 
 
 @linked
@@ -54,7 +54,8 @@ def _multiply(job, panel, number, out, then):
     """Multiply ``number`` panels. The last panel of a matrix ends with its last output, so it may share some outputs
     with the panel before. ``then``: address to prefetch next, 0: what follows these panels."""
     rows, size, pairs = job.rows, job.columns, job.columns // 2
-    sums, count = Sums(out, min(panel * PANEL, job.apart - PANEL), job.apart, False), job.panels * size * PANEL
+    sums = Sums(out, min(panel * WIDE_PANEL, job.apart - WIDE_PANEL), job.apart, False)
+    count = job.panels * size * WIDE_PANEL
     numbers = InputRows(array_at(job.x, rows * size, np.float32), 0, size, rows)
     paired = InputRows(array_at(job.x, rows * pairs, np.uint32), 0, pairs, rows)
     words = array_at(job.weights, count // 2, np.uint32)
@@ -81,7 +82,7 @@ def _compute_blocks(job, piece):
     size, inputs = panel_bytes(part.form, groups), GroupedRows(job.x, grouped_words(job.columns))
     out = array_at(job.out, job.rows * job.apart, np.float32)
     for panel in range(BLOCK_PIECE * piece, BLOCK_PIECE * (piece + 1) if whole else part.panels):
-        to = part.first + min(panel * BLOCK_PANEL, part.own - BLOCK_PANEL)
+        to = part.first + min(panel * PANEL, part.own - PANEL)
         weights = BlockPanel(part.weights + panel * size, part.form, groups)
         multiply_blocks(job.rows, inputs, weights, Sums(out, to, job.apart, False))
 
@@ -118,7 +119,7 @@ def _first_weights(place, me, threads):
     job = array_at(place, 1, JOB)[0]
     if job.form:
         return 0
-    return job.weights + PIECE * begin_of(pieces_of(job), me, threads) * job.columns * PANEL * job.bits // 8
+    return job.weights + PIECE * begin_of(pieces_of(job), me, threads) * job.columns * WIDE_PANEL * job.bits // 8
 
 
 @kept("void(int64, int64, int64)", by=cfunc)

@@ -1,7 +1,7 @@
 """Products of few rows with a matrix, compiled by numba: every output is one sum over the inputs in their order.
 
 So a row's bits do not depend on the rows beside it, without rows that only fill up; and a small matrix costs no calls.
-The sums of ``ROWS`` rows by ``PANEL`` outputs stay in registers.
+The sums of ``ROWS`` rows by ``WIDE_PANEL`` outputs stay in registers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from actors.engines.decoder.cpu.linking import linked
-from actors.engines.decoder.cpu.tile import PANEL, ROWS, InputRows, Meanwhile, Sums, TileWeights, multiply_tile
+from actors.engines.decoder.cpu.tile import ROWS, WIDE_PANEL, InputRows, Meanwhile, Sums, TileWeights, multiply_tile
 
 # Inputs with weights of a panel that stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
 DEPTH = 1024
@@ -52,13 +52,13 @@ def _part(inputs, sums, number, passes, k):
 def multiply_panels(inputs, panels, sums, then):
     """Multiply all rows with ``panels``. ``then``: address that is read next; 0: what follows the panels."""
     weights, size, share = panels.weights, inputs.size, panels.share
-    passes, step = (inputs.count + ROWS - 1) // ROWS, PANEL * weights.itemsize
+    passes, step = (inputs.count + ROWS - 1) // ROWS, WIDE_PANEL * weights.itemsize
     wide = step // share
     here, lead, k = weights.ctypes.data + panels.first * size * wide, NEAR // wide, 0
     while k < size:
         depth = _depth(k, size, DEPTH, lead, then)
         tile = TileWeights(
-            weights, (panels.first * size + k) * PANEL // share, size * PANEL // share, panels.count, depth
+            weights, (panels.first * size + k) * WIDE_PANEL // share, size * WIDE_PANEL // share, panels.count, depth
         )
         for number in range(passes):
             # by the end of the last pass all weights that the next passes read have been asked for

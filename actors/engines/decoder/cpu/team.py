@@ -35,9 +35,9 @@ from actors.engines.decoder.cpu.jobs import (
 )
 from actors.engines.decoder.cpu.linking import kept, linked
 from actors.engines.decoder.cpu.records import JOB
-from actors.engines.decoder.cpu.tile import PANEL
+from actors.engines.decoder.cpu.tile import WIDE_PANEL
 from actors.engines.decoder.cpu.work_stealing import APART, assign, has_work
-from actors.engines.weights.formats import PANEL as BLOCK_PANEL
+from actors.engines.weights.formats import PANEL
 
 SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
 # Some 30 ms: rounds are nearer to each other (with 1 ms it slept into every other forward: 1.14x)
@@ -172,7 +172,7 @@ def product(weights: np.ndarray, panels: int, inputs: int, outputs: int, half: b
     job["half"], job["pairs"] = half, weights.dtype == np.uint32
     job["bits"] = 32 if weights.dtype == np.float32 else 16
     job["weights"], job["panels"] = weights.ctypes.data, panels
-    job["columns"], job["outputs"], job["apart"] = inputs, outputs, max(outputs, PANEL)
+    job["columns"], job["outputs"], job["apart"] = inputs, outputs, max(outputs, WIDE_PANEL)
     return job
 
 
@@ -184,9 +184,9 @@ def block_product(parts: Sequence[tuple[int, np.ndarray, int]], inputs: int) -> 
     for index, (form, weights, outputs) in enumerate(parts):
         job = jobs[index]
         job["form"], job["bits"], job["weights"] = form, 8, weights.ctypes.data
-        job["panels"], job["first"], job["own"] = -(-outputs // BLOCK_PANEL), first, outputs
+        job["panels"], job["first"], job["own"] = -(-outputs // PANEL), first, outputs
         if index + 1 < len(parts):
             job["more"] = jobs.ctypes.data + (index + 1) * jobs.itemsize
         first += outputs
-    jobs["columns"], jobs["outputs"], jobs["apart"] = inputs, first, max(first, PANEL)
+    jobs["columns"], jobs["outputs"], jobs["apart"] = inputs, first, max(first, WIDE_PANEL)
     return jobs

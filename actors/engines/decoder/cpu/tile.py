@@ -36,7 +36,8 @@ WIDE, ROWS = (3, 8) if "+avx512f" in FEATURES else (1, 6)
 # in a cycle: few rows of a narrow panel have too few sums. With AVX2 one row takes 0.7 of the time where the caches
 # hold the weights, and 0.85 where they do not.
 BESIDE = (1, 4, 2, 2, 1, 1, 1) if WIDE == 1 else (1,) * (1 + ROWS)
-PANEL = WIDE * LANES  # outputs with weights side by side: (outputs / PANEL, inputs, PANEL)
+# Outputs whose numbers stand side by side: (outputs / WIDE_PANEL, inputs, WIDE_PANEL)
+WIDE_PANEL = WIDE * LANES
 _INT = ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()
 
@@ -83,7 +84,7 @@ class Numbers:
     inputs = 1  # elements of a row that an iteration takes
 
     def __init__(self, kind):
-        self._kind, self.size = kind, PANEL * kind.bitwidth // 8  # bytes of weights that an iteration takes
+        self._kind, self.size = kind, WIDE_PANEL * kind.bitwidth // 8  # bytes of weights that an iteration takes
 
     def read(self, builder, place):
         """A panel's vectors for each element, from a pointer on."""
@@ -168,7 +169,7 @@ class _Tile:
         rows, places = [inputs.place("x", start) for start in starts], []
         for row in range(count):
             begin = builder.add(sums["to"], builder.mul(sums["columns"], _INT(row)))
-            for lane in range(0, number * PANEL, LANES):
+            for lane in range(0, number * WIDE_PANEL, LANES):
                 place = sums.place("out", builder.add(begin, _INT(lane)))
                 places.append(builder.bitcast(place, VECTOR.as_pointer()))
         zero = ir.Constant(VECTOR, [0.0] * LANES)
