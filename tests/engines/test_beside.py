@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
+from actors.engines.generic import linears
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import Target
-from actors.engines.weights import panels
 from actors.models import Window
 from protocols.messages import Sampling
 from tests.engines.families import model_of
@@ -71,11 +71,11 @@ class Beside:
                     del self.live[number]
 
 
-@pytest.mark.parametrize("family", ["GPT2", "Mixtral", "Lfm2Moe"])
+@pytest.mark.parametrize("family", ["GPT2", "Mixtral", "Qwen3Moe"])
 def test_on_the_generic_engine_no_bit_depends_on_other_requests(family, monkeypatch):
     """Experts and their routers are products of few rows; torch computes what is left behind its last whole vector by
     other code."""
-    monkeypatch.setattr(panels, "compiled_kernels", lambda: None)
+    monkeypatch.setattr(linears, "compiled_kernels", lambda: None)
     torch.set_num_threads(1)
     model = model_of(family)
     Beside(Target(TransformersEngine(model, info(model), 4096)), 6).run()
