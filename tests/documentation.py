@@ -77,7 +77,10 @@ duoactor() {
     verifier) stay verifier "ready at" command duoactor "$@" ;;
     drafter | controller) stay $1 "connected to" command duoactor "$@" ;;
     serve) stay gateway serving command duoactor "$@" ;;
-    doctor) python -c "$quick_doctor" "$@" ;;
+    doctor)
+        [[ $* = *--target* ]] || set -- "$@" --target bundled
+        python -c "$quick_doctor" "$@"
+        ;;
     top) command duoactor top --help >/dev/null ;;  # a screen, which tests/cli runs in a pseudo-terminal
     *) command duoactor "$@" ;;
     esac
