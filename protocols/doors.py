@@ -10,6 +10,8 @@ import contextlib
 import logging
 import resource
 import socket as sockets
+from collections import Counter
+from functools import partial
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -55,17 +57,19 @@ class Doors:
 
     def __init__(self, most: int) -> None:
         self.most, self.open, self.hung_up = most, 0, 0
+        self.open_at = Counter[Socket]()
         self._watched: list[tuple[Socket, Service]] = []
 
     def watch(self, socket: Socket) -> None:
-        self._watched.append((socket, Service(socket.get_monitor_socket(self.EVENTS), self._seen)))
+        self._watched.append((socket, Service(socket.get_monitor_socket(self.EVENTS), partial(self._seen, socket))))
 
-    def _seen(self, frames: list[bytes]) -> None:
+    def _seen(self, socket: Socket, frames: list[bytes]) -> None:
         event = parse_monitor_message(frames)
-        if event["event"] == zmq.Event.DISCONNECTED:
-            self.open -= 1
+        change = -1 if event["event"] == zmq.Event.DISCONNECTED else 1
+        self.open += change
+        self.open_at[socket] += change
+        if change < 0:
             return
-        self.open += 1
         if self.open > self.most:
             self._warn()
             self.hang_up(event["value"])

@@ -65,6 +65,10 @@ class ZmqListener:
     def hang_up(self, peer: bytes) -> None:
         self._unwanted.add(peer)
 
+    @property
+    def watched(self) -> bool:
+        return self._doors.open_at[self._publisher] > 0
+
     def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
         send_frames(self._publisher, [topic, *frames])
 

@@ -54,6 +54,10 @@ class Listener(Protocol):
     def hang_up(self, peer: bytes) -> None:
         """End a connection, at the latest when it sends again."""
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody is connected who may have subscribed."""
+
     def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
         """Send a message to the subscribers of a prefix of ``topic``. Never blocks; slow subscribers miss it."""
 

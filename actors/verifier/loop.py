@@ -69,7 +69,8 @@ class Verifier:
     """Puts the parts of the verifier together and runs their loop."""
 
     def __init__(self, settings: VerifierSettings, equipment: Equipment, listener: Listener) -> None:
-        clock = equipment.clock or asyncio.get_running_loop().time
+        self.clock = clock = equipment.clock or asyncio.get_running_loop().time
+        self.compute: Compute = equipment.compute
         publish: Callable[[Message], None] = lambda message: self.publish(message)  # noqa: E731
         self.listener, self.wake = listener, asyncio.Event()
         self.state = State(equipment.incarnation, clock())
@@ -117,14 +118,6 @@ class Verifier:
     @property
     def address(self) -> str:
         return self.listener.address
-
-    @property
-    def compute(self) -> Compute:
-        return self.context.equipment.compute
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        return self.context.clock
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -282,5 +275,6 @@ class Verifier:
         return self.listener.send(peer, wire.encode(message))
 
     def publish(self, message: Message) -> None:
-        """Publish a message as telemetry."""
-        self.listener.publish(type(message).__name__.encode(), wire.encode(message))
+        """Publish a message as telemetry, if anybody may hear it."""
+        if self.listener.watched:
+            self.listener.publish(type(message).__name__.encode(), wire.encode(message))

@@ -29,18 +29,6 @@ LEAST_PIECE = 16  # rows of a shared forward that are kept for the prompt
 MAX_ROWS = 512  # rows of one forward: their logits alone take 300 MB with a vocabulary of 152,000
 
 
-class Turns:
-    """Which of several kinds of work is next: the least recently served, so that none is starved."""
-
-    def __init__(self) -> None:
-        self._last: list[str] = []  # kinds, the least recently served first
-
-    def next(self, ready: Sequence[str]) -> str:
-        kind = min(ready, key=lambda kind: self._last.index(kind) if kind in self._last else -1)
-        self._last = [*(other for other in self._last if other != kind), kind]
-        return kind
-
-
 class Scheduler:
     def __init__(self, context: Context, sources: Sources, room: Room, admission: Admission, faults: Faults) -> None:
         self.context, self.state, self.sources = context, context.state, sources
@@ -48,7 +36,7 @@ class Scheduler:
         assert isinstance(remote, Remote)
         self.remote = remote
         self.room, self.admission, self.faults = room, admission, faults
-        self._turns = Turns()
+        self._served = ["prefill", "decode", "alone"]  # kinds of work, the least recently served first: none starves
         self._prefilling_since: float | None = None  # seconds; None: the latest forward had a round in it
 
     @property
@@ -73,21 +61,21 @@ class Scheduler:
         self.room.let_in()
         now_us = self.context.clock() * 1e6
         decoding = self.state.requests.of(Stage.DECODE)
-        ready = [s for s in decoding if self.faults.guard(s, s.wait.over, now_us, s.tree)]
-        kinds = {
-            "prefill": self.state.requests.of(Stage.PREFILL),
-            "decode": [s for s in ready if not s.suspect],
-            "alone": [s for s in ready if s.suspect],
-        }
-        some = [kind for kind, streams in kinds.items() if streams]
+        ready = [s for s in decoding if s.wait.until is None or self.faults.guard(s, s.wait.over, now_us, s.tree)]
+        prompts, alone = self.state.requests.of(Stage.PREFILL), [s for s in ready if s.suspect]
+        if alone:
+            ready = [s for s in ready if not s.suspect]
+        kinds = {"prefill": prompts, "decode": ready, "alone": alone}
+        some = [kind for kind in self._served if kinds[kind]]
         if not some:
             return None
-        prompts = kinds["prefill"]
         if beside := self._goes_beside(prompts, kinds["decode"]):
             some.remove("prefill")
         elif prompts and self._prefilling_since is not None and self._time_for_prompt() == MAX_PIECE:
             return self._piece(prompts[0])  # the last forward was a piece, and streams can wait for a whole one more
-        kind = self._turns.next(some)
+        kind = some[0]
+        self._served.remove(kind)
+        self._served.append(kind)
         if kind == "prefill":
             self._prefilling_since = self.context.clock()
             return self._piece(prompts[0])

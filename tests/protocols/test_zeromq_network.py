@@ -124,6 +124,7 @@ def test_telemetry_reaches_its_subscribers(run: Run, address: str) -> None:
     async def main() -> None:
         network = ZmqNetwork()
         listener = network.listen(address)
+        assert not listener.watched
         feed = network.subscribe(listener.telemetry, [b"Round"])
         arrived = asyncio.create_task(feed.receive())
         while not arrived.done():  # a subscription takes effect some time after it is made
@@ -131,6 +132,10 @@ def test_telemetry_reaches_its_subscribers(run: Run, address: str) -> None:
             listener.publish(b"RoundStats", [b"", b"wanted"])
             await asyncio.sleep(0)
         assert await arrived == [b"", b"wanted"]
+        assert listener.watched
+        feed.close()
+        while listener.watched:
+            await asyncio.sleep(0)
         network.close()
 
     run(main())

@@ -1,7 +1,8 @@
 """Where a round's time goes, by verb: the bundled pair in one process, with drafts between forwards.
 
 By hand: ``python -m tests.verifier.time_rounds``. Forwards run in the same thread. CPU time counts, so that
-the load of the machine matters little, and decisions are by a clock of its own.
+the load of the machine matters little, and decisions are by a clock of its own. With ``--calls`` it counts calls, which
+are the same in every run.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import argparse
 import asyncio
 import functools
 import itertools
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import duoactor
@@ -98,6 +101,30 @@ class Stopwatch:
         return timed
 
 
+class Calls(Stopwatch):
+    """Calls by verb, of functions in Python and in C, in place of time."""
+
+    def _turn(self) -> None:
+        pass
+
+    def learn(self, done: Round) -> None:
+        sys.setprofile(None)
+        if done.streams and not done.prompt_rows:
+            self.rounds, self.tokens = self.rounds + done.steps, self.tokens + done.tokens
+            for verb, calls in self._round.items():
+                self.spent_ns[verb] += 1000 * calls
+        self._round.clear()
+        sys.setprofile(self._called)
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event in ("call", "c_call") and frame.f_code.co_filename not in (__file__, functools.__file__):
+            self._round[self._open[-1]] += 1
+
+    def leave(self) -> None:
+        sys.setprofile(None)
+        super().leave()
+
+
 class Ticks:
     """The clock by which the verifier decides: forwards and draft steps take what they took on two cores at rest, and
     a round 0.2 ms more. So every run has the same rounds, whatever the machine has to do."""
@@ -169,7 +196,9 @@ def watch(verifier: Verifier, watch: Stopwatch) -> None:
     watch.watch(equipment.inline.model, "prefill", PROMPT)
 
 
-async def answer(equipment: Equipment, streams: int, sampling: Sampling, method: str, answers: int) -> Stopwatch:
+async def answer(
+    equipment: Equipment, streams: int, sampling: Sampling, method: str, answers: int, times: Stopwatch
+) -> Stopwatch:
     """Each stream asks so many times; the first answers, which warm caches and compiled code up, do not count."""
     network = MemoryNetwork()
     verifier = Verifier(VerifierSettings(bind=ADDRESS), equipment, network.listen(ADDRESS))
@@ -185,7 +214,6 @@ async def answer(equipment: Equipment, streams: int, sampling: Sampling, method:
         await asyncio.gather(*(caller.generate(prompt, sampling, method) for caller, prompt in each))
 
     await ask()
-    times = Stopwatch()
     watch(verifier, times)
     learn = verifier._learn
 
@@ -206,15 +234,15 @@ async def answer(equipment: Equipment, streams: int, sampling: Sampling, method:
     return times
 
 
-def table(found: dict[str, Stopwatch]) -> str:
-    """Microseconds of a round by verb."""
+def table(found: dict[str, Stopwatch], unit: str) -> str:
+    """Microseconds, or calls, of a round by verb."""
     beside = {FORWARD, STEP, PROMPT, CLIENT}
     verbs = {verb for times in found.values() for verb in times.spent_ns} - {PROMPT, CLIENT}
 
     def us(*verbs: str) -> list[float]:
         return [sum(times.spent_ns[verb] for verb in verbs) / times.rounds / 1000 for times in found.values()]
 
-    rows = [["µs a round", *found]]
+    rows = [[f"{unit} a round", *found]]
     rows.append(["tokens a round", *(f"{times.tokens / times.rounds:.2f}" for times in found.values())])
     named = [
         ("**host**", us(*(verbs - beside))),
@@ -231,19 +259,20 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 1.0])
     parser.add_argument("--method", default="auto")
+    parser.add_argument("--calls", action="store_true", help="count calls instead of time")
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--answers", type=int, default=4, help="that each stream asks for")
     options = parser.parse_args()
-    equipment = equipped()
+    equipment, kind = equipped(), Calls if options.calls else Stopwatch
     found = {}
     for temperature in options.temperatures:
         for streams in options.streams:
             sampling = Sampling(temperature=temperature, seed=1, max_tokens=options.tokens, ignore_eos=True)
 
             found[f"{streams}, T={temperature:g}"] = asyncio.run(
-                answer(equipment, streams, sampling, options.method, options.answers)
+                answer(equipment, streams, sampling, options.method, options.answers, kind())
             )
-    print(table(found))
+    print(table(found, "calls" if options.calls else "µs"))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,10 @@ class MemoryListener:
             link.detach()
             self._network.attach(link)  # who wants to be here connects again
 
+    @property
+    def watched(self) -> bool:
+        return any(feed.address == self.telemetry for feed in self._network.feeds)
+
     def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
         for feed in self._network.feeds:
             if feed.address == self.telemetry and topic.startswith(feed.topics):

@@ -95,10 +95,11 @@ class Simulation:
         control: object | None = None,
         seed: int = 0,
         inline: bool = False,
+        temperature: float = 0.0,
     ) -> None:
         """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU."""
-        self.method, self.control, self.inline = method, control, inline
-        self.text = Texts(LONGEST, UNCOPIED).text(2 + seed % 60, False)  # text of all streams
+        self.method, self.control, self.inline, self.temperature = method, control, inline, temperature
+        self.text = Texts(LONGEST, UNCOPIED).text(2 + seed % 60, temperature > 0)  # text of all streams
         self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what else happens, from the first scene on
         self.network = MemoryNetwork(
             seed, drop=world.lost, faulty=only(*TO_DRAFTERS), seconds={"drafter": world.message / 1e6}
@@ -197,7 +198,7 @@ class Simulation:
                 controlling = self._controller(stop)
             while streams < wanted:
                 at = self.at if streams == 0 or self.joining_at is None else self.joining_at
-                sampling = Sampling(max_tokens=LONGEST - at - 64, ignore_eos=True)
+                sampling = Sampling(self.temperature, max_tokens=LONGEST - at - 64, ignore_eos=True)
                 prompt = self.text.tokens[:at]
                 caller.send(
                     Generate(

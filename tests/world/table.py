@@ -25,7 +25,7 @@ COST = {1: 1000.0, 8: 1200.0, 16: 1500.0}  # microseconds by rows
 class Deaf:
     """A listener that hears nothing; what it is given for the drafter is kept."""
 
-    telemetry = ""
+    telemetry, watched = "", False
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
