@@ -8,6 +8,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, PreTr
 
 PROMPT = (3, 17, 5, 40, 22, 9, 60, 31)
 TOKENS = 16
+TYPE = "dtype" if version("transformers") >= "5" else "torch_dtype"
 KEPT = ("*.safetensors", "config.json", "*quant*.json", "*.safetensors.index.json", "*.gguf")
 
 torch.set_num_threads(1)
@@ -40,7 +42,7 @@ def config(**changes: Any) -> Any:
         "bos_token_id": 1,
         "eos_token_id": 2,
         "tie_word_embeddings": True,
-        "dtype": "bfloat16",
+        TYPE: "bfloat16",
     }
     kind = (
         MixtralConfig if "num_local_experts" in changes else Qwen3MoeConfig if "num_experts" in changes else LlamaConfig
@@ -63,7 +65,7 @@ def made(directory: Path, **changes: Any) -> Path:
 
 
 def loaded(directory: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16)
+    return AutoModelForCausalLM.from_pretrained(directory, **{TYPE: torch.bfloat16})
 
 
 def calibration(count: int = 16, length: int = 48) -> list[list[int]]:

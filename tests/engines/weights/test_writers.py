@@ -22,6 +22,8 @@ WRITTEN = Path(__file__).parents[2] / "data" / "writers"
 FOUND = sorted(place.name for place in WRITTEN.iterdir() if place.is_dir())
 READ = [name for name in FOUND if (WRITTEN / name / "numbers.safetensors").exists()]
 REFUSED = {
+    "awq-gemv": "version 'gemv' in its quantization_config of awq",
+    "awq-marlin": "version 'marlin' in its quantization_config of awq",
     "ct-new-mxfp6": "format 'mxfp6-pack-quantized' in its quantization_config of compressed-tensors",
     "ct-quip": "rotations at run time in transform_config.v of compressed-tensors",
     "ct-spin-online": "rotations at run time in transform_config.R4 of compressed-tensors",
