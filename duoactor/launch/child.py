@@ -63,7 +63,7 @@ class OutputLines:
         self._rest = bar + last
 
     def end(self) -> None:
-        if self._rest:
+        if self._rest.strip(b"\r"):  # else a bar that was taken away
             self._complete(self._rest)
         self._rest = b""
 

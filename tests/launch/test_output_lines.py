@@ -32,3 +32,7 @@ def test_a_bar_that_replaces_itself_is_progress_and_not_a_line():
 def test_a_line_without_end_is_cut():
     lines, _ = fed(b"x" * (LONGEST_LINE + 1), b"y\n")
     assert [len(line) for line in lines] == [LONGEST_LINE + 1, 1]
+
+
+def test_a_bar_that_is_taken_away_leaves_no_empty_line():
+    assert fed(b"before\n", b"\rworking", b"\r       \r") == (["before"], ["working", "       "])
