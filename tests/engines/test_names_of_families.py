@@ -8,6 +8,7 @@ from transformers import InternLM3Config, IQuestCoderConfig, LlamaConfig, Qwen2C
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.families import FAMILIES
 from actors.engines.weights.kept_config import KeptConfig
+from tests.engines import families
 from tests.engines.tiny import COMMON
 
 
@@ -26,3 +27,10 @@ def test_a_type_that_transformers_does_not_compute_is_none_of_a_family():
     config = Qwen2Config(**COMMON)
     config.model_type = "no such type"
     assert spec_of(config) is None
+
+
+@pytest.mark.parametrize("name", [*families.FAMILIES, *families.VARIANTS])
+def test_what_is_kept_of_a_configuration_describes_the_same_model(name):
+    config = families.config_of(name)
+    kept = KeptConfig.of(config)
+    assert not kept.own or spec_of(kept.config()) == spec_of(config)

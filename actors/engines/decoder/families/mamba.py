@@ -89,8 +89,7 @@ def jamba(config: Any) -> DecoderSpec:
     sizes = (inner, config.mamba_d_state, config.mamba_d_conv, config.mamba_dt_rank)
 
     def feed(index: int) -> Mlp | Experts:
-        count = config.layers_num_experts[index] if config.layers_num_experts else 1
-        if count < 2:
+        if config.num_experts < 2 or index % config.expert_layer_period != config.expert_layer_offset:
             return mlp(config, index, FEED_FORWARD, "feed_forward.down_proj")
         counts = (config.num_experts, config.num_experts_per_tok, config.intermediate_size)
         router = weight(index, "feed_forward.router")
@@ -98,7 +97,7 @@ def jamba(config: Any) -> DecoderSpec:
 
     def layer(index: int) -> Layer:
         norms = Norms(*weights(index, "input_layernorm", "pre_ff_layernorm"))
-        if config.layers_block_type[index] in ("attention", "full_attention"):
+        if index % config.attn_layer_period == config.attn_layer_offset:
             return Layer(attention(config, index, None, window=0), feed(index), norms)
         own = weights(index, *(f"mamba.{name}_layernorm" for name in ("dt", "b", "c")))
         part = f"model.layers.{index}.mamba"
