@@ -52,6 +52,12 @@ class Needs:
     warps: int
     capability: int
     instructions: int
+    weights: float  # a thread's in an iteration of the inner loop, or 0
+
+    @property
+    def each(self) -> float:
+        """Instructions for a weight."""
+        return self.instructions / self.weights if self.weights else 0.0
 
     @property
     def resident(self) -> int:
@@ -64,7 +70,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One that is compiled. ``weights``: a thread's in an iteration of the inner loop, or 0."""
+    """One that is compiled. ``weights``: see :class:`Needs`. ``fours``: how many times a weight is multiplied by dp4a,
+    four at a time, which tells them where a compiler has unrolled the loop further."""
 
     name: str
     kernel: Any
@@ -72,6 +79,7 @@ class Kernel:
     sizes: dict[str, Any]
     options: dict[str, int] = field(default_factory=dict)
     weights: float = 0.0
+    fours: int = 0
 
     def compiled(self, capability: int) -> Any:
         names = self.kernel.arg_names
@@ -93,13 +101,15 @@ class Kernel:
             for place, text in code
             if (target := _target(text)) is not None and target < place
         ]
+        loop = max(loops, key=lambda loop: (_fours(loop), len(loop)), default=[])  # not what is left of an unrolled one
         return Needs(
             int(usage["REG"]),
             sum(text.startswith(("STL", "LDL")) for _, text in code),
             found.metadata.shared,
             found.metadata.num_warps,
             capability,
-            max(map(len, loops), default=0),
+            len(loop),
+            4 * _fours(loop) / self.fours if self.fours else self.weights,
         )
 
 
@@ -116,6 +126,10 @@ def read(cubin: bytes) -> tuple[dict[str, str], list[tuple[int, str]]]:
     return dict(re.findall(r"(\w+):(\d+)", usage)), [(int(place, 16), text) for place, text in lines]
 
 
+def _fours(loop: list[tuple[int, str]]) -> int:
+    return sum(text.startswith("IDP.4A") for _, text in loop)
+
+
 def _target(text: str) -> int | None:
     found = re.match(r"BRA\S* .*?(0x[0-9a-f]+)", text)
     return int(found[1], 16) if found else None
@@ -126,10 +140,10 @@ def products(name: str, rows: int) -> Kernel:
     """Rows times weights in the groups of a kind of blocks."""
     options = groups.product_options(next(kind.form for kind in KINDS.values() if kind.name == name), rows)
     paired = options["MINIMA"] or options["HALVES"]
-    kinds = of("*i32", "x", "words", "high", "table") | {"factors": "*i32" if paired else "*fp16"}
+    kinds = of("*i32", "x", "words", "high") | {"factors": "*i32" if paired else "*fp16"}
     kinds |= of("i32", "rows", "apart", "outputs", "whole", "groups", "reach") | {"bias": "*bf16", "out": "*fp32"}
-    sizes, weights = options | {"BIASED": True}, GROUP * options["STEPS"]
-    return Kernel(f"{name}, {rows} rows", groups._multiply, kinds, sizes, weights=weights)
+    times = rows * (2 if options["TABLE"] else 1)
+    return Kernel(f"{name}, {rows} rows", groups._multiply, kinds, options | {"BIASED": True}, fours=times)
 
 
 def every(capability: int) -> Iterator[Kernel]:
@@ -177,7 +191,7 @@ def main() -> None:
     for capability in chosen:
         for kernel in every(capability):
             needs = kernel.needs(capability)
-            each = f"{needs.instructions / kernel.weights:.2f}" if kernel.weights else ""
+            each = f"{needs.each:.2f}" if needs.weights else ""
             figures = f"{needs.registers} | {needs.spilled} | {needs.shared} | {needs.resident} | {each}"
             print(f"| {kernel.name} | {capability / 10:.1f} | {figures} |", flush=True)
 

@@ -1,8 +1,9 @@
 """Weights in small groups (:mod:`actors.engines.weights.formats`) on a GPU: words for integer dot products.
 
-A thread reads the codes of one output and group in words of four inputs, its neighbour those of the next output. What
-is multiplied is a byte: codes less their offset, moved to its top (which :attr:`Groups.unit` takes back), codes without
-an offset, or numbers of a table.
+A thread reads the codes of one output and group in words, its neighbour those of the next output. What is multiplied is
+a byte: codes less their offset, moved to its top (which :attr:`Groups.unit` takes back), codes without an offset, or
+numbers of a table. Words lie so that few instructions take them apart: what finds no room in a word of its own is cut
+into pieces, and stands in bits that other words leave.
 """
 
 from __future__ import annotations
@@ -23,6 +24,24 @@ from actors.engines.weights.layers import Blocks, Grouped, Matrix
 LEAST = 1e-36  # 127 divided by less overflows
 LANES = 4  # groups that a program multiplies side by side: their number is a multiple of it
 PIECE = 16 << 20  # weights that are sent, or made numbers by torch, at a time
+Piece = tuple[int, int, int, int]  # a stored word, its first bit in each byte, the code's, and how many bits
+# By the bits of a code, the pieces of each of eight words. Word w has input 4w + i in byte i.
+PIECES: dict[int, tuple[tuple[Piece, ...], ...]] = {
+    4: (*(((word, 0, 0, 4),) for word in range(4)), *(((word, 4, 0, 4),) for word in range(4))),
+    5: (
+        *(((word, 0, 0, 5),) for word in range(5)),
+        ((0, 5, 0, 3), (1, 5, 3, 2)),
+        ((2, 5, 0, 3), (3, 5, 3, 2)),
+        ((4, 5, 0, 3), (1, 7, 3, 1), (3, 7, 4, 1)),
+    ),
+    6: (
+        *(((word, 0, 0, 6),) for word in (0, 1, 2)),
+        ((0, 6, 0, 2), (1, 6, 2, 2), (2, 6, 4, 2)),
+        *(((word, 0, 0, 6),) for word in (3, 4, 5)),
+        ((3, 6, 0, 2), (4, 6, 2, 2), (5, 6, 4, 2)),
+    ),
+    8: tuple(((word, 0, 0, 8),) for word in range(8)),
+}
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,10 +59,10 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 class Groups:
     """A matrix ``(outputs, inputs)``. Groups that fill ``LANES`` up have scales of zero.
 
-    ``words``: int32 ``(groups, outputs, 4)``. Byte i of word w has the low four bits of input 4w + i, and above them
-    those of input 16 + 4w + i; with a table bits 4i of a word are input 4w + i, and bits 16 + 4i the other. Forms of 8
-    bits have ``(groups, 2, outputs, 4)``, a byte an input. ``high``: int32 ``(groups, n, outputs)``, the bits above the
-    fourth. ``factors``: ``(groups, outputs)``, a float16; of forms with minima or scales of halves two in an int32.
+    ``words``: int32 ``(groups, outputs, 4)``, the first four stored ones of :data:`PIECES`, whose bytes are turned
+    left by as many bits as codes are moved up; forms of 8 bits have ``(groups, 2, outputs, 4)``. ``high``: int32
+    ``(groups, n, outputs)``, the others. With a table bits 4i of a word are input 4w + i, and bits 16 + 4i the one 16
+    behind it. ``factors``: ``(groups, outputs)``, a float16; of forms with minima or scales of halves two in an int32.
     """
 
     number: int  # number of its form, from 1
@@ -51,7 +70,6 @@ class Groups:
     words: Tensor
     high: Tensor
     factors: Tensor
-    table: Tensor  # int32 (4,): what codes stand for, a byte each; empty: themselves
 
     @classmethod
     def of(cls, part: Grouped, order: NDArray[np.int64] | None, device: torch.device) -> Groups:
@@ -60,8 +78,7 @@ class Groups:
         each, form = max(1, PIECE // inputs), FORMS[part.form - 1]
         pieces = on_all_cpus(part.codes, [rows[begin : begin + each] for begin in range(0, len(rows), each)])
         words, high, factors = zip(*(_laid_out(piece, form, device) for piece in pieces), strict=True)
-        table = torch.tensor(form.table, dtype=torch.int8, device=device).view(torch.int32)
-        return cls(part.form, inputs, torch.cat(words, -2), torch.cat(high, -1), torch.cat(factors, -1), table)
+        return cls(part.form, inputs, torch.cat(words, -2), torch.cat(high, -1), torch.cat(factors, -1))
 
     def above(self, other: Groups) -> Groups:
         """One above another of the same form: one launch multiplies both."""
@@ -75,7 +92,7 @@ class Groups:
     @property
     def unit(self) -> float:
         """Factor of the bytes that are multiplied."""
-        return 2.0 ** -_moved_up(self.form)
+        return 2.0 ** -moved_up(self.form)
 
     @property
     def outputs(self) -> int:
@@ -88,11 +105,9 @@ class Groups:
     def values(self, rows: slice | Tensor) -> Tensor:
         """float32 ``(rows, inputs)``: the numbers of those."""
         form = self.form
-        bytes_ = _bytes(self.words[..., rows, :], self.high[..., rows], form, self.table).transpose(
-            0, 1
-        )  # (rows, groups, 2, 16)
+        bytes_ = _bytes(self.words[..., rows, :], self.high[..., rows], form)
         numbers, factors = bytes_ * self.unit, self.factors[:, rows].t().contiguous()
-        if not _paired(form):
+        if not paired(form):
             numbers = numbers * factors[:, :, None, None]
         else:
             first, second = factors[..., None].view(torch.float16).float().chunk(2, 2)
@@ -101,22 +116,27 @@ class Groups:
         return numbers.flatten(1)[:, : self.inputs]
 
 
-def _moved_up(form: Form) -> int:
+def moved_up(form: Form) -> int:
     """Zero bits below the codes in the bytes that are multiplied."""
     return 8 - form.bits if form.offset and not form.table else 0
 
 
-def _paired(form: Form) -> bool:
+def paired(form: Form) -> bool:
     return form.minima or form.halves
 
 
-def _shifts(form: Form, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Bits before the low ones of each byte of a word, and before the high ones (halves, words, bytes)."""
-    each = torch.arange(4, device=device)
-    low = each * (4 if form.table else 8)
-    if form.bits == 5:
-        return low, torch.tensor([4, 0], device=device)[:, None, None] + each[:, None] + low
-    return low, (2 * each[:, None] + low).expand(2, 4, 4)
+def _flipped(form: Form) -> int:
+    """What is changed in codes of a table so that positive numbers have those from 8 on."""
+    return 8 if min(form.table[8:]) < 0 else 0
+
+
+def tabled(form: Form) -> tuple[int, ...]:
+    """Four words of numbers without signs, a byte each: the positive ones, and the others. Empty: it has no table."""
+    if not form.table:
+        return ()
+    places = [code ^ _flipped(form) for code in (*range(8, 16), *range(8))]
+    found = np.abs(np.array(form.table)[places]).astype(np.uint8)
+    return tuple(found.view("<i4").tolist())
 
 
 def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,47 +144,51 @@ def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, T
     rows, inputs = piece.codes.shape
     groups = -(-inputs // (LANES * GROUP)) * LANES
     codes = torch.from_numpy(np.ascontiguousarray(piece.codes)).to(device)
-    if not form.table:
-        codes = codes ^ form.offset  # which takes it away from numbers with a sign
-    codes = functional.pad(codes, (0, groups * GROUP - inputs)).view(rows, groups, 2, 4, 4)
-    (low, above), many = _shifts(form, device), (codes & 15).long().unbind(2)
-    if form.bits == 8:
-        words = codes.view(torch.int32).squeeze(-1).permute(1, 2, 0, 3)
-    elif form.table:
-        words = _word((many[0] | many[1] << 16) << low).transpose(0, 1)
+    codes = codes ^ (_flipped(form) if form.table else form.offset)  # which takes it away from numbers with a sign
+    codes = functional.pad(codes, (0, groups * GROUP - inputs)).view(rows, groups, 8, 4)
+    if form.table:
+        nibbles = codes.long() << 4 * torch.arange(4, device=device)
+        stored = list((nibbles[:, :, :4] | nibbles[:, :, 4:] << 16).sum(-1).to(torch.int32).unbind(2))
     else:
-        words = _word((many[0] | many[1] << 4) << low).transpose(0, 1)
+        bytes_ = [torch.zeros_like(codes[:, :, 0]) for _ in range(form.bits)]
+        for word, pieces in enumerate(PIECES[form.bits]):
+            for at, begin, to, count in pieces:
+                bytes_[at] |= (codes[:, :, word] >> to & (1 << count) - 1) << begin
+        up = moved_up(form)
+        stored = [(each << up | each >> 8 - up).view(torch.int32)[..., 0] for each in bytes_]
+    words = torch.stack([torch.stack(stored[at : at + 4], -1) for at in (0, 4)[: 1 + form.bits // 8]]).permute(
+        2, 0, 1, 3
+    )
     high = torch.zeros((groups, 0, rows), dtype=torch.int32, device=device)
     if form.bits in (5, 6):
-        bits = (codes >> 4).long() << above
-        high = _word((bits.sum(2, keepdim=True) if form.bits == 5 else bits).flatten(3)).permute(1, 2, 0)
+        high = torch.stack(stored[4:]).permute(2, 0, 1)
     factors = torch.from_numpy(np.ascontiguousarray(piece.steps, np.float32)).to(device)  # (rows, groups, 1 or 2)
     if piece.scales is not None:
         scales = torch.from_numpy(np.ascontiguousarray(piece.scales)).to(device)
         factors = factors.repeat_interleave(SUPER, 1) * (scales if form.minima else scales.view(torch.int8))
     halves = functional.pad(factors, (0, 0, 0, groups - factors.shape[1])).half().contiguous()
-    pairs = halves.view(torch.int32) if _paired(form) else halves
+    pairs = halves.view(torch.int32) if paired(form) else halves
+    words = words if form.bits == 8 else words[:, 0]
     return words.contiguous(), high.contiguous(), pairs[:, :, 0].t().contiguous()
 
 
-def _word(parts: Tensor) -> Tensor:
-    """int32: parts that share no bit, along the last dimension."""
-    return parts.sum(-1).to(torch.int32)
-
-
-def _bytes(words: Tensor, high: Tensor, form: Form, table: Tensor) -> Tensor:
-    """float32 ``(groups, rows, 2, 16)``: what is multiplied."""
-    if form.bits == 8:
-        return words.contiguous().view(torch.int8).transpose(1, 2).float()
-    low, above = _shifts(form, words.device)
-    codes = torch.stack([words[..., None] >> low + step & 15 for step in (0, 16 if form.table else 4)], 2)
+def _bytes(words: Tensor, high: Tensor, form: Form) -> Tensor:
+    """float32 ``(rows, groups, 2, 16)``: what is multiplied."""
+    first = words if form.bits == 8 else words[:, None]
+    stored = [word.t() for word in (*first.permute(1, 3, 0, 2).flatten(0, 1), *high.unbind(1))]  # (rows, groups) each
     if form.table:
-        return table.view(torch.int8)[codes.long()].float().flatten(3)
-    if form.bits in (5, 6):
-        bits = high.transpose(1, 2)[..., None, None] >> above
-        codes = codes | (bits & (1 << form.bits - 4) - 1) << 4
-    moved = (codes << _moved_up(form)).to(torch.uint8)
-    return (moved.view(torch.int8) if form.offset else moved).float().flatten(3)
+        codes = torch.stack(stored, 2)[..., None] >> 4 * torch.arange(4, device=words.device)
+        table = torch.tensor(form.table, device=words.device, dtype=torch.float32)
+        return table[torch.stack([codes & 15, codes >> 16 & 15], 2) ^ _flipped(form)].flatten(3)
+    up, found = moved_up(form), []
+    bytes_ = [word.contiguous().view(torch.uint8).view(*word.shape, 4) for word in stored]
+    bytes_ = [each >> up | each << 8 - up for each in bytes_]
+    for pieces in PIECES[form.bits]:
+        parts = [(bytes_[at] >> begin & (1 << count) - 1) << to for at, begin, to, count in pieces]
+        found.append(torch.stack(parts).sum(0).to(torch.uint8) << up)
+    moved = torch.stack(found, 2)
+    signed = moved.view(torch.int8) if form.offset else moved
+    return signed.float().view(*moved.shape[:2], 2, 16)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from actors.engines.decoder.gpu.triton_kernels.groups import COLUMNS, product_op
 from actors.engines.weights.layers import Matrix
 
 DEPTH = 128  # inputs that are read at a time
+REGISTERS = 64  # of a thread at most: with more a multiprocessor holds fewer than 32 warps
 
 
 @triton.jit
@@ -49,8 +50,8 @@ def _multiply(
 
 @triton.jit(do_not_specialize=["shared", "apart"])
 def _multiply_groups(
-    x, all_words, highs, all_factors, table, biases, chosen, out, shared, apart, columns, groups,
-    BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
+    x, all_words, highs, all_factors, biases, chosen, out, shared, apart, columns, groups,
+    BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
     PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STEPS: tl.constexpr,
     KIND: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
@@ -62,8 +63,8 @@ def _multiply_groups(
     factors = _address(all_factors, expert, tl.int32 if MINIMA or HALVES else tl.float16)
     own = tl.minimum(column, columns - 1)
     (total,) = sums_of(
-        x, words, _address(highs, expert, tl.int32), factors, table, own, pair // shared, 0, groups, apart, columns,
-        BITS, UP, LISTED, MINIMA, HALVES, PLAIN, ROWS, COLUMNS, LANES, STEPS,
+        x, words, _address(highs, expert, tl.int32), factors, own, pair // shared, 0, groups, apart, columns,
+        BITS, UP, TABLE, MINIMA, HALVES, PLAIN, ROWS, COLUMNS, LANES, STEPS,
     )  # fmt: skip
     if BIASED:
         total += tl.load(_address(biases, expert, KIND) + own).to(tl.float32)
@@ -118,9 +119,9 @@ def multiply(x: Tensor, chosen: Tensor, mixture: Mixture) -> Tensor:
         if isinstance(first, GroupedMatrix):
             records, part = round_rows(x).records, first.parts[0]
             _multiply_groups[grid](
-                records, *mixture.weights, part.table, chosen if biases is None else biases, chosen, out,
+                records, *mixture.weights, chosen if biases is None else biases, chosen, out,
                 shared, records.shape[1], columns, records.shape[0], **product_options(part.number, 1),
-                KIND=KINDS[x.dtype if first.bias is None else first.bias.dtype], BIASED=biased,
+                KIND=KINDS[x.dtype if first.bias is None else first.bias.dtype], BIASED=biased, maxnreg=REGISTERS,
             )  # fmt: skip
         else:
             _multiply[grid](

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.decoder.gpu.groups import LANES, LEAST, GroupedMatrix, Groups
+from actors.engines.decoder.gpu.groups import LANES, LEAST, GroupedMatrix, Groups, moved_up, tabled
 from actors.engines.weights.formats import FORMS, GROUP
 
 COLUMNS = 32  # outputs of a program: with the lanes a warp each
@@ -44,58 +44,108 @@ def _dot(a, b, total, PLAIN: tl.constexpr):
     return total
 
 
+# Of a word $4 with eight codes: see :func:`_listed`
+LISTED = """{ .reg .b32 code, other;
+xor.b32 code, $4, 0x88888888; prmt.b32 $0, $5, $6, code; prmt.b32 $2, $7, $8, $4;
+shr.u32 code, code, 16; shr.u32 other, $4, 16;
+prmt.b32 $1, $5, $6, code; prmt.b32 $3, $7, $8, other; }"""
+_LISTED = tl.constexpr(LISTED)
+
+
 @triton.jit
-def _listed(both, table, PLAIN: tl.constexpr):
-    """Numbers of a table of 16, a byte each, at the codes in the low and in the high half of words."""
-    one, two, three, four = tl.load(table), tl.load(table + 1), tl.load(table + 2), tl.load(table + 3)
+def _listed(codes, none, TABLE: tl.constexpr, PLAIN: tl.constexpr):
+    """Numbers above zero of the low and of the high half of words, and those below it without their signs.
+
+    A byte each, zero where the code is of the other kind. Positive ones have codes from 8 on. A permutation gives a
+    byte that its selector's fourth bit asks for the sign of, and no number here has one.
+    """
     if PLAIN:
-        first, second = both * 0, both * 0
+        first, second = codes * 0, codes * 0
+        less, least = first, first
         for place in tl.static_range(8):
-            code = (both >> (4 * place)) & 15
-            quad = tl.where(code < 8, tl.where(code < 4, one, two), tl.where(code < 12, three, four))
-            number = ((quad >> (8 * (code & 3))) & 255) << (8 * (place % 4))
+            code = (codes >> (4 * place)) & 15
+            one = tl.where(
+                code & 4 != 0, tl.where(code < 8, TABLE[3], TABLE[1]), tl.where(code < 8, TABLE[2], TABLE[0])
+            )
+            number = ((one >> (8 * (code & 3))) & 255) << (8 * (place % 4))
             if place < 4:
-                first |= number
+                first |= tl.where(code < 8, 0, number)
+                less |= tl.where(code < 8, number, 0)
             else:
-                second |= number
-    else:  # three bits of a code choose among eight bytes, the fourth between the two that were chosen
-        first, second = tl.inline_asm_elementwise(
-            """{ .reg .b32 code, top, low, high;
-            and.b32 code, $2, 0x77777777; shr.u32 top, $2, 1;
-            and.b32 top, top, 0x44444444; or.b32 top, top, 0x32103210;
-            prmt.b32 low, $3, $4, code; prmt.b32 high, $5, $6, code; prmt.b32 $0, low, high, top;
-            shr.u32 code, code, 16; shr.u32 top, top, 16;
-            prmt.b32 low, $3, $4, code; prmt.b32 high, $5, $6, code; prmt.b32 $1, low, high, top; }""",
-            "=&r,=r,r,r,r,r,r", [both, one, two, three, four], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+                second |= tl.where(code < 8, 0, number)
+                least |= tl.where(code < 8, number, 0)
+    else:
+        first, second, less, least = tl.inline_asm_elementwise(
+            _LISTED,
+            "=&r,=&r,=&r,=r,r,r,r,r,r", [codes, none + TABLE[0], none + TABLE[1], none + TABLE[2], none + TABLE[3]],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
         )  # fmt: skip
-    return first, second
+    return first, second, less, least
+
+
+@triton.jit
+def _four(words):
+    """The four words that lie side by side, from pointers to them."""
+    read = tl.load(words)
+    even, odd = tl.split(tl.reshape(read, [read.shape[0], read.shape[1], 2, 2]))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
+def _taken(word, FROM: tl.constexpr, TO: tl.constexpr, COUNT: tl.constexpr, UP: tl.constexpr):
+    """Bits of each byte of words, put where they belong."""
+    shift: tl.constexpr = TO + UP - (FROM + UP) % 8
+    mask: tl.constexpr = ((((1 << COUNT) - 1) << (TO + UP)) * 0x01010101 ^ (1 << 31)) - (1 << 31)
+    if shift > 0:
+        word = word << shift
+    if shift < 0:
+        word = word >> -shift
+    return word & mask
 
 
 @triton.jit
 def _coded(
-    words, high, table, outputs, BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, PLAIN: tl.constexpr,
+    words, high, none, outputs, BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
-    """What is multiplied of the halves of groups, from pointers to their words and to those of their high bits."""
-    if BITS == 8:
-        first, second = tl.load(words), tl.load(words + 4 * outputs)
+    """What is multiplied of groups: eight words of four inputs, and what is taken away again.
+
+    As :data:`actors.engines.decoder.gpu.groups.PIECES` says. ``none``: zeros that a compiler does not know for such, so
+    that it keeps a table in registers of each thread, which permutations read. ``words``: pointers ``(.., .., 4)``."""
+    one, two, three, four = _four(words)
+    taken = ()
+    if len(TABLE) > 0:
+        one, two = _listed(one, none, TABLE, PLAIN), _listed(two, none, TABLE, PLAIN)
+        three, four = _listed(three, none, TABLE, PLAIN), _listed(four, none, TABLE, PLAIN)
+        coded = one[0], two[0], three[0], four[0], one[1], two[1], three[1], four[1]
+        taken = one[2], two[2], three[2], four[2], one[3], two[3], three[3], four[3]  # type: ignore[assignment]
+    elif BITS == 4:
+        coded = (
+            _taken(one, 0, 0, 4, UP), _taken(two, 0, 0, 4, UP), _taken(three, 0, 0, 4, UP), _taken(four, 0, 0, 4, UP),
+            _taken(one, 4, 0, 4, UP), _taken(two, 4, 0, 4, UP), _taken(three, 4, 0, 4, UP), _taken(four, 4, 0, 4, UP),
+        )  # fmt: skip
+    elif BITS == 5:
+        five = tl.load(high)
+        coded = (
+            _taken(one, 0, 0, 5, UP), _taken(two, 0, 0, 5, UP), _taken(three, 0, 0, 5, UP), _taken(four, 0, 0, 5, UP),
+            _taken(five, 0, 0, 5, UP),
+            _taken(one, 5, 0, 3, UP) | _taken(two, 5, 3, 2, UP),
+            _taken(three, 5, 0, 3, UP) | _taken(four, 5, 3, 2, UP),
+            _taken(five, 5, 0, 3, UP) | _taken(two, 7, 3, 1, UP) | _taken(four, 7, 4, 1, UP),
+        )  # fmt: skip
+    elif BITS == 6:
+        five, six = tl.load(high), tl.load(high + outputs)
+        coded = (
+            _taken(one, 0, 0, 6, UP), _taken(two, 0, 0, 6, UP), _taken(three, 0, 0, 6, UP),
+            _taken(one, 6, 0, 2, UP) | _taken(two, 6, 2, 2, UP) | _taken(three, 6, 4, 2, UP),
+            _taken(four, 0, 0, 6, UP), _taken(five, 0, 0, 6, UP), _taken(six, 0, 0, 6, UP),
+            _taken(four, 6, 0, 2, UP) | _taken(five, 6, 2, 2, UP) | _taken(six, 6, 4, 2, UP),
+        )  # fmt: skip
     else:
-        both = tl.load(words)
-        if LISTED:
-            first, second = _listed(both, table, PLAIN)
-        else:
-            low: tl.constexpr = ((0x0F0F0F0F << UP) ^ (1 << 31)) - (1 << 31)
-            first, second = (both << UP) & low, (both >> (4 - UP)) & low
-        word = tl.arange(0, 4)
-        if BITS == 5:
-            fifth: tl.constexpr = ((0x10101010 << UP) ^ (1 << 31)) - (1 << 31)
-            bits = tl.expand_dims(tl.load(high), -1)
-            first |= ((bits >> word) << UP) & fifth
-            second |= ((bits << (4 - word)) << UP) & fifth
-        if BITS == 6:
-            sixth: tl.constexpr = ((0x30303030 << UP) ^ (1 << 31)) - (1 << 31)
-            first |= (tl.expand_dims(tl.load(high), -1) << (4 - 2 * word + UP)) & sixth
-            second |= (tl.expand_dims(tl.load(high + outputs), -1) << (4 - 2 * word + UP)) & sixth
-    return first, second
+        five, six, seven, eight = _four(words + 4 * outputs)
+        coded = one, two, three, four, five, six, seven, eight
+    return coded, taken
 
 
 @triton.jit
@@ -112,9 +162,32 @@ def _scales(factors, PAIRED: tl.constexpr):
 
 
 @triton.jit
+def _summed(coded, taken, given, HALF: tl.constexpr, PLAIN: tl.constexpr):
+    """Sum of the products of the half of a group, from words and those of a row."""
+    first: tl.constexpr = 4 * HALF
+    total = coded[0] * 0
+    for word in tl.static_range(4):
+        total = _dot(coded[first + word], given[word], total, PLAIN)
+    if len(taken) > 0:
+        less = total * 0
+        for word in tl.static_range(4):
+            less = _dot(taken[first + word], given[word], less, PLAIN)
+        total -= less
+    return total
+
+
+@triton.jit
+def _joined(sums, UP: tl.constexpr):
+    """Add up what four lanes give, as a tree. ``sums``: ``(LANES, ..)``."""
+    one, other = tl.split(tl.permute(tl.reshape(sums, [2, 2, sums.shape[1]]), (1, 2, 0)))
+    one, other = tl.split(tl.permute(one + other, (1, 0)))
+    return (one + other) * (1.0 / (1 << UP))
+
+
+@triton.jit
 def sums_of(
-    x, words, high, factors, table, own, first, begin, end, apart, outputs,
-    BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
+    x, words, high, factors, own, first, begin, end, apart, outputs,
+    BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
     PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr,
 ):  # fmt: skip
@@ -129,22 +202,20 @@ def sums_of(
     factors += group * outputs + own[None, :]
     record = (group * apart + first) * _RECORD + tl.zeros([1, COLUMNS], tl.int32)  # each thread reads it for itself
     x, inputs = x + record, x + tl.expand_dims(record, 2) + word
-    none = tl.zeros([LANES, COLUMNS, 4], tl.int32)
     sums = (tl.zeros([LANES, COLUMNS], tl.float32),) * ROWS
     for _ in tl.range(begin, end, LANES, loop_unroll_factor=STEPS):
-        left, right = _coded(words, high, table, outputs, BITS, UP, LISTED, PLAIN)
+        coded, taken = _coded(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, PLAIN)
         scale, second = _scales(factors, MINIMA or HALVES)
         grown = ()
         for row in tl.static_range(ROWS):
-            total = _dot(left, tl.load(inputs + _RECORD * row), none, PLAIN)
-            other = tl.load(inputs + (_RECORD * row + 4))
+            total = _summed(coded, taken, _four(inputs + _RECORD * row), 0, PLAIN)
+            other = _summed(coded, taken, _four(inputs + (_RECORD * row + 4)), 1, PLAIN)
             unit = tl.load(x + (_RECORD * row + 8)).to(tl.float32, bitcast=True)
             if HALVES:
-                added = tl.fma(tl.sum(total, 2).to(tl.float32) * unit, scale, sums[row])
-                added = tl.fma(tl.sum(_dot(right, other, none, PLAIN), 2).to(tl.float32) * unit, second, added)
-            else:
-                total = tl.sum(_dot(right, other, total, PLAIN), 2)
                 added = tl.fma(total.to(tl.float32) * unit, scale, sums[row])
+                added = tl.fma(other.to(tl.float32) * unit, second, added)
+            else:
+                added = tl.fma((total + other).to(tl.float32) * unit, scale, sums[row])
             if MINIMA:
                 added = tl.fma(tl.load(x + (_RECORD * row + 9)).to(tl.float32, bitcast=True), second, added)
             grown += (added,)  # type: ignore[assignment]
@@ -156,16 +227,14 @@ def sums_of(
         x += LANES * _RECORD * apart
     joined = ()
     for row in tl.static_range(ROWS):
-        one, other = tl.split(tl.permute(tl.reshape(sums[row], [2, LANES // 2, COLUMNS]), (1, 2, 0)))
-        one, other = tl.split(tl.permute(one + other, (1, 0)))
-        joined += ((one + other) * (1.0 / (1 << UP)),)  # type: ignore[assignment]
+        joined += (_joined(sums[row], UP),)  # type: ignore[assignment]
     return joined
 
 
 @triton.jit(do_not_specialize=["rows", "apart"])
 def _multiply(
-    x, words, high, factors, table, bias, out, rows, apart, outputs, whole, groups, reach,
-    BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
+    x, words, high, factors, bias, out, rows, apart, outputs, whole, groups, reach,
+    BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
     PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
@@ -175,8 +244,8 @@ def _multiply(
     own = tl.minimum(column, outputs - 1)
     begin = split * reach
     sums = sums_of(
-        x, words, high, factors, table, own, first, begin, tl.minimum(begin + reach, groups), apart, outputs,
-        BITS, UP, LISTED, MINIMA, HALVES, PLAIN, ROWS, COLUMNS, LANES, STEPS,
+        x, words, high, factors, own, first, begin, tl.minimum(begin + reach, groups), apart, outputs,
+        BITS, UP, TABLE, MINIMA, HALVES, PLAIN, ROWS, COLUMNS, LANES, STEPS,
     )  # fmt: skip
     for row in tl.static_range(ROWS):
         total = sums[row]
@@ -205,18 +274,16 @@ def _round(x, out, rows, apart, depth, groups, MANY: tl.constexpr):
 
 
 @triton.jit
-def _numbered(words, scale, least, MANY: tl.constexpr):
-    """float32 ``(MANY, 16)`` of half a group: what its bytes stand for."""
-    last, third = (words >> 24).to(tl.float32), ((words << 8) >> 24).to(tl.float32)
-    second, first = ((words << 16) >> 24).to(tl.float32), ((words << 24) >> 24).to(tl.float32)
-    value = tl.reshape(tl.join(tl.join(first, third), tl.join(second, last)), [MANY, 16])
-    return value * scale[:, None] + least[:, None]
+def _numbered(word, scale, least):
+    """``(1, n, 4)`` of a word: what its bytes stand for."""
+    each = (tl.expand_dims(word, 2) << (24 - 8 * tl.arange(0, 4))) >> 24
+    return each.to(tl.float32) * tl.expand_dims(scale, 2) + tl.expand_dims(least, 2)
 
 
 @triton.jit(do_not_specialize=["count"])
 def _write(
-    words, high, factors, table, chosen, out, count, outputs, depth,
-    BITS: tl.constexpr, UP: tl.constexpr, LISTED: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
+    words, high, factors, chosen, out, count, outputs, depth,
+    BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
     PLAIN: tl.constexpr, CHOSEN: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """The numbers of a group of some outputs."""
@@ -227,17 +294,22 @@ def _write(
     group = tl.program_id(0)
     planes: tl.constexpr = 2 if BITS == 8 else 1
     bits: tl.constexpr = 0 if BITS == 8 else BITS - 4
-    at = (group * (planes * outputs) + own)[:, None] * 4 + tl.arange(0, 4)[None, :]
-    left, right = _coded(words + at, high + (group * (bits * outputs) + own), table, outputs, BITS, UP, LISTED, PLAIN)
+    own = own[None, :]
+    at = tl.expand_dims(group * (planes * outputs) + own, 2) * 4 + tl.arange(0, 4)
+    coded, taken = _coded(
+        words + at, high + (group * (bits * outputs) + own), own >> 31, outputs, BITS, UP, TABLE, PLAIN
+    )
     scale, second = _scales(factors + group * outputs + own, MINIMA or HALVES)
-    unit: tl.constexpr = 1.0 / (1 << UP)
     least = second if MINIMA else second * 0.0
-    within = group * 32 + tl.arange(0, 16)[None, :]
-    to = out + place.to(tl.int64)[:, None] * depth + within
-    asked = (place < count)[:, None] & (within < depth)
-    kind = out.dtype.element_ty
-    tl.store(to, _numbered(left, scale * unit, least, MANY).to(kind), mask=asked)
-    tl.store(to + 16, _numbered(right, (second if HALVES else scale) * unit, least, MANY).to(kind), mask=asked)
+    within = group * 32 + tl.arange(0, 4)[None, None, :]
+    asked = tl.expand_dims((place < count)[None, :], 2)
+    to = out + tl.expand_dims(place[None, :].to(tl.int64), 2) * depth + within
+    for word in tl.static_range(8):
+        unit = (second if HALVES and word > 3 else scale) * (1.0 / (1 << UP))
+        value = _numbered(coded[word], unit, least)
+        if len(taken) > 0:
+            value -= _numbered(taken[word], unit, least)
+        tl.store(to + 4 * word, value.to(out.dtype.element_ty), mask=asked & (within + 4 * word < depth))
 
 
 PLAIN = not isinstance(_multiply, triton.runtime.JITFunction)  # Triton's interpreter, which knows no assembler
@@ -248,8 +320,8 @@ def form_options(number: int) -> dict[str, Any]:
     form = FORMS[number - 1]
     return {
         "BITS": form.bits,
-        "UP": 8 - form.bits if form.offset and not form.table else 0,
-        "LISTED": bool(form.table),
+        "UP": moved_up(form),
+        "TABLE": tabled(form),
         "MINIMA": form.minima,
         "HALVES": form.halves,
         "PLAIN": PLAIN,
@@ -309,7 +381,7 @@ def multiply(x: Tensor, matrix: GroupedMatrix) -> Tensor:
         bias = part.factors if matrix.bias is None else matrix.bias[own]
         with torch.cuda.device_of(x):
             _multiply[(apart // rounded.tile, -(-part.outputs // COLUMNS), splits)](
-                rounded.records, part.words, part.high, part.factors, part.table, bias, out[..., own],
+                rounded.records, part.words, part.high, part.factors, bias, out[..., own],
                 len(x), apart, part.outputs, columns, groups, reach,
                 **product_options(part.number, rounded.tile), BIASED=matrix.bias is not None,
             )  # fmt: skip
@@ -322,7 +394,7 @@ def write(part: Groups, chosen: Tensor | None, out: Tensor) -> None:
     count = len(out)
     with torch.cuda.device_of(out):
         _write[(part.inputs // GROUP, -(-count // MANY))](
-            part.words, part.high, part.factors, part.table, part.factors if chosen is None else chosen, out,
+            part.words, part.high, part.factors, part.factors if chosen is None else chosen, out,
             count, part.outputs, part.inputs,
             **form_options(part.number), CHOSEN=chosen is not None, MANY=MANY,
         )  # fmt: skip
