@@ -142,14 +142,16 @@ def products(name: str, rows: int) -> Kernel:
     paired = options["MINIMA"] or options["HALVES"]
     kinds = of("*i32", "x", "words", "high") | {"factors": "*i32" if paired else "*fp16"}
     kinds |= of("i32", "rows", "apart", "outputs", "whole", "groups", "reach") | {"bias": "*bf16", "out": "*fp32"}
-    times = rows * (2 if options["TABLE"] else 1)
-    return Kernel(f"{name}, {rows} rows", groups._multiply, kinds, options | {"BIASED": True}, fours=times)
+    sizes, times = options | {"BIASED": True}, rows * (2 if options["TABLE"] else 1)
+    if rows in groups.TILES:
+        return Kernel(f"{name}, {rows} rows", groups._multiply_tile, kinds, sizes, weights=GROUP)
+    return Kernel(f"{name}, {rows} rows", groups._multiply, kinds, sizes, fours=times)
 
 
 def every(capability: int) -> Iterator[Kernel]:
     """Those of a round of a model in bfloat16 and in blocks."""
     own = "*bf16"
-    for rows in groups.STEPS:
+    for rows in (*groups.STEPS, *groups.TILES):
         for kind in KINDS.values():
             if kind.form:
                 yield products(kind.name, rows)

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import random
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,6 +51,8 @@ def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpret
     """A tile's product, each row added up in the same order wherever in the tile it lies, as is assumed of a
     GPU's. The interpreter leaves it to NumPy's BLAS, of which some do not (OpenBLAS's for Haswell and Zen)."""
     dtype = start.data.dtype
+    if dtype.kind == "i":  # exact in any order
+        return interpreter.TensorHandle(a.data.astype(dtype) @ b.data.astype(dtype) + start.data, start.dtype.scalar)
     terms = a.data.astype(dtype)[:, :, None] * b.data.astype(dtype)
     return interpreter.TensorHandle(terms.sum(1) + start.data, start.dtype.scalar)
 
@@ -238,7 +241,7 @@ def test_products_of_integers_are_torchs_and_a_row_has_the_bits_that_it_has_alon
     x = torch.randn(7, INPUTS, generator=torch.Generator().manual_seed(3))
     found = groups.multiply(x, matrix)
     assert near(found.sum(0), matrix.multiply(matrix.inputs(x)))
-    for rows in (1, 2):  # each in a program of another size
+    for rows in (1, 2, 3):  # each in a program of another size, and all of them by tensor cores
         assert torch.equal(groups.multiply(x[:rows], matrix), found[:, :rows])
 
 
@@ -322,6 +325,32 @@ def test_rounds_of_a_file_in_blocks_have_torchs_logits_and_a_row_has_the_bits_of
     close(found, tree_round(plain, *part))
     assert torch.equal(tree_round(engine, *part[:2], part[2][:1], []), found[:1])
     assert engine.reading().read_bytes == sum(matrix.nbytes for matrix in weights.read())
+
+
+def launches_of(engine: GpuEngine, monkeypatch) -> Counter[str]:
+    """Kernels of a round of one row, by their names. They are not run."""
+    counted: Counter[str] = Counter()
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", lambda self, *_, **__: counted.update([self.fn.__name__]))
+    tree_round(engine, 64, 8, [1], [])
+    return counted
+
+
+def test_a_layer_is_nine_launches_and_in_blocks_five_more(tmp_path, monkeypatch):
+    """Four products, the rotation, attention and its join, and two norms; in blocks rows are rounded before each
+    product, and the gate is apart. Beside layers: the first norm and the head, and in blocks the embedding."""
+    file, cpu = mixed("untied llama", tmp_path, vocab_size=VOCAB, num_hidden_layers=2), torch.device("cpu")
+    model, config = packed_model(file, gguf_config(file), cpu, torch.float32), gguf_config(file)
+    weights = layout.lay_out(spec_of(config), packed_model(file, config, cpu, torch.float32).source)
+    blocks = GpuEngine(model, info(model), 2048)
+    send(weights, cpu)
+    record(blocks, weights)
+    layer = {"_turn": 1, "_attend": 1, "_join": 3}
+    expected = Counter({name: 2 * count for name, count in layer.items()}) + Counter({"_join": 1})
+    assert launches_of(engine_in_place(), monkeypatch) == expected + Counter({"_multiply": 2 * 4 + 1})
+    forms = sum(len(matrix.parts) for each in weights.layers for matrix in (each.qkv, each.out, each.up, each.down))
+    assert forms > 2 * 4  # each form of a matrix is a launch
+    apart = {"_multiply": forms + 1, "_round": 2 * 4 + 1, "_gate": 2, "_write": 1}
+    assert launches_of(blocks, monkeypatch) == expected + Counter(apart)
 
 
 def weights_of(family: str) -> layout.DecoderWeights:

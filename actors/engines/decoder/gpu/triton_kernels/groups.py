@@ -4,6 +4,8 @@ Rows are rounded to 8 bits by groups (:func:`round_rows`), as on a CPU. A thread
 ``dp4a``, four products an instruction, and adds what they give in float32, one after another; ``LANES`` threads share
 an output's groups, and their sums are added as a tree. So a row has the same bits in any company, whatever a program's
 rows are, and one number in 32 weights is converted. The inner dimension is cut into splits as in :mod:`.linear`.
+
+Of more than four rows tensor cores make the integers, for whole tiles: the same sums, added in the same order.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ COLUMNS = 32  # outputs of a program: with the lanes a warp each
 # By a program's rows: groups that a lane reads at once, of fewer than 8 bits and of 8. With more a thread takes over 64
 # registers, and a multiprocessor holds fewer than 32 warps.
 STEPS, STEPS_OF_8 = {1: 4, 2: 4, 4: 1}, {1: 2, 2: 1, 4: 1}
+TILES = (16, 32)  # rows of a program with tensor cores; with 64 a multiprocessor holds 12 warps
 RECORD = GROUP // 4 + 4  # words of a group of a row: numbers, scale, scaled sum of them, and two that fill 16 bytes
 PROGRAMS, SPLITS = 1024, 4  # a matrix of fewer programs is split: some eight find room on each of 132 multiprocessors
 MANY = 16  # groups that a program rounds, or outputs whose numbers it writes, at a time
@@ -255,6 +258,76 @@ def _multiply(
         tl.store(out + place, total, mask=(first + row < rows) & (column < outputs))
 
 
+@triton.jit
+def _side_by_side(coded, PLAIN: tl.constexpr):
+    """int8 ``(.., .., 32)`` of eight words."""
+    even = tl.join(tl.join(coded[0], coded[4]), tl.join(coded[2], coded[6]))
+    odd = tl.join(tl.join(coded[1], coded[5]), tl.join(coded[3], coded[7]))
+    words = tl.expand_dims(tl.reshape(tl.join(even, odd), [coded[0].shape[0], coded[0].shape[1], 8]), 3)
+    if PLAIN:
+        found = (words >> (8 * tl.arange(0, 4))).to(tl.int8)
+    else:  # four copies of a word are asked for four bytes, which together are that word
+        words = tl.broadcast_to(words, [coded[0].shape[0], coded[0].shape[1], 8, 4])
+        found = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [words], dtype=tl.int8, is_pure=True, pack=4)
+    return tl.reshape(found, [coded[0].shape[0], coded[0].shape[1], 32])
+
+
+@triton.jit(do_not_specialize=["rows", "apart"])
+def _multiply_tile(
+    x, words, high, factors, bias, out, rows, apart, outputs, whole, groups, reach,
+    BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
+    PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    STEPS: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """What :func:`_multiply` gives, for many rows."""
+    row, split = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(2)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    own = tl.minimum(column, outputs - 1)
+    begin = split * reach
+    planes: tl.constexpr = 2 if BITS == 8 else 1
+    bits: tl.constexpr = 0 if BITS == 8 else BITS - 4
+    group, byte = begin + tl.arange(0, LANES)[:, None], tl.arange(0, 32)[None, None, :]
+    words += tl.expand_dims(group * (planes * outputs) + own[None, :], 2) * 4 + tl.arange(0, 4)[None, None, :]
+    high += group * (bits * outputs) + own[None, :]
+    factors += group * outputs + own[None, :]
+    record = (group * apart + row[None, :]) * _RECORD
+    numbers = x.to(tl.pointer_type(tl.int8)) + (tl.expand_dims(record, 2) * 4 + byte)
+    x += record
+    asked = tl.zeros([LANES, ROWS, 1], tl.int32) == 0
+    sums = tl.zeros([LANES, COLUMNS, ROWS], tl.float32)
+    for _ in tl.range(begin, tl.minimum(begin + reach, groups), LANES, loop_unroll_factor=STEPS):
+        coded, taken = _coded(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, PLAIN)
+        scale, second = _scales(factors, MINIMA or HALVES)
+        scale, second = tl.expand_dims(scale, 2), tl.expand_dims(second, 2)
+        weights = _side_by_side(coded, PLAIN)
+        unit = tl.expand_dims(tl.load(x + 8).to(tl.float32, bitcast=True), 1)
+        if HALVES:
+            half = tl.load(numbers, mask=(byte < 16) & asked, other=0)
+            total = tl.dot(weights, tl.permute(half, (0, 2, 1)), out_dtype=tl.int32)
+            sums = tl.fma(total.to(tl.float32) * unit, scale, sums)
+            half = tl.load(numbers, mask=(byte >= 16) & asked, other=0)
+            total = tl.dot(weights, tl.permute(half, (0, 2, 1)), out_dtype=tl.int32)
+            sums = tl.fma(total.to(tl.float32) * unit, second, sums)
+        else:
+            given = tl.permute(tl.load(numbers), (0, 2, 1))
+            total = tl.dot(weights, given, out_dtype=tl.int32)
+            if len(taken) > 0:
+                total -= tl.dot(_side_by_side(taken, PLAIN), given, out_dtype=tl.int32)
+            sums = tl.fma(total.to(tl.float32) * unit, scale, sums)
+        if MINIMA:
+            sums = tl.fma(tl.expand_dims(tl.load(x + 9).to(tl.float32, bitcast=True), 1), second, sums)
+        words += LANES * planes * 4 * outputs
+        high += LANES * bits * outputs
+        factors += LANES * outputs
+        numbers += 4 * LANES * _RECORD * apart
+        x += LANES * _RECORD * apart
+    total = tl.reshape(_joined(tl.reshape(sums, [LANES, COLUMNS * ROWS]), UP), [COLUMNS, ROWS])
+    if BIASED and split == 0:
+        total += tl.load(bias + own).to(tl.float32)[:, None]
+    place = (split * rows + row[None, :]).to(tl.int64) * whole + column[:, None]
+    tl.store(out + place, total, mask=(row[None, :] < rows) & (column[:, None] < outputs))
+
+
 @triton.jit(do_not_specialize=["rows", "apart"])
 def _round(x, out, rows, apart, depth, groups, MANY: tl.constexpr):
     """Some groups of a row; of the last one for those that fill a program."""
@@ -330,7 +403,7 @@ def form_options(number: int) -> dict[str, Any]:
 
 def product_options(number: int, rows: int) -> dict[str, Any]:
     """What is compiled into a product of ``rows`` rows a program."""
-    steps = (STEPS_OF_8 if FORMS[number - 1].bits == 8 else STEPS)[rows]
+    steps = (STEPS_OF_8 if FORMS[number - 1].bits == 8 else STEPS).get(rows, 1)
     return form_options(number) | {"ROWS": rows, "COLUMNS": COLUMNS, "LANES": LANES, "STEPS": steps}
 
 
@@ -348,7 +421,7 @@ class RoundedRows:
 
 
 def _tile(rows: int) -> int:
-    return next((size for size in STEPS if size >= rows), max(STEPS))
+    return next((size for size in (*STEPS, *TILES) if size >= rows), TILES[-1])
 
 
 def round_rows(x: Tensor) -> RoundedRows:
@@ -376,11 +449,12 @@ def multiply(x: Tensor, matrix: GroupedMatrix) -> Tensor:
     groups, apart, _ = rounded.records.shape
     splits, reach = cut_of(columns, groups)
     out = x.new_empty((splits, len(x), columns), dtype=torch.float32)
+    product = _multiply_tile if rounded.tile in TILES else _multiply
     for part in matrix.parts:
         own = slice(first, first + part.outputs)
         bias = part.factors if matrix.bias is None else matrix.bias[own]
         with torch.cuda.device_of(x):
-            _multiply[(apart // rounded.tile, -(-part.outputs // COLUMNS), splits)](
+            product[(apart // rounded.tile, -(-part.outputs // COLUMNS), splits)](
                 rounded.records, part.words, part.high, part.factors, bias, out[..., own],
                 len(x), apart, part.outputs, columns, groups, reach,
                 **product_options(part.number, rounded.tile), BIASED=matrix.bias is not None,
