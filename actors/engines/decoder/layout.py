@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from actors.engines.decoder import spec as described
-from actors.engines.decoder.bounds import Shapes, check_shapes
 from actors.engines.decoder.orders import head_order, qkv_order, recurrent_order
 from actors.engines.decoder.spec import (
     SCAN,
@@ -22,6 +21,7 @@ from actors.engines.decoder.spec import (
     Recurrent,
     Rotation,
 )
+from actors.engines.decoder.weight_shapes import Shapes, check_shapes
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.engines.weights.layers import Blocks, Matrix
 from actors.engines.weights.source import WeightSource

@@ -15,10 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from actors.engines.build import EngineOptions, build_target
-from actors.engines.decoder.bounds import check_description, check_shapes
+from actors.engines.decoder.bounds import check_description
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.families import describe
 from actors.engines.decoder.spec import DecoderSpec, Experts
+from actors.engines.decoder.weight_shapes import check_shapes
 from actors.engines.weights.faults import check_checkpoint
 from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.unneeded import refuse_unused
