@@ -52,9 +52,10 @@ class KeptConfig:
 
 
 def _values(config: Any) -> dict[str, Any]:
-    """All fields, by their other names too."""
+    """All fields, by their other names too, and the kinds of layers, which some classes make of other fields."""
     values: dict[str, Any] = config.to_dict()
-    kept: dict[str, Any] = _written({name: getattr(config, name) for name in config.attribute_map} | values)
+    more = {name: getattr(config, name) for name in ("layer_types", *config.attribute_map) if hasattr(config, name)}
+    kept: dict[str, Any] = _written(more | values)
     return kept
 
 
