@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="torch's CUDA builds bring Triton, its CPU 
 
 from actors.engines.decoder.gpu.groups import tabled
 from actors.engines.decoder.gpu.triton_kernels import between, groups
+from actors.engines.decoder.gpu.triton_kernels.codes import LISTED
 from actors.engines.weights.formats import FORMS, KINDS
 from tests.engines.compiled_kernels import CAPABILITIES, Kernel, of, products, read
 
@@ -130,7 +131,7 @@ def test_the_numbers_of_a_table_are_what_permutations_make_of_codes(form):
     flipped = 8 if form.table[8] < 0 or form.table[9] < 0 else 0
     for first in range(16):
         codes = [(first + 5 * place) % 16 for place in range(8)]
-        found = run(groups.LISTED, words | {"$4": sum((code ^ flipped) << 4 * at for at, code in enumerate(codes))})
+        found = run(LISTED, words | {"$4": sum((code ^ flipped) << 4 * at for at, code in enumerate(codes))})
         halves = [[found[f"${at}"].to_bytes(4, "little") for at in pair] for pair in ((0, 1), (2, 3))]
         numbers = [up - down for up, down in zip(*(b"".join(each) for each in halves), strict=True)]
         assert numbers == [form.table[code] for code in codes]

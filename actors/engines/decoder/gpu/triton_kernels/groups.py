@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from actors.engines.decoder.gpu.groups import LANES, LEAST, GroupedMatrix, Groups, moved_up, tabled
+from actors.engines.decoder.gpu.triton_kernels.codes import dot, four_words, unpacked
 from actors.engines.weights.formats import FORMS, GROUP
 
 COLUMNS = 32  # outputs of a program: with the lanes a warp each
@@ -32,123 +33,6 @@ MANY = 16  # groups that a program rounds, or outputs whose numbers it writes, a
 _NEAREST = tl.constexpr(12582912.0)  # float32 from here on has no fractions: what is added to it is rounded to even
 _LEAST = tl.constexpr(LEAST)
 _RECORD = tl.constexpr(RECORD)
-
-
-@triton.jit
-def _dot(a, b, total, PLAIN: tl.constexpr):
-    """``total`` and the products of the bytes of words, which have signs."""
-    if PLAIN:
-        for byte in tl.static_range(4):
-            total += ((a << (24 - 8 * byte)) >> 24) * ((b << (24 - 8 * byte)) >> 24)
-    else:
-        total = tl.inline_asm_elementwise(
-            "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, total], dtype=tl.int32, is_pure=True, pack=1
-        )
-    return total
-
-
-# Of a word $4 with eight codes: see :func:`_listed`
-LISTED = """{ .reg .b32 code, other;
-xor.b32 code, $4, 0x88888888; prmt.b32 $0, $5, $6, code; prmt.b32 $2, $7, $8, $4;
-shr.u32 code, code, 16; shr.u32 other, $4, 16;
-prmt.b32 $1, $5, $6, code; prmt.b32 $3, $7, $8, other; }"""
-_LISTED = tl.constexpr(LISTED)
-
-
-@triton.jit
-def _listed(codes, none, TABLE: tl.constexpr, PLAIN: tl.constexpr):
-    """Numbers above zero of the low and of the high half of words, and those below it without their signs.
-
-    A byte each, zero where the code is of the other kind. Positive ones have codes from 8 on. A permutation gives a
-    byte that its selector's fourth bit asks for the sign of, and no number here has one.
-    """
-    if PLAIN:
-        first, second = codes * 0, codes * 0
-        less, least = first, first
-        for place in tl.static_range(8):
-            code = (codes >> (4 * place)) & 15
-            one = tl.where(
-                code & 4 != 0, tl.where(code < 8, TABLE[3], TABLE[1]), tl.where(code < 8, TABLE[2], TABLE[0])
-            )
-            number = ((one >> (8 * (code & 3))) & 255) << (8 * (place % 4))
-            if place < 4:
-                first |= tl.where(code < 8, 0, number)
-                less |= tl.where(code < 8, number, 0)
-            else:
-                second |= tl.where(code < 8, 0, number)
-                least |= tl.where(code < 8, number, 0)
-    else:
-        first, second, less, least = tl.inline_asm_elementwise(
-            _LISTED,
-            "=&r,=&r,=&r,=r,r,r,r,r,r", [codes, none + TABLE[0], none + TABLE[1], none + TABLE[2], none + TABLE[3]],
-            dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
-    return first, second, less, least
-
-
-@triton.jit
-def _four(words):
-    """The four words that lie side by side, from pointers to them."""
-    read = tl.load(words)
-    even, odd = tl.split(tl.reshape(read, [read.shape[0], read.shape[1], 2, 2]))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
-
-
-@triton.jit
-def _taken(word, FROM: tl.constexpr, TO: tl.constexpr, COUNT: tl.constexpr, UP: tl.constexpr):
-    """Bits of each byte of words, put where they belong."""
-    shift: tl.constexpr = TO + UP - (FROM + UP) % 8
-    mask: tl.constexpr = ((((1 << COUNT) - 1) << (TO + UP)) * 0x01010101 ^ (1 << 31)) - (1 << 31)
-    if shift > 0:
-        word = word << shift
-    if shift < 0:
-        word = word >> -shift
-    return word & mask
-
-
-@triton.jit
-def _coded(
-    words, high, none, outputs, BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, PLAIN: tl.constexpr,
-):  # fmt: skip
-    """What is multiplied of groups: eight words of four inputs, and what is taken away again.
-
-    As :data:`actors.engines.decoder.gpu.groups.PIECES` says. ``none``: zeros that a compiler does not know for such, so
-    that it keeps a table in registers of each thread, which permutations read. ``words``: pointers ``(.., .., 4)``."""
-    one, two, three, four = _four(words)
-    taken = ()
-    if len(TABLE) > 0:
-        one, two = _listed(one, none, TABLE, PLAIN), _listed(two, none, TABLE, PLAIN)
-        three, four = _listed(three, none, TABLE, PLAIN), _listed(four, none, TABLE, PLAIN)
-        coded = one[0], two[0], three[0], four[0], one[1], two[1], three[1], four[1]
-        taken = one[2], two[2], three[2], four[2], one[3], two[3], three[3], four[3]  # type: ignore[assignment]
-    elif BITS == 4:
-        coded = (
-            _taken(one, 0, 0, 4, UP), _taken(two, 0, 0, 4, UP), _taken(three, 0, 0, 4, UP), _taken(four, 0, 0, 4, UP),
-            _taken(one, 4, 0, 4, UP), _taken(two, 4, 0, 4, UP), _taken(three, 4, 0, 4, UP), _taken(four, 4, 0, 4, UP),
-        )  # fmt: skip
-    elif BITS == 5:
-        five = tl.load(high)
-        coded = (
-            _taken(one, 0, 0, 5, UP), _taken(two, 0, 0, 5, UP), _taken(three, 0, 0, 5, UP), _taken(four, 0, 0, 5, UP),
-            _taken(five, 0, 0, 5, UP),
-            _taken(one, 5, 0, 3, UP) | _taken(two, 5, 3, 2, UP),
-            _taken(three, 5, 0, 3, UP) | _taken(four, 5, 3, 2, UP),
-            _taken(five, 5, 0, 3, UP) | _taken(two, 7, 3, 1, UP) | _taken(four, 7, 4, 1, UP),
-        )  # fmt: skip
-    elif BITS == 6:
-        five, six = tl.load(high), tl.load(high + outputs)
-        coded = (
-            _taken(one, 0, 0, 6, UP), _taken(two, 0, 0, 6, UP), _taken(three, 0, 0, 6, UP),
-            _taken(one, 6, 0, 2, UP) | _taken(two, 6, 2, 2, UP) | _taken(three, 6, 4, 2, UP),
-            _taken(four, 0, 0, 6, UP), _taken(five, 0, 0, 6, UP), _taken(six, 0, 0, 6, UP),
-            _taken(four, 6, 0, 2, UP) | _taken(five, 6, 2, 2, UP) | _taken(six, 6, 4, 2, UP),
-        )  # fmt: skip
-    else:
-        five, six, seven, eight = _four(words + 4 * outputs)
-        coded = one, two, three, four, five, six, seven, eight
-    return coded, taken
 
 
 @triton.jit
@@ -170,11 +54,11 @@ def _summed(coded, taken, given, HALF: tl.constexpr, PLAIN: tl.constexpr):
     first: tl.constexpr = 4 * HALF
     total = coded[0] * 0
     for word in tl.static_range(4):
-        total = _dot(coded[first + word], given[word], total, PLAIN)
+        total = dot(coded[first + word], given[word], total, PLAIN)
     if len(taken) > 0:
         less = total * 0
         for word in tl.static_range(4):
-            less = _dot(taken[first + word], given[word], less, PLAIN)
+            less = dot(taken[first + word], given[word], less, PLAIN)
         total -= less
     return total
 
@@ -207,12 +91,12 @@ def sums_of(
     x, inputs = x + record, x + tl.expand_dims(record, 2) + word
     sums = (tl.zeros([LANES, COLUMNS], tl.float32),) * ROWS
     for _ in tl.range(begin, end, LANES, loop_unroll_factor=STEPS):
-        coded, taken = _coded(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, PLAIN)
+        coded, taken = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, PLAIN)
         scale, second = _scales(factors, MINIMA or HALVES)
         grown = ()
         for row in tl.static_range(ROWS):
-            total = _summed(coded, taken, _four(inputs + _RECORD * row), 0, PLAIN)
-            other = _summed(coded, taken, _four(inputs + (_RECORD * row + 4)), 1, PLAIN)
+            total = _summed(coded, taken, four_words(inputs + _RECORD * row), 0, PLAIN)
+            other = _summed(coded, taken, four_words(inputs + (_RECORD * row + 4)), 1, PLAIN)
             unit = tl.load(x + (_RECORD * row + 8)).to(tl.float32, bitcast=True)
             if HALVES:
                 added = tl.fma(total.to(tl.float32) * unit, scale, sums[row])
@@ -296,7 +180,7 @@ def _multiply_tile(
     asked = tl.zeros([LANES, ROWS, 1], tl.int32) == 0
     sums = tl.zeros([LANES, COLUMNS, ROWS], tl.float32)
     for _ in tl.range(begin, tl.minimum(begin + reach, groups), LANES, loop_unroll_factor=STEPS):
-        coded, taken = _coded(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, PLAIN)
+        coded, taken = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, PLAIN)
         scale, second = _scales(factors, MINIMA or HALVES)
         scale, second = tl.expand_dims(scale, 2), tl.expand_dims(second, 2)
         weights = _side_by_side(coded, PLAIN)
@@ -369,7 +253,7 @@ def _write(
     bits: tl.constexpr = 0 if BITS == 8 else BITS - 4
     own = own[None, :]
     at = tl.expand_dims(group * (planes * outputs) + own, 2) * 4 + tl.arange(0, 4)
-    coded, taken = _coded(
+    coded, taken = unpacked(
         words + at, high + (group * (bits * outputs) + own), own >> 31, outputs, BITS, UP, TABLE, PLAIN
     )
     scale, second = _scales(factors + group * outputs + own, MINIMA or HALVES)
