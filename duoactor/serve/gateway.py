@@ -49,9 +49,13 @@ class Model:
     max_context: int
     vocab_size: int
     calling: Calling
-    sampling: Sampling = UNCHANGED  # sampling of requests that name none
+    sampling: Sampling = UNCHANGED  # sampling of requests that name none, as its publisher wants it
     dtype: str = ""  # type of its weights
     identity: str = ""  # see ``Welcome``
+
+    def sampling_by(self, usual: Sampling) -> Sampling:
+        """The sampling of requests that name none. ``usual``: of the API, for models whose publisher names none."""
+        return usual if self.sampling == UNCHANGED else self.sampling
 
     def called(self, name: str) -> str:
         """The name to answer with. ApiError (404) for another model's."""
@@ -191,7 +195,7 @@ class Gateway:
 
     def ask(self, question: Question, model: Model, begin: Callable[[], QuestionSpan] | None = None) -> Choices:
         """Streams for a question. ``begin``: starts the span of its trace."""
-        question = question.defaulted(model.sampling)
+        question = question.defaulted(model.sampling_by(question.usual))
         question.check(model.vocab_size)
         structure, param = question.structure(model.calling)
         rendering = self.rendering(question.rendering, question.thinking or Wish(), model.calling)

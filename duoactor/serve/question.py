@@ -46,7 +46,7 @@ class Question:
     stops_shown: bool = False  # a stop string that ends an answer is part of it
     context: int = 0  # tokens of context that the request counts on; 0: any
     scores: bool = False  # the log-probabilities of the prompts' own tokens are wanted
-    usual: Sampling = UNCHANGED  # what the API samples by where neither the request nor the model says it
+    usual: Sampling = UNCHANGED  # the API's sampling, where neither the request nor the model names one
 
     def check(self, vocab_size: int) -> None:
         """ApiError about the first value that the verifier would refuse."""
@@ -56,9 +56,8 @@ class Question:
             raise bad("n", f": at most {MAX_STREAMS} answers at once, all prompts together")
 
     def defaulted(self, defaults: Sampling) -> Question:
-        """The question with the model's own ``defaults`` where the request names no value; without any, the API's."""
-        given = self.usual if defaults == UNCHANGED else defaults
-        return replace(self, sampling=defaulted(self.sampling, given, self.ignored.said))
+        """The question with ``defaults`` where the request names no value."""
+        return replace(self, sampling=defaulted(self.sampling, defaults, self.ignored.said))
 
     def mind(self, calling: Calling) -> Mind:
         """The model's form of thoughts in these answers."""

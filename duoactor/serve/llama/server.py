@@ -7,13 +7,13 @@ from typing import Any
 from duoactor import __version__
 from duoactor.serve.gateway import Gateway, Model
 from duoactor.serve.llama.requests import USUAL
-from protocols.messages import UNCHANGED, StatusReport
+from protocols.messages import StatusReport
 
 
 async def props(gateway: Gateway, template: str) -> dict[str, Any]:
     model, report = await gateway.model(), await gateway.status()
     asked = slots(model, report)
-    sampling = USUAL if model.sampling == UNCHANGED else model.sampling
+    sampling = model.sampling_by(USUAL)
     return {
         "default_generation_settings": {
             "id": 0,

@@ -107,7 +107,7 @@ def running(model: Model, report: StatusReport) -> dict[str, list[Running]]:
 
 
 def show(model: Model, report: StatusReport, template: str, fills: bool) -> ModelCard:
-    sampling = USUAL if model.sampling == UNCHANGED else model.sampling
+    sampling = model.sampling_by(USUAL)
     named = ((name, getattr(sampling, name), getattr(UNCHANGED, name)) for name in DEFAULTED)
     also = [name for name, has in (("thinking", model.calling.thinking.begin), ("insert", fills)) if has]
     renamed = {"repetition_penalty": "repeat_penalty"}
