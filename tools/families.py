@@ -13,8 +13,9 @@ from pathlib import Path
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.spec import CONVOLUTION, DELTA, SCAN, SELECTIVE, UNWEIGHTED, DecoderSpec
 from tests.engines.families import FAMILIES, config_of
+from tools.pages import DOCS, renewed
 
-PAGE = Path(__file__).parents[1] / "docs" / "families.md"
+PAGE = DOCS / "families.md"
 KEPT = json.loads(Path(__file__).with_suffix(".json").read_text())
 RECURRENT = {DELTA: "gated delta net", SCAN: "Mamba 2", CONVOLUTION: "short convolutions", SELECTIVE: "Mamba 1"}
 RESULTS = {
@@ -63,12 +64,7 @@ def others() -> Iterable[str]:
 
 def page(text: str) -> str:
     """The page with its tables as they are now."""
-    for name, lines in {"engines": engines(), "others": others()}.items():
-        marks = [f"<!-- {name} {what} -->" for what in ("begins", "ends")]
-        made = "\n".join([marks[0], "", *lines, "", marks[1]])
-        before, rest = text.split(marks[0])
-        text = before + made + rest.split(marks[1])[1]
-    return text
+    return renewed(renewed(text, "engines", engines()), "others", others())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Write the table of docs/drafts.md: which heads of tests/data/heads answer as the package that wrote them.
 
-Run from the root of the project: ``python tools/heads/table.py``.
+python -m tools.heads.table
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-HEADS, PAGE = Path(__file__).parents[2] / "tests/data/heads", Path("docs/drafts.md")
-BEGIN, END = "<!-- table of tools/heads/table.py -->", "<!-- end of the table -->"
+from tools.pages import DOCS, renewed
+
+HEADS, PAGE = Path(__file__).parents[2] / "tests/data/heads", DOCS / "drafts.md"
 
 
 def rows() -> Iterator[str]:
@@ -27,7 +28,10 @@ def rows() -> Iterator[str]:
             yield f"| {file.stem} {told[file.stem]} | `{kind}` | {', '.join(names)} | {outcome} |"
 
 
+def page(text: str) -> str:
+    """The page with its table as it is now."""
+    return renewed(text, "heads", rows())
+
+
 if __name__ == "__main__":
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text("\n".join([before + BEGIN, "", *rows(), "", END]) + rest.partition(END)[2])
+    PAGE.write_text(page(PAGE.read_text()))

@@ -1,11 +1,12 @@
-"""Write the table of docs/weights.md: what was read of the files in tests/data/writers, and what was refused.
+"""Write the lists of docs/weights.md: what GGUF files may hold, and what was read of the files in tests/data/writers.
 
-Run from the root of the project: ``python tools/writers/table.py``.
+python -m tools.writers.table
 """
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,21 @@ from typing import Any
 from torch import Tensor
 
 from actors.engines.weights.faults import quantisation_of
+from actors.engines.weights.formats import KINDS
+from actors.engines.weights.gguf_architectures import ARCHITECTURES
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.quantised import read_weights
 from actors.engines.weights.tensor_files import TensorFiles
 from protocols.errors import ModelError
+from tools.pages import DOCS, renewed
 
-WRITTEN, PAGE = Path("tests/data/writers"), Path("docs/weights.md")
-BEGIN, END = "<!-- table of tools/writers/table.py -->", "<!-- end of the table -->"
+WRITTEN, PAGE = Path(__file__).parents[2] / "tests/data/writers", DOCS / "weights.md"
+
+MODELS = {
+    "llama": "also Mistral, Mixtral, SmolLM2 and Yi",
+    "mistral3": "Ministral 3, Mistral Small 3",
+    "deepseek2": "V2, V3, GLM 4.7 Flash",
+}
 
 
 def status(model: Path) -> str:
@@ -49,7 +58,17 @@ def rows() -> Iterator[str]:
         yield f"| {tool} | {what} | {'; '.join(calls)} |"
 
 
+def gguf() -> Iterator[str]:
+    """What may stand in a GGUF file."""
+    models = [f"`{name}`" + (f" ({MODELS[name]})" if name in MODELS else "") for name in ARCHITECTURES]
+    for what, names in (("architectures", models), ("blocks", [kind.name for kind in KINDS.values()])):
+        yield textwrap.fill(f"- {what}: {', '.join(names)}", 120, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def page(text: str) -> str:
+    """The page with its lists as they are now."""
+    return renewed(renewed(text, "gguf", gguf()), "checkpoints", rows())
+
+
 if __name__ == "__main__":
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text("\n".join([before + BEGIN, "", *rows(), "", END]) + rest.partition(END)[2])
+    PAGE.write_text(page(PAGE.read_text()))
