@@ -119,8 +119,8 @@ class DraftEngine(Protocol):
     def info(self) -> ModelInfo: ...
     @property
     def draft_vocabulary(self) -> DraftVocabulary | None:
-        """Which tokens the logits' columns stand for, if a draft's head covers a part of the vocabulary only; None: all
-        of them. The ids of :meth:`pick` are token ids in either case."""
+        """Tokens of the logits' columns, if a draft's head covers a part of the vocabulary; None: it covers all.
+        What :meth:`pick` gives are token ids in either case."""
         ...
 
     @property

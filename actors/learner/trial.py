@@ -14,10 +14,10 @@ FEWEST = 16  # texts: with fewer the standard error itself is not known
 class ReplayTrial:
     """Tokens of a text are no independent draws, texts are: the error is that of a ratio of sums over texts.
 
-    ``number``: of this trial among all that the learner has made. Many candidates are judged on the same texts, and the
-    best of n that are no better is ahead by some sqrt(2 ln n) errors (in 24 minutes of questions 3 of them promoted one
-    for +0.015 that later ones gave -0.002). So an error is as rare for all of n as it would be for one (Bonferroni's
-    bound of the normal distribution's tail)."""
+    ``number``: of this trial among all that the learner has made. Many candidates are judged on the same texts. Of n
+    that are no better, the best seems ahead by about sqrt(2 ln n) errors. A bound of three errors promoted one in 24
+    minutes of questions: it seemed ahead by 0.015, and on later texts it was behind by 0.002. So the bound is
+    Bonferroni's: a wrong promotion is as rare among n candidates as it would be for one."""
 
     number: int
     _rows: list[tuple[int, int, int]] = field(default_factory=list)  # the candidate's hits, the incumbent's, tokens

@@ -36,8 +36,8 @@ def collect_answers(
     report: Report,
     timer: Callable[[], float],
 ) -> None:
-    """Write what is missing of the answers to the prompts kept apart, each greedy and at every temperature, and then
-    answers to learn from. ``kept``: of these and of those."""
+    """Write the missing answers to the prompts that are kept apart, each greedy and at every temperature, and then
+    answers to learn from. ``kept``: the shards of both kinds, in this order."""
     held, answers = kept
     own = asked.own
 

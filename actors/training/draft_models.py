@@ -87,8 +87,8 @@ class DraftModels:
         return "layers of the target" if is_cut(load_config(self._plan.target), shape) else "the target's embedding"
 
     def first(self, shape: DraftShape, answers: Sequence[TargetAnswer]) -> nn.Module:
-        """``--init``'s draft, or one of that shape that holds what it can of the target. The output layer covers what
-        occurs most in ``answers``."""
+        """The draft that ``--init`` names, or a new one of this shape that copies weights of the target where they fit.
+        The output layer covers the most frequent tokens of ``answers``."""
         if self._plan.init:
             return load_model(self._plan.init, CPU, torch.float32).requires_grad_(True)
         model = first_draft(load_model(self._plan.target, CPU, torch.float32), shape)

@@ -1,4 +1,4 @@
-"""Which streams have room in the KV pool.
+"""Room in the KV pool, and the streams that have it.
 
 A stream takes what its text needs now and grows. When the pool is full, the stream that ranks last is preempted, as in
 vLLM: it gives its room back, waits, and has its text computed again later. Noise is keyed by position, so the rest of

@@ -1,4 +1,4 @@
-"""Which forward is next: a piece of a prompt, a round of the streams that are ready, or both in one forward.
+"""The next forward: a piece of a prompt, a round of the streams that are ready, or both in one forward.
 
 Before a round the sources grow the streams' trees, and a window is cut out of each.
 """

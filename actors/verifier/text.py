@@ -22,9 +22,9 @@ class Detokenizer:
     Tokenizers may treat the start of a sequence specially, so each piece is the difference of two decodings that share
     a few tokens of context.
 
-    ``tokenizers.decoders.DecodeStream`` cannot be used: behind a prompt that ends inside a character it repeats the
-    prompt's text, it raises on bytes that are not UTF-8 (which a model may emit), it cannot give out at the end what it
-    holds back, and tokenizers written in Python do not have it (``tests/engines/test_detokenizing.py``).
+    ``tokenizers.decoders.DecodeStream`` cannot be used (``tests/engines/test_detokenizing.py``). After a prompt that
+    ends inside a character it repeats the prompt's text. It raises on bytes that are not UTF-8, which a model may emit.
+    It never gives out what it holds back at the end. Tokenizers written in Python do not have it.
     """
 
     CONTEXT = 6  # tokens of the prompt that are decoded as context; a character has four bytes at most

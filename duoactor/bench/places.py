@@ -55,9 +55,9 @@ def _inline(costs: Costs, gamma: int, _message_us: float) -> float:
 
 
 def _apart(costs: Costs, gamma: int, message_us: float) -> float:
-    """Where the drafter works during forwards. After a draft that was refused, new drafts come a message and their
-    steps later. Meanwhile the target waits, or goes on alone and may leave the drafted path. A window that was accepted
-    whole is followed by the next at once, if its last token was drafted, too."""
+    """A drafter that works during forwards. After a refused draft the next one takes a message and its steps to arrive.
+    Meanwhile the target waits, or goes on alone and may leave the drafted path. After a window that was accepted whole
+    the next one is ready, if the drafter proposed that window's last token too."""
     late = message_us + gamma * costs.draft(1)
     follows = costs.chance ** (gamma + 1)
     windows = 1 / (1 - follows)  # in a row

@@ -76,7 +76,7 @@ class HeadDraft(Draft):
         self.states = states
 
     def follow(self, handle: int, source: int) -> None:
-        """The target's request whose text the mirror has, and whose states it awaits."""
+        """Tell a mirror which request of the target it follows: it has that request's text and awaits its states."""
         self._mirrors[handle].source = source
 
     @property

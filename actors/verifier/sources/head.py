@@ -23,7 +23,8 @@ from actors.verifier.streams import Stream
 from protocols.errors import ModelError
 from protocols.messages import Load
 
-# Loads and measures the head of that name in place of a model, whose states it gets from then on. Raises ModelError.
+# Loads the head of that name in place of an earlier head, and measures it. From then on it gets the target's states.
+# Raises ModelError.
 Loader = Callable[[str, DraftModel], Awaitable[tuple[DraftModel, Mapping[int, float]]]]
 
 

@@ -36,7 +36,8 @@ class Memory:
     """Requests of different scopes do not find each other's texts. Not thread-safe."""
 
     def __init__(self, max_tokens: int, secret: bytes = b"") -> None:
-        """``secret``: of this process, so that nobody can compute a salt whose 64 bits are another scope's."""
+        """``secret``: known to this process alone. A hash with it tells scopes apart by 64 bits, so that nobody can
+        find a salt with the bits of another scope."""
         self._secret = secret
         self.end = LONGEST + max_tokens
         self.tokens: _Tokens = np.full(self.end + 1, -1, dtype=np.int32)  # -1 stands between texts

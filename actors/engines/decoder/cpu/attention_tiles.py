@@ -60,8 +60,8 @@ class SeenSlots(NamedTuple):
 
 
 class ScorePlaces(NamedTuple):
-    """Where in ``room`` queries are ``packed``, each right behind the other, and their ``scores``, ``apart`` numbers
-    from one query's to the next. ``turned``: a place of 16 * width numbers."""
+    """Places in ``room``: ``packed`` is where the queries begin, one after the other without a gap; ``scores`` is where
+    their scores begin, those of two queries ``apart`` numbers from each other; ``turned`` has 16 * width numbers."""
 
     room: Any
     packed: Any
@@ -71,8 +71,9 @@ class ScorePlaces(NamedTuple):
 
 
 class MixPlaces(NamedTuple):
-    """Where in ``room`` packed ``weights`` are, those of a query ``apart`` numbers from the next one's and those that
-    count from element ``at`` on; and sums, ``mixed``, which are added to if ``resume``."""
+    """Places in ``room``: ``weights`` is where packed weights begin, those of two queries ``apart`` numbers from each
+    other, and the first ``at`` of each query do not count; ``mixed`` is where sums are written, or with ``resume``
+    added to."""
 
     room: Any
     weights: Any
