@@ -88,6 +88,8 @@ def phi3(file: GGUF, config: Config) -> Config:
     if "rope_factors_long.weight" in file.tensors:
         long, short = (file.tensors[f"rope_factors_{kind}.weight"].values().tolist() for kind in ("long", "short"))
         rope = {"rope_type": "longrope", "long_factor": long, "short_factor": short}
+        if stretch := file.of_architecture("rope.scaling.attn_factor"):
+            rope["attention_factor"] = stretch
         made["rope_parameters"] = {**config["rope_parameters"], **rope, "original_max_position_embeddings": before}
     return made
 

@@ -89,6 +89,7 @@ IDLE: dict[str, tuple[float, ...]] = {
     "attention.clamp_kqv": (0,),
     "attention.max_alibi_bias": (0,),
     "attention.output_scale": (0, 1),
+    "attention.sliding_window": (0,),
     "attention.temperature_scale": (0,),
     "attn_logit_softcapping": (0,),
     "final_logit_softcapping": (0,),
