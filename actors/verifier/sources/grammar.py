@@ -23,7 +23,7 @@ from actors.models import DEFAULT_NODES, ROOT, Codec, ModelInfo, Vocabulary
 from actors.tree.tree import FORCED, Node, TokenTree
 from actors.tree.window import best_nodes
 from actors.verifier.rounds import Committed
-from actors.verifier.sources.integers import MAX_RULES, exact_grammar, exact_schema
+from actors.verifier.sources.schemas import read_grammar, read_schema
 from actors.verifier.sources.source import GRAMMAR, Allowance, Source
 from protocols.errors import RequestError
 from protocols.extras import install
@@ -50,6 +50,7 @@ FUEL = 400_000  # expressions of the lexer
 STEP_FUEL = 100_000  # fuel for one mask: some 10 ms
 LEXER_STATES = 20_000
 STACK_BYTES = 1 << 29  # address space: a chain of 20,000 rules, more than fit into a request, takes 100 MB
+MAX_RULES = 1000  # rules of one grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
 RULE = re.compile(r"^[ \t]*[?!]?\w[^:\n]*:", re.MULTILINE)
 
 
@@ -334,14 +335,11 @@ def _translated(wanted: StructuredOutputs) -> str:
 
     try:
         if wanted.json_schema is not None:
-            exact, is_lark = exact_schema(json.loads(wanted.json_schema))
-            if is_lark:
-                return LLMatcher.grammar_from_lark(exact)
-            return LLMatcher.grammar_from_json_schema(exact)
+            return LLMatcher.grammar_from_json_schema(read_schema(json.loads(wanted.json_schema)))
         if wanted.regex is not None:
             return LLMatcher.grammar_from_regex(wanted.regex)
         assert wanted.grammar is not None  # as validated
-        lark = exact_grammar(any_to_lark(wanted.grammar))
+        lark = read_grammar(any_to_lark(wanted.grammar))
         if len(RULE.findall(lark)) > MAX_RULES:
             raise ValueError(f"the grammar has more than {MAX_RULES} rules")
         return LLMatcher.grammar_from_lark(lark)

@@ -1,6 +1,7 @@
 """A caller's JSON schema as llguidance should read it.
 
-Bounds beyond 2^53 are drawn in, annotations are dropped, and each key of an object can be spelt in one way only.
+llguidance reads numbers as float64, which has no integers beyond 2^53 but some: bounds there are drawn in, and
+constants refused. Annotations are dropped, and each key of an object can be spelt in one way only.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 EXACT = 1 << sys.float_info.mant_dig  # float64 has every integer up to here
@@ -40,6 +41,14 @@ SPACE = r"[ \t\n\r]*"
 SEPARATORS = {"item_separator": re.compile(f"{SPACE},{SPACE}"), "key_separator": re.compile(f"{SPACE}:{SPACE}")}
 
 
+def read_schema(schema: Any) -> str:
+    """The JSON of a schema for llguidance. ValueError if it says what cannot be followed."""
+    read = normal(schema)
+    if isinstance(read, dict):
+        read = {**spelt_once(read), GUIDANCE: style_of(schema)}
+    return json.dumps(read)
+
+
 def style_of(schema: Any) -> Mapping[str, Any]:
     """The white space that a schema's ``x-guidance`` asks for. ValueError if it asks for anything else."""
     given = schema.get(GUIDANCE, {}) if isinstance(schema, dict) else {}
@@ -62,7 +71,8 @@ def normal(schema: Any, top: bool = True) -> Any:
     """A schema without what llguidance cannot read and need not: formats that it does not know are annotations, 8.0
     counts 8, and bounds beyond 2^53 are drawn in to the next float64, which it makes the same integer.
 
-    ValueError for ``x-guidance`` below the top, which it would ignore, and for bounds that leave nothing."""
+    ValueError for ``x-guidance`` below the top, which it would ignore, for bounds that leave nothing, and for
+    constants that it would read as others."""
     if isinstance(schema, list):
         return [normal(one, False) for one in schema]
     if not isinstance(schema, dict):
@@ -74,6 +84,8 @@ def normal(schema: Any, top: bool = True) -> Any:
             if not top:
                 raise ValueError(f"{GUIDANCE} can stand at the top of a schema only")
         elif key in VALUES:
+            if key in ("const", "enum"):
+                _refuse_large(value)
             made[key] = value
         elif key in NAMED and isinstance(value, dict):
             read = _exact if key == "patternProperties" else str
@@ -90,6 +102,15 @@ def normal(schema: Any, top: bool = True) -> Any:
         elif key != "format" or not isinstance(value, str) or value in FORMATS:
             made[key] = normal(value, False)
     return made
+
+
+def _refuse_large(value: Any) -> None:
+    """ValueError for an integer in a constant that is no float64."""
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            _refuse_large(one)
+    elif isinstance(value, int) and abs(value) > EXACT:
+        raise ValueError(f"the constant {value} is beyond 2^53, where not every integer can be told; make it a string")
 
 
 def _exact(pattern: str) -> str:
@@ -228,11 +249,9 @@ def _escaped(letter: str) -> str:
 _LARK = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/(?:[^/\\\n]|\\.)+/|%json\s+(?=[{\[])')
 
 
-def in_lark(lark: str, made: Callable[[Any, int], tuple[str, str]]) -> str:
-    """A grammar with another text for each of its schemas; ``made`` gives that and rules to add, by schema and place
-    in their order."""
+def read_grammar(lark: str) -> str:
+    """A Lark grammar with every schema that it names by ``%json`` as llguidance should read it."""
     parts: list[str] = []
-    rules: list[str] = []
     at = 0
     while (found := _LARK.search(lark, at)) is not None:
         parts.append(lark[at : found.end()])
@@ -240,11 +259,9 @@ def in_lark(lark: str, made: Callable[[Any, int], tuple[str, str]]) -> str:
         if not found[0].startswith("%json"):
             continue
         try:
-            read, at = json.JSONDecoder().raw_decode(lark, at)
+            schema, at = json.JSONDecoder().raw_decode(lark, at)
         except ValueError:
             continue  # llguidance will say what is wrong with it
         parts[-1] = parts[-1].removesuffix(found[0])
-        text, more = made(read, len(parts))
-        parts.append(text)
-        rules += [more] if more else []
-    return "\n".join(["".join([*parts, lark[at:]]), *rules])
+        parts.append(f"%json {read_schema(schema)}")
+    return "".join([*parts, lark[at:]])
