@@ -130,9 +130,14 @@ FAMILIES = {  # what their configurations need beside what all share
     "Mellum": EXPERTS | HEAD | WINDOWS,
     "Flint": EXPERTS | HEAD | WINDOWS | {"shared_expert_intermediate_size": 48, "mlp_only_layers": [0]},
     "Afmoe": EXPERTS | HEAD | {"sliding_window": 9, "num_dense_layers": 1},
+    "Laguna": EXPERTS
+    | HEAD
+    | WINDOWS
+    | {"num_attention_heads_per_layer": [6, 4, 8], "moe_routed_scaling_factor": 1.5, "num_key_value_heads": 2},
     "AriaText": {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
     "Cohere2Moe": EXPERTS | HEAD | {"sliding_window": 9, "intermediate_size": 48, "num_shared_experts": 1},
     "CohereCompass": WINDOWS | {"rope_parameters": dict.fromkeys(BOTH, BASE)},
+    "Mistral4": EXPERTS | RANKED | LATENT | {"q_lora_rank": 16, "rope_parameters": YARN},
     "Youtu": LATENT | {"q_lora_rank": 16},
     "MiniCPM3": LATENT | {"q_lora_rank": 16, "dim_model_base": 32},
     "AXK1": EXPERTS | RANKED | LATENT | {"q_lora_rank": 16},

@@ -75,7 +75,7 @@ class Layers:
     def _attend(self, index: int, mixer: Attention, made: Parts, rows: BatchRows) -> Tensor:
         queries, gates = self.divide(index, mixer, made, rows)
         seen = rows.sight(self.places[index], mixer, queries, self.layers[index].sinks)
-        return seen if gates is None else self.ops.gate(seen, gates)
+        return seen if gates is None else self.ops.gate(seen, gates, mixer.soft_gates)
 
     def divide(self, index: int, mixer: Attention, made: Parts, rows: BatchRows) -> tuple[Tensor, Tensor | None]:
         """Queries and gates of rows, whose keys and values are written. ``made``: what ``qkv`` gives."""

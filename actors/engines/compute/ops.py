@@ -123,8 +123,8 @@ class Ops(Protocol):
         Return the queries ``(rows, heads, width)``, and gates ``(rows, heads * width)`` where the layer has them."""
         ...
 
-    def gate(self, seen: Tensor, gates: Tensor) -> Tensor:
-        """Multiply by the sigmoid of gates."""
+    def gate(self, seen: Tensor, gates: Tensor, soft: bool) -> Tensor:
+        """Multiply by the sigmoid of gates, or by their softplus."""
         ...
 
     def feed(self, x: Tensor, up: Matrix, activation: str, gated: bool, prompt: bool = False) -> Tensor:

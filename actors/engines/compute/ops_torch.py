@@ -151,8 +151,8 @@ class TorchOps:
             return functional.layer_norm(x, x.shape[-1:], None, None, self._norm.eps)
         return functional.rms_norm(x, x.shape[-1:], None, self._norm.eps)
 
-    def gate(self, seen: Tensor, gates: Tensor) -> Tensor:
-        return seen * gates.sigmoid()
+    def gate(self, seen: Tensor, gates: Tensor, soft: bool) -> Tensor:
+        return seen * (functional.softplus(gates) if soft else gates.sigmoid())
 
     def feed(self, x: Tensor, up: Matrix, activation: str, gated: bool, prompt: bool = False) -> Tensor:
         return activated(self.whole(self.linear(x, up, prompt)), activation, gated)

@@ -100,6 +100,7 @@ class Attention:
     shares: int | None = None  # the layer whose keys and values it reads; it has none then, and ``qkv`` is queries
     gated: bool = False  # a gate behind each head's queries, or a fourth matrix; its sigmoid multiplies the output
     head_gates: bool = False  # the fourth matrix has one gate for each head
+    soft_gates: bool = False  # ... whose softplus multiplies, not its sigmoid
     woven: bool = False
 
 

@@ -231,10 +231,23 @@ def activate(both, apart, out, rows, activation):
 
 
 @linked
-def gate_heads(x, size, gates, apart, start, rows):
-    """Rows of ``size`` numbers times the sigmoids of gates that stand at ``start`` in rows of ``apart`` numbers."""
+def softplus(x):
+    return x if x > np.float32(20) else np.float32(math.log1p(math.exp(x)))
+
+
+@linked
+def gate_heads(x, layer, gates, apart, start, rows):
+    """Heads of rows times the sigmoids, or each times the softplus, of gates that stand at ``start`` in rows of
+    ``apart`` numbers."""
     zero, one, minus = splat(_ZERO), splat(_ONE), splat(-_ONE)
+    size, width = layer.queries * layer.width, layer.width
     for row in range(rows):
+        if layer.soft_gates:
+            for head in range(0, size, width):
+                share = splat(softplus(gates[row * apart + start + head]))
+                for i in range(row * size + head, row * size + head + width, LANES):
+                    store(x, i, fma(load(x, i), share, zero))
+            continue
         for i in range(0, size, LANES):
             gate = larger(load(gates, row * apart + start + i), splat(_LEAST))
             share = divided(one, add(one, exponential(fma(gate, minus, zero))))

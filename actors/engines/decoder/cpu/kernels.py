@@ -234,7 +234,7 @@ def _attend(body, layer, look, rooms, slots):
     look.scale, look.cap = layer.scale, layer.cap
     perform(look, rooms.qkv, rows, rooms.seen, rooms.helpers)
     if layer.gates:
-        gate_heads(rooms.seen, heads * width, rooms.qkv, apart, value + own * width, rows)
+        gate_heads(rooms.seen, layer, rooms.qkv, apart, value + own * width, rows)
 
 
 @linked

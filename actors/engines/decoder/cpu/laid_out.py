@@ -150,6 +150,7 @@ class LaidOut:
 
     def _attention(self, spec: Attention, weights: LayerWeights, layer: Any) -> None:
         layer["whole"], layer["gates"] = spec.norms is not None and spec.norms.whole, spec.gated
+        layer["soft_gates"] = spec.soft_gates
         layer["window"], layer["cap"], layer["scale"] = spec.window, spec.cap, spec.scale
         layer["queries"], layer["kv_heads"], layer["width"] = spec.heads, spec.kv_heads, spec.width
         layer["own"] = spec.kv_heads if spec.shares is None else 0

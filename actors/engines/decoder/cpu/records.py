@@ -28,7 +28,7 @@ LAYER = np.dtype(
     [(name, NORM) for name in ("inputs", "inner", "behind", "last")]
     + [(name, np.int64) for name in ("heads", "head_biases", "late", "whole")]
     + [(name, np.int64) for name in ("keys", "values", "turns", "query_turns", "window", "sinks")]
-    + [(name, np.int64) for name in ("gates", "mixer", "queries", "kv_heads", "width", "own", "normed")]
+    + [(name, np.int64) for name in ("gates", "soft_gates", "mixer", "queries", "kv_heads", "width", "own", "normed")]
     + [("beside_norm", NORM), ("beside", np.int64), ("beside_activation", np.int64), ("factor", np.float32)]
     + [(name, np.int64) for name in ("parallel", "shares", "rereads")]
     + [(name, np.int64) for name in ("activation", "gated", "inner_size", "experts", "latent")]

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.between import SILU, NormTerms, activated, copy, norm_part
+from actors.engines.decoder.cpu.between import SILU, NormTerms, activated, copy, norm_part, softplus
 from actors.engines.decoder.cpu.linking import linked
 from actors.engines.decoder.cpu.records import (
     CONVOLUTION,
@@ -110,11 +110,6 @@ def _to_unit(x, start, size, scale):
 
 
 @linked
-def _softplus(x):
-    return x if x > np.float32(20) else np.float32(math.log1p(math.exp(x)))
-
-
-@linked
 def _weigh(mixer, walk, raw, mixed):
     """Compute, for each row's heads, the factor of the state before it and what is added."""
     heads, groups, keys, channels = mixer.heads, mixer.groups, mixer.keys, mixer.channels
@@ -132,9 +127,9 @@ def _weigh(mixer, walk, raw, mixed):
             number = row * heads + head
             if mixer.kind == DELTA:
                 rates[number] = mixer.rate_scale / (_ONE + np.float32(math.exp(-raw[start + head])))
-                time = _softplus(raw[start + heads + head] + step[head])
+                time = softplus(raw[start + heads + head] + step[head])
             else:
-                time = max(mixer.least, _softplus(raw[start + head] + step[head]))
+                time = max(mixer.least, softplus(raw[start + head] + step[head]))
                 rates[number] = time
             decays[number] = np.float32(math.exp(rate[head] * time))
 
@@ -161,7 +156,7 @@ def _select(mixer, walk, mixed, helpers):
     perform(array_at(mixer.steps, 1, JOB)[0], low, rows, rates, helpers)
     for row in range(rows):
         for i in range(row * mixer.timed, row * mixer.timed + inner):
-            rates[i] = _softplus(rates[i])
+            rates[i] = softplus(rates[i])
 
 
 @linked

@@ -1,4 +1,4 @@
-"""Latent attention: DeepSeek V2 and V3, and GLM 4.7 Flash, with experts behind a few dense layers; Youtu, MiniCPM 3."""
+"""Latent attention: DeepSeek V2 and V3, GLM 4.7 Flash and Mistral Small 4, with experts behind a few dense layers; Youtu, MiniCPM 3."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from actors.engines.decoder.families.parts import (
     ranked,
     rotation,
     shared_mlp,
+    stretch_of,
     weight,
 )
 from actors.engines.decoder.spec import (
@@ -44,6 +45,12 @@ def minicpm(config: Any) -> DecoderSpec:
         embedding_scale=config.scale_emb,
         logit_scale=config.dim_model_base / config.hidden_size,
     )
+
+
+def mistral(config: Any) -> DecoderSpec:
+    """Mistral Small 4: queries are stretched behind the positions of its training."""
+    turning = rotation(config, partial=True, neighbours=config.rope_interleave is not False)
+    return _latent(config, replace(turning, stretch=stretch_of(config)))
 
 
 def _latent(config: Any, turning: Rotation, scale: float = 1.0) -> DecoderSpec:
@@ -97,9 +104,10 @@ def _mlp(config: Any, layer: int) -> Mlp | Experts:
         return mlp(config, layer)
     if kinds[layer] == "dense" if kinds else layer < config.first_k_dense_replace:
         return mlp(config, layer)
-    if config.model_type != "deepseek_v2":
+    if config.model_type not in ("deepseek_v2", "mistral4"):
         return ranked(config, layer, config.n_routed_experts)
-    grouped = config.topk_method == "group_limited_greedy"
+    ours = config.model_type == "mistral4"
+    grouped = ours or config.topk_method == "group_limited_greedy"
     inner = config.moe_intermediate_size
     return experts(
         config,
@@ -108,7 +116,8 @@ def _mlp(config: Any, layer: int) -> Mlp | Experts:
         routing=Routing(
             groups=config.n_group if grouped else 1,
             used_groups=config.topk_group if grouped else 1,
-            divided=False,
+            best=2 if ours else 1,
+            divided=ours and config.norm_topk_prob,
             scale=config.routed_scaling_factor,
         ),
         shared=shared_mlp(config, layer, "mlp.shared_experts", inner * config.n_shared_experts),

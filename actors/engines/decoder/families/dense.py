@@ -18,6 +18,7 @@ from actors.engines.decoder.families.parts import (
     late_norms,
     mlp,
     rotation,
+    stretch_of,
     shared,
     weight,
     weights,
@@ -31,7 +32,6 @@ from actors.engines.decoder.spec import (
     Mlp,
     Norm,
     Norms,
-    QueryScale,
     Rotation,
 )
 
@@ -69,9 +69,7 @@ def jais(config: Any) -> DecoderSpec:
 
 def ministral(config: Any) -> DecoderSpec:
     """Ministral 3 stretches queries behind the positions of its training."""
-    parameters = config.rope_parameters
-    stretch = QueryScale(parameters.get("llama_4_scaling_beta") or 0.0, parameters["original_max_position_embeddings"])
-    return llama(config, replace(rotation(config), stretch=stretch))
+    return llama(config, replace(rotation(config), stretch=stretch_of(config)))
 
 
 def smollm(config: Any) -> DecoderSpec:
@@ -244,7 +242,7 @@ def glm(config: Any) -> DecoderSpec:
 
     def layer(index: int) -> Layer:
         norms = before(index)
-        if config.model_type == "glm4":
+        if config.model_type != "glm":
             own = weights(index, "post_self_attn_layernorm", "post_mlp_layernorm")
             norms = Norms(norms.attention, norms.mlp, *own)
         return Layer(attention(config, index, turning), mlp(config, index, ("mlp.gate_up_proj",)), norms)

@@ -71,7 +71,7 @@ def dots(config: Any) -> DecoderSpec:
     """dots.llm1, and GLM 4.5 to 4.7: norms of heads, and DeepSeek V3's choice behind a few dense layers. Solar Open has
     neither such norms nor dense layers."""
     turning, solar = rotation(config, partial=config.model_type != "dots1"), config.model_type == "solar_open"
-    normed = not solar and getattr(config, "use_qk_norm", True)
+    normed = not solar and getattr(config, "use_qk_norm", config.model_type != "glm4v_moe_text")
 
     def layer(index: int) -> Layer:
         own = attention(config, index, turning, norms=head_norms(index) if normed else None)
@@ -226,6 +226,36 @@ def afmoe(config: Any) -> DecoderSpec:
         return Layer(own, feed(index), Norms(*weights(index, *norms)))
 
     return decoder(config, layer, embedding_scale=config.hidden_size**0.5 if config.mup_enabled else 1.0)
+
+
+def laguna(config: Any) -> DecoderSpec:
+    """Laguna: each layer has a number of heads of its own, and a gate for each."""
+    if config.gating not in (True, "per-head"):
+        raise Undescribed(f"its gates are {config.gating!r}, where one for each head is known")
+    if config.moe_router_logit_softcapping:
+        raise Undescribed("it caps what its router gives")
+    counts = (config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size)
+
+    def layer(index: int) -> Layer:
+        own = attention(
+            config,
+            index,
+            rotation(config, kind_of(config, index), partial=True),
+            heads=config.num_attention_heads_per_layer[index],
+            norms=head_norms(index),
+            qkv=weights(index, *QKV, "self_attn.g_proj"),
+            gated=True,
+            head_gates=True,
+            soft_gates=True,
+        )
+        if config.mlp_layer_types[index] == "dense":
+            return Layer(own, mlp(config, index), before(index))
+        correction = f"model.layers.{index}.mlp.gate.e_score_correction_bias"
+        routing = Routing(sigmoid=True, correction=correction, scale=config.moe_routed_scaling_factor)
+        beside = shared_mlp(config, index, "mlp.shared_experts", config.shared_expert_intermediate_size)
+        return Layer(own, experts(config, index, counts, routing=routing, shared=beside), before(index))
+
+    return decoder(config, layer)
 
 
 def aria(config: Any) -> DecoderSpec:

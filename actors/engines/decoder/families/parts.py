@@ -22,6 +22,7 @@ from actors.engines.decoder.spec import (
     Mlp,
     Norm,
     Norms,
+    QueryScale,
     Rotation,
     Routing,
 )
@@ -91,6 +92,12 @@ def hunyuan_rotation(config: Any) -> Rotation:
     if own.get("rope_type") == "dynamic" and own.get("alpha"):
         own = {"rope_theta": own["rope_theta"] * own["alpha"] ** (width / (width - 2))}
     return rotation(config, parameters=own)
+
+
+def stretch_of(config: Any) -> QueryScale:
+    """How Ministral 3 and Mistral Small 4 stretch queries behind the positions of their training."""
+    parameters = config.rope_parameters
+    return QueryScale(parameters.get("llama_4_scaling_beta") or 0.0, parameters["original_max_position_embeddings"])
 
 
 def kind_of(config: Any, layer: int) -> str:
