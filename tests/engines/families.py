@@ -34,6 +34,7 @@ WIDE = {  # layers with windows have narrower heads
     "hidden_size_per_layer_input": 16,
     "vocab_size_per_layer_input": COMMON["vocab_size"],
 }
+NARROW = {key: value for key, value in WIDE.items() if "per_layer_input" not in key}
 KEYS_ARE_VALUES = {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
 BESIDE_MLP = {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32}
 SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
@@ -83,6 +84,7 @@ FAMILIES = {  # what their configurations need beside what all share
     "Gemma2": HEAD | {"sliding_window": 9},
     "Gemma3": HEAD | {"sliding_window": 9},
     "Gemma4": HEAD | WIDE,
+    "Gemma4Unified": HEAD | NARROW,
     "Phi": ONE_KIND,
     "Phi3": {},
     "Phi4Multimodal": {"vision_config": TOWER | {"num_hidden_layers": 1}, "audio_config": TOWER | HEARING},
@@ -176,7 +178,6 @@ REFUSED = {
     "Marian": DECODER,
     "Phimoe": {"num_local_experts": 4, "sliding_window": 99},
     "Doge": {"keep_window_size": 99},
-    "Gemma4Unified": HEAD | WIDE,
 }
 MULTIPLIERS = {
     "embedding_multiplier": 1.5,

@@ -35,6 +35,10 @@ MODELS = {
         "text_config": {**QWEN_TEXT, "head_dim": 16},
         "vision_config": {**QWEN_EYES, "deepstack_visual_indexes": [0]},
     },
+    "Gemma4Unified": {
+        "text_config": {**TEXT, **FAMILIES["Gemma4Unified"]},
+        "vision_config": {"mm_embed_dim": 32, "mm_posemb_size": 16, "output_proj_dims": 64},
+    },
     "Glm4v": {"text_config": GLM_TEXT, "vision_config": GLM_EYES},
     "Glm4vMoe": {"text_config": GLM_TEXT | EXPERTS | RANKED | {"head_dim": 16}, "vision_config": GLM_EYES},
     "Mistral4": {"text_config": {"model_type": "mistral4", **TEXT, **FAMILIES["Mistral4"]}, "vision_config": EYES},

@@ -18,7 +18,7 @@ from actors.engines.cache.memory import give_back, zeros
 from protocols.errors import PoolFull
 
 WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # layer types, in transformers' words
-DIFFERENT = {"gemma4_text"}  # families with layers of different heads
+DIFFERENT = {"gemma4_text", "gemma4_unified_text"}  # families with layers of different heads
 BLOCK = 64  # slots that are given back to the system together
 MAX_VIEWS = 256  # spans with cached views: more than a round has
 

@@ -4,14 +4,15 @@ import itertools
 
 import pytest
 import torch
-from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4ForCausalLM, Gemma4TextConfig
+import transformers
+from transformers import Gemma4TextConfig, Gemma4UnifiedTextConfig
 
 from actors.engines.heads.build import build_head
 from actors.models import Leaf
 from actors.verifier.sources.head import HeadSource
 from protocols.errors import ModelError
 from protocols.messages import Sampling
-from tests.engines.families import HEAD, KEYS_ARE_VALUES, WIDE
+from tests.engines.families import HEAD, KEYS_ARE_VALUES, NARROW, WIDE
 from tests.engines.heads.published import HIDDEN, Pair, fused, generic, ringed
 from tests.engines.heads.test_eagle3 import assert_proposes
 from tests.engines.heads.test_head_source import sampled, texts
@@ -28,6 +29,7 @@ LAYERS = {"layer_types": ["sliding_attention", "sliding_attention", "full_attent
 CLUSTERS = {"use_ordered_embeddings": True, "num_centroids": 20, "centroid_intermediate_top_k": 3}
 KINDS = {  # the target's kind, then the assistant's
     "shared keys": (fused, WIDE, {}),
+    "those of 12B": (fused, NARROW, {"family": "Gemma4Unified", "loud": 5}),
     "the likeliest clusters": (fused, WIDE, CLUSTERS),
     "keys that are values": (fused, OWN_KEYS, {}),
     "rings of its windows": (ringed, WIDE, {}),
@@ -38,7 +40,8 @@ KINDS = {  # the target's kind, then the assistant's
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
     torch.set_num_threads(1)
-    monkeypatch.setattr(Gemma4TextConfig, "kv_sharing_modes", property(modes_of))
+    for config in (Gemma4TextConfig, Gemma4UnifiedTextConfig):
+        monkeypatch.setattr(config, "kv_sharing_modes", property(modes_of))
 
 
 def modes_of(config, known=Gemma4TextConfig.kv_sharing_modes.fget):
@@ -50,18 +53,23 @@ def modes_of(config, known=Gemma4TextConfig.kv_sharing_modes.fget):
     return known(config) if shared else [*last]
 
 
-def target_of(extra):
-    return make_model(lambda: Gemma4ForCausalLM(Gemma4TextConfig(**COMMON | HEAD | extra)))
+def part(family, name):
+    return getattr(transformers, family + name)
 
 
-def assistant_of(loud=10, **extra):
+def target_of(extra, family="Gemma4"):
+    config = part(family, "TextConfig")(**COMMON | HEAD | extra)
+    return make_model(lambda: part(family, "ForCausalLM")(config))
+
+
+def assistant_of(loud=10, family="Gemma4", **extra):
     """Narrower than its target, and with the heads' widths of its layers. ``loud``: scale of its logits."""
     own = COMMON | LAYERS | {"hidden_size": 32, "head_dim": 16, "global_head_dim": 32, "vocab_size_per_layer_input": 0,
                              "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 3}  # fmt: skip
-    text = Gemma4TextConfig(**own | {key: value for key, value in extra.items() if key in own})
+    text = part(family, "TextConfig")(**own | {key: value for key, value in extra.items() if key in own})
     rest = {key: value for key, value in extra.items() if key not in own}
-    config = Gemma4AssistantConfig(text_config=text, **{"backbone_hidden_size": HIDDEN} | rest)
-    model = make_model(lambda: Gemma4AssistantForCausalLM(config), seed=5)
+    config = part(family, "AssistantConfig")(text_config=text, **{"backbone_hidden_size": HIDDEN} | rest)
+    model = make_model(lambda: part(family, "AssistantForCausalLM")(config), seed=5)
     chance = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -78,10 +86,11 @@ def assistant_of(loud=10, **extra):
 
 class Assisted(Pair):
     def __init__(self, path, target, extra, options):
-        self.model, self.assistant = target_of(extra), assistant_of(**options)
+        family = options.get("family", "Gemma4")
+        self.model, self.assistant = target_of(extra, family), assistant_of(**options)
         self.model.save_pretrained(path / "target")
         self.assistant.save_pretrained(path / "assistant")
-        self.target = target(target_of(extra))
+        self.target = target(target_of(extra, family))
         self.draft = build_head(str(path / "assistant"), self.target, str(path / "target"))
 
     @torch.inference_mode()

@@ -65,6 +65,7 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
     "vaultgemma": gemma.describe,
     "gemma3_text": gemma.describe,
     "gemma4_text": gemma.describe_4,
+    "gemma4_unified_text": gemma.describe_4,
     "gpt2": gpt.gpt2,
     "gpt_bigcode": gpt.gpt2,
     "gpt_neo": gpt.gpt_neo,

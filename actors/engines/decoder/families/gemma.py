@@ -80,10 +80,11 @@ def describe(config: Any) -> DecoderSpec:
 
 
 def describe_4(config: Any) -> DecoderSpec:
-    """Layers differ in their heads; the last ones read keys and values of earlier ones."""
+    """Layers differ in their heads; the last ones read keys and values of earlier ones. That of 12B knows neither
+    inputs of layers nor experts."""
     if getattr(config, "use_bidirectional_attention", None) == "all":
         raise Undescribed("its attention is not causal")
-    count, width = config.num_hidden_layers, config.hidden_size_per_layer_input
+    count, width = config.num_hidden_layers, getattr(config, "hidden_size_per_layer_input", 0)
     own = count - config.num_kv_shared_layers
     act = activation(config.hidden_activation)
 
@@ -95,7 +96,7 @@ def describe_4(config: Any) -> DecoderSpec:
         inner = replace(mlp(config, index, name=config.hidden_activation), inner=config.intermediate_size * (1 + wide))
         return Layer(
             _attention_4(config, index, last if shares else None),
-            _experts_4(config, index, inner) if config.enable_moe_block else inner,
+            _experts_4(config, index, inner) if getattr(config, "enable_moe_block", False) else inner,
             _four_norms(index),
             beside=Beside(act, gate, out, weight(index, "post_per_layer_input_norm")) if width else None,
             scale=f"model.layers.{index}.layer_scalar",
