@@ -1,4 +1,4 @@
-"""Latent attention: DeepSeek V2 and V3, GLM 4.7 Flash and Mistral Small 4, with experts behind a few dense layers; Youtu, MiniCPM 3."""
+"""Latent attention: DeepSeek V2 and V3, and what others do otherwise, most with experts behind a few dense layers."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from actors.engines.decoder.families.parts import (
     late_norms,
     mlp,
     rotation,
-    stretch_of,
     shared,
+    stretch_of,
     weight,
     weights,
 )
