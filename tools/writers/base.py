@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, PreTrainedTokenizerFast, Qwen3MoeConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 PROMPT = (3, 17, 5, 40, 22, 9, 60, 31)
 TOKENS = 16
@@ -44,10 +44,7 @@ def config(**changes: Any) -> Any:
         "tie_word_embeddings": True,
         TYPE: "bfloat16",
     }
-    kind = (
-        MixtralConfig if "num_local_experts" in changes else Qwen3MoeConfig if "num_experts" in changes else LlamaConfig
-    )
-    return kind(**{**sizes, **changes})
+    return AutoConfig.for_model(**{"model_type": "llama", **sizes, **changes})
 
 
 def made(directory: Path, **changes: Any) -> Path:
@@ -112,13 +109,21 @@ def greedy(model_config: Any, weights: Mapping[str, Tensor]) -> list[int]:
     return ids[len(PROMPT) :]
 
 
-def keep(written: Path, into: Path, weights: Mapping[str, Tensor], said: Mapping[str, str], **changes: Any) -> None:
+def keep(
+    written: Path,
+    into: Path,
+    weights: Mapping[str, Tensor],
+    said: Mapping[str, str],
+    whole: bool = False,
+    **changes: Any,
+) -> None:
     """Keep a checkpoint that a tool wrote, with the numbers that the tool computes of it. ``said``: tool, version and
-    call; ``changes``: of the model's sizes. Without numbers the config alone is kept: it is to be refused."""
+    call; ``changes``: of the model's sizes. Without numbers it is to be refused: by the config, which is kept alone, or
+    by the tensors (``whole``)."""
     weights = joined(weights)
     shutil.rmtree(into, ignore_errors=True)
     (into / "model").mkdir(parents=True)
-    for pattern in KEPT if weights else KEPT[1:]:
+    for pattern in KEPT if weights or whole else KEPT[1:]:
         for file in written.glob(pattern):
             shutil.copyfile(file, into / "model" / file.name)
     if weights:

@@ -19,7 +19,6 @@ from actors.engines.weights.gguf_architectures import ARCHITECTURES
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.quantised import read_weights
 from actors.engines.weights.tensor_files import TensorFiles
-from protocols.errors import ModelError
 from tools.pages import DOCS, renewed
 
 WRITTEN, PAGE = Path(__file__).parents[2] / "tests/data/writers", DOCS / "weights.md"
@@ -31,17 +30,17 @@ MODELS = {
 }
 
 
-def status(model: Path) -> str:
+def status(place: Path) -> str:
     """Whether a checkpoint is read, and whether its matrices are multiplied as they lie."""
-    try:
-        if files := sorted(model.glob("*.gguf")):
-            weights: Mapping[str, Any] = GGUFCheckpoint(files[0]).own()
-        else:
-            scheme = quantisation_of(model)
-            assert scheme is not None
-            weights = dict(read_weights(TensorFiles([model / "model.safetensors"]), scheme))
-    except ModelError:
+    if not (place / "numbers.safetensors").exists():
         return "refused"
+    model = place / "model"
+    if files := sorted(model.glob("*.gguf")):
+        weights: Mapping[str, Any] = GGUFCheckpoint(files[0]).own()
+    else:
+        scheme = quantisation_of(model)
+        assert scheme is not None
+        weights = dict(read_weights(TensorFiles([model / "model.safetensors"]), scheme))
     packed = [weight for weight in weights.values() if not isinstance(weight, Tensor)]
     return "read" if any(weight.blocks() is not None for weight in packed) else "read, computed from numbers"
 
@@ -51,7 +50,7 @@ def rows() -> Iterator[str]:
     for place in sorted(WRITTEN.iterdir()):
         if place.is_dir():
             said = json.loads((place / "said.json").read_text())
-            found.setdefault((said["tool"], status(place / "model")), []).append(said["call"])
+            found.setdefault((said["tool"], status(place)), []).append(said["call"])
     yield "| tool | | checkpoints |"
     yield "|---|---|---|"
     for (tool, what), calls in sorted(found.items()):

@@ -44,7 +44,13 @@ PLAIN = {**SMALL, "hidden_size": 32, "intermediate_size": 32}
 WIDE = {**SMALL, "hidden_size": 256, "intermediate_size": 32}  # blocks have 256 numbers
 TINY = {**WIDE, "num_attention_heads": 1, "head_dim": 4, "intermediate_size": 4, "vocab_size": 8}  # to be refused
 ODD = {**SMALL, "hidden_size": 80, "intermediate_size": 64}
-EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size": 32, "num_key_value_heads": 1}
+EXPERTS = {
+    "model_type": "mixtral",
+    "num_local_experts": 2,
+    "num_experts_per_tok": 1,
+    "intermediate_size": 32,
+    "num_key_value_heads": 1,
+}
 
 
 NAME = re.compile(r"((?:blk|model\.layers)\.\d+\.)?(.*)\.weight")

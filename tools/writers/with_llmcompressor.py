@@ -51,7 +51,15 @@ def numbers(directory: Path) -> dict[str, Tensor]:
     return found
 
 
-def write(into: Path, call: str, recipe: Any, calibrated: bool = False, read: bool = True, **changes: Any) -> None:
+def write(
+    into: Path,
+    call: str,
+    recipe: Any,
+    calibrated: bool = False,
+    read: bool = True,
+    whole: bool = False,
+    **changes: Any,
+) -> None:
     with tempfile.TemporaryDirectory() as place:
         model = base.loaded(base.made(Path(place) / "plain", **changes))
         more: dict[str, Any] = {}
@@ -66,7 +74,8 @@ def write(into: Path, call: str, recipe: Any, calibrated: bool = False, read: bo
         written = Path(place) / "written"
         model.save_pretrained(written, save_compressed=True)
         tool = f"llm-compressor {version('llmcompressor')}, compressed-tensors {version('compressed-tensors')}"
-        base.keep(written, into, numbers(written) if read else {}, {"tool": tool, "call": call}, **changes)
+        said = {"tool": tool, "call": call}
+        base.keep(written, into, numbers(written) if read else {}, said, whole, **changes)
 
 
 def integers(bits: int, size: int = 32, symmetric: bool = True, strategy: str = "group", kind: str = "int") -> Any:
@@ -193,9 +202,21 @@ CASES: dict[str, Callable[[Path], None]] = {
         into,
         "4 bits of experts",
         groups((LINEAR, integers(4)), ignore=("lm_head", "re:.*mlp.gate$")),
+        model_type="qwen3_moe",
         num_experts=4,
         num_experts_per_tok=2,
         moe_intermediate_size=64,
+    ),
+    "ct-mixtral": lambda into: write(
+        into,
+        "4 bits of Mixtral's experts",
+        groups((LINEAR, integers(4)), ignore=("lm_head", "re:.*gate$")),
+        read=False,
+        whole=True,
+        model_type="mixtral",
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        intermediate_size=32,
     ),
     "ct-spin-folded": lambda into: write(into, "SpinQuant R1 and R2, 4 bits", rotated("R1", "R2")),
     "ct-spin-online": lambda into: write(

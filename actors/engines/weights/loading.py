@@ -36,7 +36,7 @@ from actors.engines.weights.quantised import dequantised, read_weights
 from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import Checkpoint, StoredModel, compare, generation_of, stored_model
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
-from actors.engines.weights.unneeded import refuse_unused
+from actors.engines.weights.unneeded import refuse_unused, without_place
 from actors.kept import kept_of_files
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
@@ -194,13 +194,19 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
         raise
     except Exception as error:
         raise ModelError(_why(name, error)) from None
-    lacking = sorted([*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])])
+    lacking, layers = sorted(report["missing_keys"]), int(config.get_text_config().num_hidden_layers)
+    for key, *shapes in report["mismatched_keys"]:
+        stored, said = (" x ".join(map(str, shape)) for shape in shapes)
+        lacking.append(f"{key}, which is {stored} where config.json says {said},")
     if lacking:  # transformers initialises them at random
+        strange = without_place(report["unexpected_keys"], layers)
+        other = f", and its {min(strange)} has no place" if strange else ""
         raise ModelError(
             f"the checkpoint of model {name} does not fit its configuration: {len(lacking)} weights are missing or of "
-            f"another shape, {lacking[0]} first; download it again"
+            f"another shape, {lacking[0]} first{other}; choose a checkpoint that transformers reads without a warning, "
+            "or download it again if its files were changed"
         )
-    refuse_unused(name, report["unexpected_keys"], int(config.get_text_config().num_hidden_layers))
+    refuse_unused(name, report["unexpected_keys"], layers)
     if part:
         put_in_order(name, model)
     model.requires_grad_(False)

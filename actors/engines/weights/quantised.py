@@ -29,7 +29,7 @@ ENDS = (
     "weight_scale_inv weight_scale_2 qweight qzeros scales g_idx SCB weight_format pre_quant_scale "
     f"weight.absmax weight.quant_map weight.nested_absmax weight.nested_quant_map {_STATE}nf4 {_STATE}fp4"
 )
-OF_INPUTS = (".input_scale", ".input_global_scale", ".input_zero_point")  # inputs are not rounded
+OF_INPUTS = (".input_scale", ".activation_scale", ".input_global_scale", ".input_zero_point")  # inputs are not rounded
 _ENDS = sorted(ENDS.split(), key=len, reverse=True)
 
 
@@ -50,20 +50,28 @@ def _unpacked_with_gaps(words: Tensor, bits: int, count: int) -> Tensor:
     return (((words.to(torch.int64) & 0xFFFFFFFF)[..., None] >> shifts) & ((1 << bits) - 1)).flatten(-2)[..., :count]
 
 
+def _broken(found: str) -> ModelError:
+    """For what no other download would change: a file that is cut off is refused before it is read."""
+    return ModelError(
+        f"{found}: the tool that quantised the model wrote it so; choose another checkpoint, or quantise the model "
+        "anew and leave this layer out"
+    )
+
+
 def _unpacker(name: str, words: int, bits: int, count: int) -> Callable[[Tensor, int, int], Tensor]:
     """By the number of words that so many numbers are in. Raises ModelError."""
     if words == -(-count * bits // 32):
         return _unpacked
     if words == -(-count // (32 // bits)):
         return _unpacked_with_gaps
-    raise ModelError(f"{name} has {words} words in a row for {count} numbers of {bits} bits; download it again")
+    raise _broken(f"{name} has {words} words in a row for {count} numbers of {bits} bits")
 
 
 def _wanted(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> Tensor:
     """Raise ModelError unless a tensor has one of these shapes."""
     if tuple(tensor.shape) not in shapes:
         own, wanted = " x ".join(map(str, tensor.shape)) or "a single number", " x ".join(map(str, shapes[0]))
-        raise ModelError(f"{name} is {own}, and its quantization_config says {wanted}; download it again")
+        raise _broken(f"{name} is {own}, and its quantization_config says {wanted}")
     return tensor
 
 
@@ -76,7 +84,7 @@ def _part(name: str, parts: Parts, *ends: str) -> Tensor:
     for end in ends:
         if end in parts:
             return parts[end]
-    raise ModelError(f"{name}.{ends[0]} is in no file, though its layer is quantised; download it again")
+    raise _broken(f"{name}.{ends[0]} is in no file, beside its layer's {', '.join(sorted(parts))}")
 
 
 def _blocks(shape: tuple[int, int], block: tuple[int, int]) -> tuple[int, int]:
@@ -85,12 +93,12 @@ def _blocks(shape: tuple[int, int], block: tuple[int, int]) -> tuple[int, int]:
     return rows, inputs
 
 
-def _ordered(groups: Tensor | None, size: int, count: int) -> Tensor | None:
+def _ordered(name: str, groups: Tensor | None, size: int, count: int) -> Tensor | None:
     """The group of each input, where they do not follow one another."""
     if groups is None or bool((groups < 0).any()) or torch.equal(groups.long(), torch.arange(len(groups)) // size):
         return None
     if int(groups.max()) >= count:
-        raise ModelError(f"an input belongs to group {int(groups.max())} of {count}; download the model again")
+        raise _broken(f"{name} has an input of group {int(groups.max())} of {count}")
     return groups.long()
 
 
@@ -114,7 +122,7 @@ def _packed(name: str, parts: Parts, form: LayerForm) -> Integers:
     elif zero is not None:
         zeros = _wanted(f"{name}.weight_zero_point", zero, (rows, groups)) + (1 << (bits - 1))
     each = form.block[1] or inputs
-    order = _ordered(parts.get("weight_g_idx"), each, groups)
+    order = _ordered(f"{name}.weight_g_idx", parts.get("weight_g_idx"), each, groups)
     codes: Callable[[Tensor], Tensor] = lambda chosen: unpacked(packed[chosen], bits, inputs)  # noqa: E731
     return Integers((rows, inputs), bits, codes, scale.reshape(rows, -1), zeros, order)
 
@@ -226,7 +234,7 @@ def _gptq(name: str, parts: Parts, form: LayerForm) -> Integers:
     zeros = _unpacked(packed, bits, outputs).t() + (0 if form.kind == "gptq_v2" else 1)
     if (places := parts.get("g_idx")) is not None:
         _wanted(f"{name}.g_idx", places, (inputs,))
-    order = _ordered(places, each, groups)
+    order = _ordered(f"{name}.g_idx", places, each, groups)
     return Integers(
         (outputs, inputs), bits, lambda rows: _unpacked(words[:, rows].t(), bits, inputs), stored.t(), zeros, order
     )
@@ -296,7 +304,7 @@ def _state(name: str, stored: Tensor) -> dict[str, Any]:
         assert all(int(one) > 0 for one in state["shape"]) and int(state["blocksize"]) > 0
         assert int(state.get("nested_blocksize", 1)) > 0 and float(state.get("nested_offset", 0)) is not None
     except (ValueError, TypeError, KeyError, AssertionError):
-        raise ModelError(f"the state of {name} by bitsandbytes cannot be read; download it again") from None
+        raise _broken(f"the state of {name} by bitsandbytes cannot be read") from None
     return dict(state)
 
 

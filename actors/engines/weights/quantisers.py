@@ -179,6 +179,8 @@ class Fp8Config(Strict, frozen=True, forbid_unknown_fields=True):
     fmt: Literal["e4m3", "e4m3fn", "float8_e4m3fn"] | None = None
     scale_fmt: Literal["ue8m0", "float"] | None = None  # powers of two, stored as numbers
     activation_scheme: Literal["dynamic", "static"] | None = None
+    expert_dtype: Literal["fp8"] | None = None
+    modules_to_convert: None = None
     modules_to_not_convert: list[str] | None = None
     ignored_layers: list[str] | None = None
     dequantize: bool = False  # asks transformers to

@@ -29,13 +29,16 @@ _UNNEEDED = re.compile("|".join(f"(?:{names})" for names in UNNEEDED.values()))
 def refuse_unused(where: str, names: Iterable[str], layers: int) -> None:
     """Raise ModelError for a tensor of a checkpoint that nothing has taken, unless it is known why. ``layers``: of the
     model; those behind them draft."""
-    strange = [name for name in names if _UNNEEDED.fullmatch(name) is None and not _is_behind(name, layers)]
-    if strange:
+    if strange := without_place(names, layers):
         others = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
         raise ModelError(
             f"{where} has tensors without a place in its model, {min(strange)}{others}, so answers would "
             "be another model's; download it again, or choose a checkpoint that transformers reads without a warning"
         )
+
+
+def without_place(names: Iterable[str], layers: int) -> list[str]:
+    return [name for name in names if _UNNEEDED.fullmatch(name) is None and not _is_behind(name, layers)]
 
 
 def _is_behind(name: str, layers: int) -> bool:

@@ -136,7 +136,7 @@ def test_a_head_of_as_many_tokens_as_the_vocabulary_has_needs_no_map(tmp_path):
     ("d2t", "sentence"),
     [
         (None, "1 weights are missing or of another shape, d2t first"),
-        (torch.zeros(5, dtype=torch.int64), "1 weights are missing or of another shape, d2t first"),
+        (torch.zeros(5, dtype=torch.int64), "d2t, which is 5 where config.json says 69, first"),
         (torch.full((len(IDS),), VOCAB), "names a token twice or one outside its 160"),
         (torch.full((len(IDS),), -1), "names a token twice or one outside its 160"),
         (-torch.arange(len(IDS)), "names a token twice or one outside its 160"),
