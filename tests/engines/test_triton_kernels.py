@@ -11,10 +11,8 @@ import pytest
 
 pytest.importorskip("triton", reason="torch's CUDA builds bring Triton, its CPU build does not")
 
-from actors.engines.decoder.gpu.groups import tabled
 from actors.engines.decoder.gpu.triton_kernels import between, groups
-from actors.engines.decoder.gpu.triton_kernels.codes import LISTED
-from actors.engines.weights.formats import FORMS, KINDS
+from actors.engines.weights.formats import KINDS
 from tests.engines.compiled_kernels import CAPABILITIES, Kernel, of, products, read
 
 
@@ -84,8 +82,8 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
     text_of(between._turn, pointers, of("i32", "rows", "columns", "slot_stride") | {"eps": "fp32"}, sizes)
 
 
-# A kind of blocks of each form
-GROUPED = list({kind.form: kind.name for kind in KINDS.values() if kind.form}.values())
+# A kind of blocks for each that the kernels tell apart
+GROUPED = list({str(groups.form_options(kind.form)): kind.name for kind in KINDS.values() if kind.form}.values())
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
@@ -104,37 +102,6 @@ def test_a_row_beside_others_takes_fewer_instructions_than_alone(name, rows):
     needs = products(name, rows).needs(90)
     assert 0 < needs.each <= (0.35 if rows in groups.TILES else 0.9) * rows * products(name, 1).needs(90).each
     assert needs.resident >= (20 if rows in groups.TILES else 32)
-
-
-def permuted(first: int, second: int, selector: int) -> int:
-    """PTX's prmt: each nibble of the selector picks one of eight bytes, or with its highest bit the sign of one."""
-    found, both = 0, second << 32 | first
-    for place in range(4):
-        nibble = selector >> 4 * place & 15
-        byte = both >> 8 * (nibble & 7) & 255
-        found |= (255 * (byte >> 7) if nibble & 8 else byte) << 8 * place
-    return found
-
-
-def run(assembler: str, values: dict[str, int]) -> dict[str, int]:
-    """The instructions that a table is read by."""
-    meanings = {"xor": lambda a, b: a ^ b, "shr": lambda a, b: a >> b, "prmt": permuted}
-    for name, given in re.findall(r"(xor|shr|prmt)\.\w+ ([^;]+);", assembler):
-        to, *read = given.split(", ")
-        values[to] = meanings[name](*(values[one] if one in values else int(one, 0) for one in read))
-    return values
-
-
-@pytest.mark.parametrize("form", [form for form in FORMS if form.table], ids=lambda form: str(form.table[:2]))
-def test_the_numbers_of_a_table_are_what_permutations_make_of_codes(form):
-    words = dict(zip(("$5", "$6", "$7", "$8"), tabled(form), strict=True))
-    flipped = 8 if form.table[8] < 0 or form.table[9] < 0 else 0
-    for first in range(16):
-        codes = [(first + 5 * place) % 16 for place in range(8)]
-        found = run(LISTED, words | {"$4": sum((code ^ flipped) << 4 * at for at, code in enumerate(codes))})
-        halves = [[found[f"${at}"].to_bytes(4, "little") for at in pair] for pair in ((0, 1), (2, 3))]
-        numbers = [up - down for up, down in zip(*(b"".join(each) for each in halves), strict=True)]
-        assert numbers == [form.table[code] for code in codes]
 
 
 def test_a_products_reads_are_wide_and_its_sums_those_of_integers():
