@@ -81,6 +81,10 @@ duoactor() {
         [[ $* = *--target* ]] || set -- "$@" --target bundled
         python -c "$quick_doctor" "$@"
         ;;
+    demo)  # pages name it more than once, and it starts actors of its own
+        [ "${demo:-}" = "$*" ] || command duoactor "$@"
+        demo=$*
+        ;;
     top) command duoactor top --help >/dev/null ;;  # a screen, which tests/cli runs in a pseudo-terminal
     *) command duoactor "$@" ;;
     esac

@@ -12,6 +12,8 @@ from tests.world.processes import WAIT_S, Up, command, run
 
 BUNDLED = {"hidden_size": 384, "vocab_size": 8192}
 ASKED = {"prompt": "Once upon a time", "max_tokens": 400, "temperature": 1.0, "seed": 5, "ignore_eos": True}
+BEGUN = 60
+BEGINNING = ASKED | {"max_tokens": BEGUN}
 
 
 def head(directory, **options):
@@ -35,15 +37,15 @@ def test_heads_are_swapped_and_refused_by_command_and_the_text_is_the_targets(tm
                 inline = (await client.status()).inline
                 back = await asyncio.to_thread(swap)
                 assert (await stream).token_ids == plain.token_ids
-                after = await client.generate(**ASKED, method="auto")
-                assert after.token_ids == plain.token_ids
+                after = await client.generate(**BEGINNING, method="auto")
+                assert after.token_ids == plain.token_ids[:BEGUN]
                 with drafter(first) as process:  # its states are sent
                     try:
                         while not (await client.status()).drafters:
                             assert process.poll() is None
                             await asyncio.sleep(0.1)
-                        apart = await client.generate(**ASKED, method="sps")
-                        assert apart.token_ids == plain.token_ids
+                        apart = await client.generate(**BEGINNING, method="sps")
+                        assert apart.token_ids == plain.token_ids[:BEGUN]
                         assert (await client.status()).drafters[0].drafted
                     finally:
                         process.terminate()
