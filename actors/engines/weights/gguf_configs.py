@@ -302,7 +302,8 @@ def deepseek2(file: GGUF, config: Config) -> Config:
     rope = {name: one for name, one in config["rope_parameters"].items() if name != "partial_rotary_factor"}
     if stretch := of("rope.scaling.yarn_log_multiplier"):
         rope |= {"mscale": 10 * stretch, "mscale_all_dim": 10 * stretch}
-    second = of("expert_gating_func", _SOFTMAX) == _SOFTMAX
+    by_softmax = not any(name.endswith("exp_probs_b.bias") for name in file.tensors)  # where the file does not say
+    second = of("expert_gating_func", _SOFTMAX if by_softmax else None) == _SOFTMAX
     names = {"model_type": "deepseek_v2"} if second else {}
     return {
         **ranked(file, config),

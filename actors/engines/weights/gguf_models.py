@@ -31,6 +31,8 @@ LAYER = re.compile(r"model\.layers\.(\d+)\.")
 LLAMA3 = {"low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
 HIGH = (4.0, 1.0)
 STILL = 1e30  # what a frequency is divided by to be none, in Gemma 4
+# Tensors that are no weights by our names: rotations, eyes and ears beside a text model, and layers for more tokens
+ELSEWHERE = re.compile(r"rope_(freqs|factors_long|factors_short)\.weight|(v|a|mm)\..*|blk\.\d+\.nextn\..*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class GGUFCheckpoint:
             self.config = self._config()
             self._refuse_unread()
             self._weights = dict[str, FileWeight](self._found())
+            self._refuse_unread_tensors()
         except ModelError:
             raise
         except Exception as error:  # a value of another type, a list that is too short, a division by zero
@@ -166,6 +169,16 @@ class GGUFCheckpoint:
                     f"{self.file.path} has {begin}{key} = {found}, which duoactor does not compute for this "
                     "architecture; choose a file without it, or the model's safetensors"
                 )
+
+    def _refuse_unread_tensors(self) -> None:
+        """Raise ModelError for a tensor that this architecture has no name for."""
+        read = {part.name for weight in self._weights.values() for part in weight.parts}
+        left = sorted(name for name in self.file.tensors.keys() - read if not ELSEWHERE.fullmatch(name))
+        if left:
+            raise ModelError(
+                f"{self.file.path} has {len(left)} tensors that duoactor does not know in the architecture "
+                f"{self.file.architecture}, {left[0]} first; choose another file, or the model's safetensors"
+            )
 
     def own(self, more: bool = False) -> dict[str, FileWeight]:
         """The weights of the model, or those of its layers for ``more`` tokens, which may be none."""

@@ -149,8 +149,8 @@ def _deepseek2(w: gguf.GGUFWriter, c: Any) -> None:
     w.add_key_length_mla(c.qk_nope_head_dim + c.qk_rope_head_dim)
     w.add_value_length_mla(c.v_head_dim)
     w.add_rope_dimension_count(c.qk_rope_head_dim)
-    second = c.model_type == "deepseek_v2"
-    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if second else gguf.ExpertGatingFuncType.SIGMOID)
+    if c.model_type == "deepseek_v3":  # else the choice is told by its correction
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if c.rope_parameters["rope_type"] == "yarn":
         w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         w.add_rope_scaling_factor(c.rope_parameters["factor"])
@@ -709,6 +709,18 @@ def test_a_file_without_a_tensor_says_so(tmp_path: Path) -> None:
         load_model(path, torch.device("cpu"), torch.float32)
     with pytest.raises(ModelError, match=r"holed\.gguf has no tensor for model\.layers\.2\.mlp\.up_proj\.weight"):
         file_source(path, torch.float32).take("model.layers.2.mlp.up_proj.weight")
+
+
+def test_a_tensor_that_its_architecture_has_no_name_for_is_refused(tmp_path: Path) -> None:
+    def with_gates(w: gguf.GGUFWriter, c: Any) -> None:
+        for layer in range(2):
+            w.add_tensor(f"blk.{layer}.attn_gate.weight", np.zeros((64, 64), np.float32))
+        w.add_tensor("v.blk.0.attn_q.weight", np.zeros((64, 64), np.float32))  # eyes, which a text model does not need
+
+    with pytest.raises(
+        ModelError, match=r"2 tensors that .* in the architecture llama, blk\.0\.attn_gate\.weight first"
+    ):
+        GGUFCheckpoint(written(tmp_path / "tiny.gguf", "llama", tiny("llama", {}), with_gates))
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:
