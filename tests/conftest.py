@@ -5,6 +5,7 @@ So the rest is tried with Python versions that torch has no build for (`.ci/run`
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -14,6 +15,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
+from actors.process import loading
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start; without it each compiles the product
 
@@ -50,6 +53,10 @@ TOGETHER = ("clock_jumps", "gateway_process", "live_page", "processes")
 PROGRAMS = {"chromium": "the live page", "ip": "a second network (iproute2)", "cc": "clocks that jump"}
 MOST_WORKERS = 8  # each may hold a few actors, a gigabyte in all
 COMPILE = "from actors.engines.decoder.cpu.compiler import compiled_kernels; compiled_kernels()"
+
+
+imports = contextlib.ExitStack()  # hundreds of thousands of objects, which no collection of garbage need look at
+imports.enter_context(loading())
 
 
 class Compiler:
@@ -95,6 +102,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return "tests/system" if together else scope
 
     return Scopes(config, log)
+
+
+def pytest_collection_finish() -> None:
+    imports.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

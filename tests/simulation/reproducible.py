@@ -39,6 +39,5 @@ def reproducible(seed: int) -> Iterator[None]:
             yield
         finally:
             gc.collect()
-            gc.unfreeze()
             gc.enable()
             logging.disable(level)
