@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from actors.engines.weights.gguf import Strings
 from protocols.errors import ModelError
 
-CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # values of tokenizer.ggml.token_type
+UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # values of tokenizer.ggml.token_type
 SPACE = "\u2581"
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -35,25 +35,33 @@ _YOUTU = (
     f"|[\u3105-\u312f]+|{_HAN}",
     _CASED.replace("@", _ENDINGS + "?") + r"\p{N}" + _REST,
 )
+_NO_HAN = "&&[^\\p{Han}]]"
+_KIMI = (
+    r"\p{Han}+|"
+    + _CASED.replace("@", _ENDINGS + "?").replace(_UPPER, _UPPER[:-1] + _NO_HAN).replace(_LOWER, _LOWER[:-1] + _NO_HAN)
+    + r"\p{N}{1,3}"
+    + _REST.replace("/", "")
+)
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_BLOOM = " ?[^(\\s|.,!?…。，、।۔،)]+"
 _JAIS = "".join(rf"\s{{{count}}}(?!\S)|" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")) + r"\s"
 GPT2, DIGITS = "gpt-2", "digits"  # the pattern of byte-level BPE itself; the same with each digit alone
+LLAMA3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano")
 # Patterns, one behind the other, by name
 PATTERNS: dict[str, Sequence[str] | str] = {
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4", "a.x-4.0", "granite-docling", "modern-bert"), GPT2),
     **dict.fromkeys(("jais", "trillion", "mellum", "gigachat"), GPT2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), DIGITS),
     "mellum2": DIGITS,
-    **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "dbrx", "smaug-bpe"),
-        (_WORDS,),
-    ),
+    **dict.fromkeys((*LLAMA3, "dbrx", "smaug-bpe"), (_WORDS,)),
+    "k2-horizon": (_WORDS.replace(r"\p{L}+", r"(?:\p{L}|\p{M}|\u200C|\u200D)+", 1),),
     "minicpm5": (r"\p{N}{1,3}", _WORDS.replace("{1,3}", "+")),
     "jais-2": (_WORDS.replace(r"|\s+(?!\S)|\s+", "|" + _JAIS),),
     **dict.fromkeys(("glm4", "glm5", "chatglm-bpe"), (_WORDS,)),
     **dict.fromkeys(
         ("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "stablelm2", "hunyuan"), (_WORDS.replace("{1,3}", ""),)
     ),
-    **dict.fromkeys(("grok-2", "solar-open"), (_WORDS.replace("{1,3}", ""),)),
+    **dict.fromkeys(("grok-2", "solar-open", "f2llmv2"), (_WORDS.replace("{1,3}", ""),)),
     "ufakzeka": (_WORDS.replace("{1,3}", "").removeprefix(f"{_ENDINGS}|"),),
     "laguna": (r"[^\n]+|\n+", _WORDS.replace("{1,3}", "")),
     "seed-coder": (_WORDS.replace("{1,3}", "").replace(r"\p{N}]+[\r\n]*", r"\p{N}\r\n]+"),),
@@ -68,7 +76,8 @@ PATTERNS: dict[str, Sequence[str] | str] = {
     "qwen35": (f"{_ENDINGS}|{_MARKED}",),
     "tekken": (_CASED.replace("@", "") + r"\p{N}" + _REST,),
     **dict.fromkeys(
-        ("gpt-4o", "llama4", "kanana2", "minimax-m2"), (_CASED.replace("@", _ENDINGS + "?") + r"\p{N}{1,3}" + _REST,)
+        ("gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie"),
+        (_CASED.replace("@", _ENDINGS + "?") + r"\p{N}{1,3}" + _REST,),
     ),
     "youtu": _YOUTU,
     **dict.fromkeys(
@@ -76,15 +85,32 @@ PATTERNS: dict[str, Sequence[str] | str] = {
         (r"\d{1,3}(?=(?:\d{3})*\b)", _CASED.replace("@", _ENDINGS + "?") + r"\p{N}{1,3}" + _REST),
     ),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _DEEPSEEK),
+    "spark2_5": (*_DEEPSEEK[:2], _DEEPSEEK[2].replace(r"[\r\n]*|\s*[\r\n]+", r"|[\r\n]"), r"\p{N}"),
+    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    "kimi-k2": (_KIMI,),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), (_BLOOM,)),
+    "viking": (_BLOOM, r"\p{N}"),
 }
 NORMALISED = frozenset({"qwen2", "qwen35", "stablelm2", "megrez"})  # to composed characters (NFC), as Qwen's do
 WHOLE_FIRST = frozenset(
-    {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken", "glm4", "glm5"}
-    | {"minicpm5", "youtu"}
+    {*LLAMA3, "tekken", "glm4", "glm5", "minicpm5", "youtu"}
 )  # a word that is a token is not merged
-ADDS_BOS = frozenset(
-    {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"}
+ADDS_BOS = frozenset({*LLAMA3, "tekken"})
+PIECES = {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "unknown_token_id": 0,
+}  # of vocabularies of pieces whose file names none
+# Tokens that end a text or a turn, by name, as in llama.cpp: files may name one of them only, and call it plain text
+ENDINGS = frozenset(
+    {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|return|>", "<|call|>", "<|eom_id|>", "<turn|>"}
+    | {"<|flush|>", "<|calls|>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<eos>"}
+    | {"<end_of_utterance>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[", "<|ifm|im_end|>"}
 )
+# Where a model has these, <|end|> closes its thoughts and its answer follows
+ANSWER_FOLLOWS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})  # gpt-oss, Solar Open
+NOT_STRIPPED = frozenset({"<unk>", "<s>", "<|endoftext|>"})  # of Phi 3: all others take the spaces behind them
 
 
 def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:
@@ -102,8 +128,7 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:
     try:
         tokenizer = build(of)
         _add_special(tokenizer, of)
-        if _adds_bos(of) and begin:
-            _put_in_front(tokenizer, begin, of("bos_token_id"))
+        _put_around(tokenizer, of, begin if _adds_bos(of) else None, end if of("add_eos_token") else None)
     except ModelError:
         raise
     except Exception as error:  # the library's: a merge that makes no token, tokens that are there twice
@@ -134,21 +159,10 @@ def end_ids(metadata: Mapping[str, Any], where: str) -> set[int]:
     """The tokens that end a text or a turn: chat models end turns by another token than texts. Raises ModelError for a
     vocabulary that is none."""
     of = _Vocabulary(metadata, where)
-    ids = {of(key) for key in ("eos_token_id", "eot_token_id", "eom_token_id")}
-    endings = {
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|end|>",
-        "<end_of_turn>",
-        "<|return|>",
-        "<|call|>",
-        "<|eom_id|>",
-        "<turn|>",
-    }
-    kinds = of("token_type")
-    if kinds is not None:  # files of old converters name one of them only
-        control = np.flatnonzero(np.isin(kinds, (CONTROL, USER_DEFINED)))
-        ids |= {int(i) for i in control if of.tokens[i] in endings}
+    named = {token: i for i, token in enumerate(of.tokens) if token in ENDINGS}
+    ids = {of(key) for key in ("eos_token_id", "eot_token_id", "eom_token_id")} | set(named.values())
+    if any(marks <= named.keys() for marks in ANSWER_FOLLOWS):
+        ids.discard(named.get("<|end|>"))
     return {int(i) for i in ids if i is not None and i >= 0}
 
 
@@ -158,6 +172,7 @@ class _Vocabulary:
     def __init__(self, metadata: Mapping[str, Any], where: str) -> None:
         """Raises ModelError for entries that do not fit together."""
         self._metadata, self.where = metadata, where
+        self.architecture = metadata.get("general.architecture")
         self.tokens = self._strings("tokens")
         for key, kinds in {"token_type": "iu", "scores": "f"}.items():
             found = self(key)
@@ -185,7 +200,8 @@ class _Vocabulary:
         return ModelError(f"tokenizer.ggml.{key} in {self.where} {what}; download it again")
 
     def __call__(self, key: str) -> Any:
-        return self._metadata.get(f"tokenizer.ggml.{key}")
+        found = self._metadata.get(f"tokenizer.ggml.{key}")
+        return PIECES.get(key) if found is None and self._metadata.get("tokenizer.ggml.model") == "llama" else found
 
     def token(self, key: str) -> str | None:
         place = self(key)
@@ -272,20 +288,25 @@ def _spaced(of: _Vocabulary, merges: list[tuple[str, str]], prefix: bool = False
 
 def _add_special(tokenizer: Tokenizer, of: _Vocabulary) -> None:
     """Control tokens are special; user-defined ones are found whole in a text as well."""
-    kinds = of("token_type")
-    if kinds is None:
-        return
-    ids = tokenizer.get_vocab(with_added_tokens=False)
-    for kind, add in ((CONTROL, tokenizer.add_special_tokens), (USER_DEFINED, tokenizer.add_tokens)):
-        tokens = [of.tokens[i] for i in np.flatnonzero(np.asarray(kinds) == kind)]
-        add([AddedToken(token, normalized=False, special=kind == CONTROL) for token in tokens if token in ids])
+    kinds, known = of("token_type"), tokenizer.get_vocab(with_added_tokens=False)
+    strips = of("model") == "llama" and of.architecture == "phi3"
+    plain = {"</s>"} if "<|tool_response>" in known else set()  # Gemma 4's is a tag like others
+    found: dict[bool, list[AddedToken]] = {True: [], False: []}
+    for kind, token in zip([0] * len(of.tokens) if kinds is None else kinds, of.tokens, strict=True):
+        special = (kind in (UNKNOWN, CONTROL) or token in ENDINGS) and token not in plain
+        if (special or kind == USER_DEFINED) and token in known:
+            behind = strips and token not in NOT_STRIPPED
+            found[special].append(AddedToken(token, normalized=False, special=special, rstrip=behind))
+    tokenizer.add_special_tokens(found[True])
+    tokenizer.add_tokens(found[False])
 
 
-def _put_in_front(tokenizer: Tokenizer, token: str, number: int) -> None:
-    template = processors.TemplateProcessing(
-        single=f"{token}:0 $A:0", pair=f"{token}:0 $A:0 {token}:1 $B:1", special_tokens=[(token, number)]
-    )
-    tokenizer.post_processor = template
+def _put_around(tokenizer: Tokenizer, of: _Vocabulary, begin: str | None, end: str | None) -> None:
+    """The first and the last token of a text; None: there is none."""
+    numbers = {begin: of("bos_token_id"), end: of("eos_token_id")}
+    if tokens := [(token, number) for token, number in numbers.items() if token is not None]:
+        whole = [token for token in (begin, "$A", end) if token is not None]
+        tokenizer.post_processor = processors.TemplateProcessing(single=whole, special_tokens=tokens)
 
 
 # By ``tokenizer.ggml.model``
