@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 PROMPT = (3, 17, 5, 40, 22, 9, 60, 31)
 TOKENS = 16
 TYPE = "dtype" if version("transformers") >= "5" else "torch_dtype"
-KEPT = ("*.safetensors", "config.json", "*quant*.json", "*.safetensors.index.json", "*.gguf")
+KEPT = ("*.safetensors", "config.json", "*quant*.json", "*.safetensors.index.json", "*.gguf", "qmodel.pt")
 
 torch.set_num_threads(1)
 

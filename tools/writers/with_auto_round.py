@@ -14,7 +14,9 @@ from auto_round import AutoRound
 from transformers import AutoTokenizer
 
 
-def write(into: Path, scheme: str, form: str, sizes: dict[str, Any] | None = None, **options: Any) -> None:
+def write(
+    into: Path, scheme: str, form: str, sizes: dict[str, Any] | None = None, read: bool = True, **options: Any
+) -> None:
     with tempfile.TemporaryDirectory() as place:
         plain = base.made(Path(place) / "plain", **(sizes or {}))
         model, tokenizer = base.loaded(plain), AutoTokenizer.from_pretrained(plain)
@@ -23,20 +25,30 @@ def write(into: Path, scheme: str, form: str, sizes: dict[str, Any] | None = Non
         )
         rounded, _ = tool.quantize()  # whose weights are the numbers that will be packed
         found = {name: weight.detach().float().clone() for name, weight in rounded.state_dict().items()}
-        if sizes is None:
+        if (sizes or {}).get("tie_word_embeddings", True):
             found.pop("lm_head.weight")
         tool.save_quantized(str(Path(place) / "written"), format=form)
         directory = next(Path(place, "written").rglob("config.json")).parent
-        said = {"tool": f"auto-round {version('auto-round')}", "call": f"{scheme}, {form}, {options}"}
-        base.keep(directory, into, found, said, **(sizes or {}))
+        said = {
+            "tool": f"auto-round {version('auto-round')}",
+            "call": f"{scheme}, {form}, {options}{', experts' if sizes is EXPERTS else ''}",
+        }
+        base.keep(directory, into, found if read else {}, said, whole=True, **(sizes or {}))
 
 
+EXPERTS = {"model_type": "qwen3_moe", "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
 CASES: dict[str, Callable[[Path], None]] = {
     "autoround-gptq": lambda into: write(into, "W4A16", "auto_gptq"),
     "autoround-gptq-3": lambda into: write(into, "W3A16", "auto_gptq"),
     "autoround-gptq-2": lambda into: write(into, "W2A16", "auto_gptq", sym=False),
     "autoround-gptq-8": lambda into: write(into, "W8A16", "auto_gptq"),
     "autoround-awq": lambda into: write(into, "W4A16", "auto_awq", sym=False),
+    "autoround-awq-sym": lambda into: write(into, "W4A16", "auto_awq"),
+    "autoround-awq-mixed": lambda into: write(
+        into, "W4A16", "auto_awq", read=False, layer_config={"down_proj": {"group_size": 16}}
+    ),
+    "autoround-gptq-experts": lambda into: write(into, "W4A16", "auto_gptq", EXPERTS),
+    "autoround-own-experts": lambda into: write(into, "W4A16", "auto_round", EXPERTS),
     "autoround-gptq-mixed": lambda into: write(
         into, "W4A16", "auto_gptq", layer_config={"down_proj": {"bits": 8}, "k_proj": {"bits": 16}}
     ),

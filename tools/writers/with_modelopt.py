@@ -1,20 +1,28 @@
-"""Checkpoints that modelopt exports, with the numbers that its quantisers compute with."""
+"""Checkpoints that modelopt exports, with the numbers that its quantisers compute with.
+
+gpt-oss is written by its example: MODELOPT is a checkout of its repository (0.40).
+"""
 
 from __future__ import annotations
 
+import os
+import runpy
+import sys
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import base
 import modelopt.torch.quantization as mtq
 import torch
 from modelopt.torch.export import export_hf_checkpoint
-from modelopt.torch.quantization.qtensor import FP8QTensor, INT8QTensor, MXFP8QTensor, NVFP4QTensor
+from modelopt.torch.quantization.qtensor import FP8QTensor, INT8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import AutoTokenizer
 
 
 def write(into: Path, name: str, read: bool = True, **changes: Any) -> None:
@@ -69,6 +77,34 @@ def dequantised(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+def write_gpt_oss(into: Path) -> None:
+    """By ``convert_and_save`` of examples/gpt-oss, which reads its other file for fine-tuning alone."""
+    sys.modules["utils"] = SimpleNamespace(get_original_huggingface_quant_method=None)  # type: ignore[assignment]
+    example = Path(os.environ["MODELOPT"]) / "examples/gpt-oss/convert_oai_mxfp4_weight_only.py"
+    with tempfile.TemporaryDirectory() as place:
+        model = base.loaded(plain := base.made(Path(place) / "plain", **GPT_OSS))
+        written = Path(place) / "written"
+        runpy.run_path(str(example))["convert_and_save"](model, AutoTokenizer.from_pretrained(plain), str(written))
+        tensors = load_file(written / "model.safetensors")
+        found = {name: one for name, one in tensors.items() if not name.endswith(("_blocks", "_scales"))}
+        for name, codes in tensors.items():
+            if name.endswith("_blocks"):
+                weight, shape = name.removesuffix("_blocks"), (*codes.shape[:2], 32 * codes.shape[2])
+                whole = MXFP4QTensor(shape, torch.float32, codes.flatten(2))
+                scale = tensors[f"{weight}_scales"]
+                numbers = whole.dequantize(torch.float32, scale=scale, block_sizes={-1: 32})
+                found[weight] = numbers.transpose(1, 2).contiguous()
+        tool = f"modelopt {version('nvidia-modelopt')}, its example for gpt-oss"
+        base.keep(written, into, found, {"tool": tool, "call": "convert_oai_mxfp4_weight_only"}, **GPT_OSS)
+
+
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "num_local_experts": 2,
+    "num_experts_per_tok": 1,
+    "intermediate_size": 32,
+    "layer_types": ["full_attention"],
+}
 FP8 = {"num_bits": (4, 3), "axis": None}
 MIXED = {
     "quant_cfg": [
@@ -90,6 +126,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "modelopt-int8": lambda into: write(into, "INT8_DEFAULT_CFG"),
     "modelopt-int8-only": lambda into: write(into, "INT8_WEIGHT_ONLY_CFG"),
     "modelopt-int8-embedding": lambda into: write(into, "NVFP4_KV_ROTATE_CFG"),
+    "gpt-oss": write_gpt_oss,
     "modelopt-int4-awq": lambda into: write(into, "INT4_AWQ_CFG", False, **WIDE),
     "modelopt-w4a8-awq": lambda into: write(into, "W4A8_AWQ_BETA_CFG", False, **WIDE),
 }

@@ -1,4 +1,4 @@
-"""Configs of tools whose checkpoints are refused: mlx-lm, torchao, Quark, SINQ and quanto, each with an environment."""
+"""Configs of tools whose checkpoints are refused: mlx-lm, torchao, SINQ, HQQ and quanto, each with an environment."""
 
 from __future__ import annotations
 
@@ -33,11 +33,28 @@ def through_transformers(plain: Path, written: Path, config: Callable[[], Any]) 
     AutoModelForCausalLM.from_pretrained(plain, **options).save_pretrained(written)
 
 
-def torchao(name: str) -> Any:
+def torchao(name: str, **options: Any) -> Any:
     from torchao import quantization
     from transformers import TorchAoConfig
 
-    return TorchAoConfig(getattr(quantization, name)())
+    return TorchAoConfig(getattr(quantization, name)(**options))
+
+
+def torchao_intx() -> Any:
+    from torchao.quantization.granularity import PerGroup
+
+    return torchao("IntxWeightOnlyConfig", weight_dtype=torch.int4, granularity=PerGroup(32))
+
+
+def hqq(plain: Path, written: Path) -> None:
+    """By HQQ itself: transformers 5 does not. The config says nothing of it, and a file's name all."""
+    from hqq.core.quantize import BaseQuantizeConfig
+    from hqq.models.hf.base import AutoHQQHFModel
+
+    model = base.loaded(plain)
+    AutoHQQHFModel.quantize_model(model, BaseQuantizeConfig(nbits=4, group_size=64), torch.bfloat16, "cpu")
+    AutoHQQHFModel.save_quantized(model, str(written))
+    (written / "qmodel.pt").write_bytes(b"")
 
 
 def sinq() -> Any:
@@ -50,15 +67,6 @@ def quanto(plain: Path, written: Path) -> None:
     from optimum.quanto import QuantizedModelForCausalLM, qint8
 
     QuantizedModelForCausalLM.quantize(base.loaded(plain), weights=qint8, exclude="lm_head").save_pretrained(written)
-
-
-def quark(plain: Path, written: Path, scheme: str) -> None:
-    from quark.torch import LLMTemplate, ModelQuantizer, export_safetensors
-
-    tool = ModelQuantizer(LLMTemplate.get("llama").get_config(scheme=scheme))
-    model = tool.quantize_model(base.loaded(plain), [torch.tensor([one]) for one in base.calibration()])
-    with torch.no_grad():
-        export_safetensors(tool.freeze(model), str(written))
 
 
 CASES: dict[str, Callable[[Path], None]] = {
@@ -82,9 +90,19 @@ CASES: dict[str, Callable[[Path], None]] = {
         for name in ("Int8", "Float8")
     },
     **{
-        f"quark-{scheme}": partial(refused, package="amd-quark", call=scheme, convert=partial(quark, scheme=scheme))
-        for scheme in ("fp8", "mxfp4", "int4_wo_32")
+        f"torchao-{name}": partial(
+            refused, package="torchao", call=call, convert=partial(through_transformers, config=config)
+        )
+        for name, call, config in (
+            ("intx", "IntxWeightOnlyConfig, int4 in groups of 32", torchao_intx),
+            (
+                "w8a8",
+                "Int8DynamicActivationInt8WeightConfig",
+                partial(torchao, "Int8DynamicActivationInt8WeightConfig"),
+            ),
+        )
     },
+    "hqq": partial(refused, package="hqq", call="4 bits", convert=hqq),
     "quanto": partial(refused, package="optimum-quanto", call="qint8", convert=quanto),
     "sinq": partial(refused, package="sinq", call="4 bits", convert=partial(through_transformers, config=sinq)),
 }

@@ -132,6 +132,16 @@ def auto_round(where: str, config: Config) -> Gptq:
     return Gptq(read, tuple(overrides), "gptq" if read.packing_format == "auto_round:auto_gptq" else "gptq_v2", name)
 
 
+class QuarkExport(Strict, frozen=True, forbid_unknown_fields=True):
+    """What Quark says of its exports for other tools. Keys and values are kept as they are computed."""
+
+    weight_format: Literal["real_quantized"]
+    pack_method: Literal["reorder"]
+    weight_merge_groups: None = None
+    kv_cache_group: Any = None
+    min_kv_scale: Any = None
+
+
 class AwqConfig(Strict, frozen=True, forbid_unknown_fields=True):
     bits: Literal[4]
     group_size: int
@@ -147,6 +157,8 @@ class AwqConfig(Strict, frozen=True, forbid_unknown_fields=True):
     desc_act: Literal[False] | None = None
     lm_head: bool = False
     modules_to_not_convert: list[str] | None = None
+    pack_method: Literal["reorder"] | None = None
+    export: QuarkExport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +198,7 @@ class Fp8Config(Strict, frozen=True, forbid_unknown_fields=True):
     dequantize: bool = False  # asks transformers to
     kv_cache_scheme: Any = None  # keys and values are kept as they are computed
     kv_cache_quant_method: Any = None
+    export: QuarkExport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,17 @@ REFUSED = {
     "modelopt-int4-awq": "quant_algo 'W4A16_AWQ' in its quantization_config of modelopt",
     "modelopt-mxfp4": "quant_algo 'mxfp4' in its quantization_config of modelopt",
     **{name: "weights as mlx-lm packs them" for name in FOUND if name.startswith("mlx-")},
-    **{name: "Quark" for name in FOUND if name.startswith("quark-")},
+    **{name: "Quark" for name in FOUND if name.startswith("quark-") and "-for-" not in name},
+    "quark-for-awq-order": "export.pack_method 'order' in its quantization_config of awq",
+    "hqq": "HQQ",
     **{name: "torchao" for name in FOUND if name.startswith("torchao-")},
     "quanto": "quanto",
     "sinq": "SINQ",
     "modelopt-w4a8-awq": "quant_algo 'W4A8_AWQ' in its quantization_config of modelopt",
 }
 BROKEN = {  # by the tool itself: what is wrong stands in the tensors
+    "autoround-awq-mixed": r"down_proj\.scales is 6 x 64, and its quantization_config says 3 x 64: the tool that",
+    "quark-for-awq": r"embed_tokens\.scales is in no file, beside its layer's qweight: the tool that",
     "ct-mixtral": r"model\.layers\.0\.mlp\.experts\.down_proj first, and its model\S+ has no place; choose",
     "fp8-experts": r"experts\.0\.down_proj\.weight_scale is in no file, beside its layer's weight: the tool that",
     "fp8-odd": r"down_proj has a weight of 2 dimensions in bfloat16 where floats of 8 bits, .* are said,",
@@ -111,7 +115,7 @@ def test_kinds_of_blocks_that_are_not_read_are_refused_by_name(name: str) -> Non
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_read_is_refused_before_it_is_loaded(name: str) -> None:
-    with pytest.raises(ModelError, match=rf"\.json has {REFUSED[name]}, which duoactor does not read; choose"):
+    with pytest.raises(ModelError, match=rf"\.(json|pt) has {REFUSED[name]}, which duoactor does not read; choose"):
         load_model(model_of(name), CPU, torch.float32)
 
 
