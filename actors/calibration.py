@@ -9,7 +9,7 @@ hundred tokens; its memory is fixed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -37,14 +37,18 @@ class Chances(Protocol):
 
 def candidates(
     chances: Chances, tokens: Sequence[int], probabilities: Sequence[float], least: float = MIN_CHANCE
-) -> Iterator[tuple[int, int, float]]:
+) -> list[tuple[int, int, float]]:
     """Rank, token and log chance of each candidate of an expanded leaf that joins the tree. ``least``: chance of those
     beside the likeliest."""
+    found = list[tuple[int, int, float]]()
     for rank, (token, probability) in enumerate(zip(tokens[:BRANCHES], probabilities[:BRANCHES], strict=True)):
-        chance = min(SUREST, max(LEAST, chances.probability(rank, probability)))
+        chance = chances.probability(rank, probability)
+        if not LEAST <= chance <= SUREST:
+            chance = LEAST if chance < LEAST else SUREST
         if rank and chance < least:
             break
-        yield rank, token, math.log(chance)
+        found += [(rank, token, math.log(chance))]
+    return found
 
 
 @lru_cache(4096)
@@ -52,8 +56,11 @@ def _place(probability: float) -> tuple[int, float]:
     """Between which two bins a probability lies: the index of the lower one, and its distance from that in bins.
 
     Retrieval has few scores, which it asks for over and over."""
-    p = min(max(probability, 1e-6), 1 - 1e-6)
-    x = (math.log(p / (1 - p)) - LOW) / (HIGH - LOW) * (BINS - 1)
+    if probability <= 1e-6:
+        return 0, 0.0
+    if probability >= 1 - 1e-6:
+        return BINS - 2, 1.0
+    x = (math.log(probability / (1 - probability)) - LOW) / (HIGH - LOW) * (BINS - 1)
     if x <= 0.0:
         return 0, 0.0
     if x >= BINS - 1:

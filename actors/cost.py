@@ -8,23 +8,25 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from statistics import fmean
+from typing import TypeVar
 
 from actors.estimate import Estimate
 
+V = TypeVar("V")
 DRIFT = 0.03  # share of a measured forward
 CONTRADICTED = 1.25  # times what rounds take: then the machine was busy when it was measured
 
 
-class _Known(dict[int, float]):
-    """Times by rows, each computed once."""
+class Known(dict[int, V]):
+    """Values by numbers, each computed once."""
 
-    def __init__(self, time_us: Callable[[int], float]) -> None:
+    def __init__(self, compute: Callable[[int], V]) -> None:
         super().__init__()
-        self._time_us = time_us
+        self._compute = compute
 
-    def __missing__(self, rows: int) -> float:
-        time_us = self[rows] = self._time_us(rows)
-        return time_us
+    def __missing__(self, number: int) -> V:
+        value = self[number] = self._compute(number)
+        return value
 
 
 class Curve:
@@ -45,7 +47,8 @@ class Curve:
                 shared = levels.pop()
                 levels[-1] += shared
         self.times = [fmean(level) for level in levels for _ in level]
-        self.by_rows = _Known(self._at)  # a round asks for some thirty of them
+        self.by_rows = Known(self._at)  # a round asks for some thirty of them
+        self.beyond = Known(lambda rows: Known(lambda more: self(rows + more) - self(rows)))  # time of further rows
 
     def __call__(self, rows: int) -> float:
         return self.by_rows[rows]
@@ -88,9 +91,10 @@ class CostModel:
         and others may want the processor."""
         return self.factor.mean < 1 / CONTRADICTED
 
-    def curve(self, rows: int) -> float:
-        """The calibrated time of a forward, without the running correction."""
-        return (self.lent if self.uses_lent else self.own)(rows)
+    @property
+    def curve(self) -> Curve:
+        """The calibrated times of forwards, without the running correction."""
+        return self.lent if self.uses_lent else self.own
 
     def __call__(self, rows: int) -> float:
         """The time of a forward."""
@@ -98,7 +102,7 @@ class CostModel:
 
     def observe(self, rows: int, time_us: float) -> None:
         """A forward of ``rows`` took ``time_us``."""
-        self.factor.add_time(time_us / max(1e-9, self.curve(rows)))
+        self.factor.add_time(time_us / max(1e-9, self.curve.by_rows[rows]))
 
     def drift(self, weight: float = DRIFT) -> None:
         """Return slowly to the calibration. What looks too dear is not computed, and so not measured.

@@ -46,8 +46,8 @@ class Estimate:
 
     def add_time(self, sample: float, weight: float = 1.0) -> None:
         """Take a time, or a factor on one: the only rule for outliers."""
-        if self.known and self.mean > 0:
-            sample = min(max(sample, self.mean / STALL), self.mean * STALL)
+        if self.weight > 0 and (mean := self.mean) > 0 and not mean / STALL <= sample <= mean * STALL:
+            sample = mean / STALL if sample < mean else mean * STALL
         self.add(sample, weight)
 
     def add_ratio(self, part: float, whole: float) -> None:

@@ -46,16 +46,12 @@ class Generations:
         self.trouble = ""  # why that is not in service
         self.newest = 0
         self._load = load
-        self._held = {0: Generation(model)}
+        self.current = Generation(model)  # the weights that serve, which new leases get
+        self._held = {0: self.current}
         self._loading: asyncio.Task[None] | None = None
 
     def __getitem__(self, number: int) -> Generation:
         return self._held[number]
-
-    @property
-    def current(self) -> Generation:
-        """The weights that serve, which new leases get."""
-        return self._held[self.newest]
 
     def load(self, message: Load) -> None:
         """Beside the work: leases go on, and new ones meanwhile get the present weights. While others are
@@ -91,7 +87,7 @@ class Generations:
     def serve(self, model: DraftModel, source: Load) -> None:
         """New leases get this model from now on."""
         self.newest += 1
-        self._held[self.newest] = Generation(model, source)
+        self.current = self._held[self.newest] = Generation(model, source)
 
     def retire(self, used: Iterable[int]) -> None:
         """Give up weights that neither serve nor are ``used`` by a lease."""

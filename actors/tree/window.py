@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from actors.tree.tree import Node, TokenTree
 
-Cost = Callable[[int], float]  # microseconds by a number of rows
+Cost = Mapping[int, float]  # time by a number of rows
 
 # A node and the chance that the target follows the path to it, as a plain tuple: a round makes dozens.
 Likely = tuple[Node, float]
@@ -51,21 +51,21 @@ def likeliest_path(tree: TokenTree, limit: int) -> list[Likely]:
 
 
 class Candidates(NamedTuple):
-    """The nodes of one tree that a window may take: ``limit`` at most, each of which takes ``row_us`` of its own."""
+    """The nodes of one tree that a window may take: ``limit`` at most, each worth ``row`` tokens beside its row."""
 
     tree: TokenTree
     limit: int
-    row_us: float = 0.0
+    row: float = 0.0
 
 
 def best_cut(chances: Sequence[float], cost: Cost, rate: float) -> tuple[int, float]:
     """The number of nodes, best first, that maximises ``expected tokens - rate * time``, and that value.
 
-    ``cost``: microseconds that a number of rows adds to a forward. ``rate``: tokens per microsecond now."""
+    ``cost``: time that a number of rows adds to a forward. ``rate``: tokens that the same time brings otherwise."""
     best, most, expected, after = 0, 0.0, 0.0, len(chances)
     for count, chance in enumerate(chances, 1):
         expected += chance
-        value = expected - rate * cost(count)
+        value = expected - rate * cost[count]
         after -= 1
         if value > most:
             best, most = count, value
@@ -75,16 +75,16 @@ def best_cut(chances: Sequence[float], cost: Cost, rate: float) -> tuple[int, fl
 
 
 def priced_windows(
-    trees: Sequence[Candidates], limit: int, cost: Cost, rate: float, branch_us: float | None = 0.0
+    trees: Sequence[Candidates], limit: int, cost: Cost, rate: float, branch: float | None = 0.0
 ) -> list[list[Likely]]:
     """The windows of the streams of one forward, which share its rows: the nodes of all trees in one order, best first,
     and the prefix that maximises ``expected tokens - rate * time`` (docs/how-it-works.md, "One price").
 
     ``limit``: of all of them together. ``cost`` and ``rate``: see :func:`best_cut`. Every path of a tree beside the
-    first takes ``branch_us`` more. Where none of them is worth that, windows are paths; None: they always are.
+    first takes the time of ``branch`` tokens more. Where none of them is worth that, windows are paths; None: they always are.
     """
-    orders = [[best_nodes(one.tree, one.limit) for one in trees]] if branch_us is not None else []
-    branching = bool(branch_us) and any(map(branches, orders[0]))
+    orders = [[best_nodes(one.tree, one.limit) for one in trees]] if branch is not None else []
+    branching = bool(branch) and any([branches(nodes) for nodes in orders[0]])
     if not orders or branching:
         orders.append([likeliest_path(one.tree, one.limit) for one in trees])
     best_value = 0.0
@@ -94,16 +94,16 @@ def priced_windows(
         if len(trees) > 1:
             likely.sort(key=lambda one: one[1][1], reverse=True)  # stable: no node comes before its parent
         likely = likely[:limit]
-        best_count, expected, beside_us, after = 0, 0.0, 0.0, len(likely)
-        continued: set[int] = set()  # nodes that have a child among those chosen
+        best_count, expected, beside, after = 0, 0.0, 0.0, len(likely)
+        continued: set[Node] = set()  # nodes that have a child among those chosen
         for count, (at, (node, chance)) in enumerate(likely, 1):
             expected += chance
-            beside_us += trees[at].row_us
-            if branching and branch_us:
-                if id(node.parent) in continued:
-                    beside_us += branch_us
-                continued.add(id(node.parent))
-            value = expected - rate * (cost(count) + beside_us)
+            beside += trees[at].row
+            if branching and branch and node.parent is not None:
+                if node.parent in continued:
+                    beside += branch
+                continued.add(node.parent)
+            value = expected - rate * cost[count] - beside
             after -= 1
             if value > best_value:
                 best_count, best_value = count, value

@@ -184,7 +184,7 @@ class Verifier:
             log.info("rounds are faster than this model was measured; the next start measures it again")
             self.context.equipment.measure_again()
         drafts = max(1, done.drafts)
-        row_us = price.rows(streams)(drafts) / drafts
+        row_us = price.rows(streams)[drafts] * price.target.factor.mean / drafts
         for source, part in trials.learn(done, price.plain(streams), row_us):
             drafter = self.state.drafters.of(part.stream.loan.holder)
             if drafter is not None and drafter.source == source:

@@ -54,11 +54,8 @@ class Price:
         return max(1.0, forward_us + self.beside(streams))
 
     def rows(self, streams: int) -> Cost:
-        """Time of rows of drafts in a round of ``streams``, by their number."""
-        cost = self.target
-        times, factor = (cost.lent if cost.uses_lent else cost.own).by_rows, cost.factor.mean
-        base = times[streams] * factor
-        return lambda drafts: times[streams + drafts] * factor - base
+        """Calibrated time of rows of drafts in a round of ``streams``, by their number."""
+        return self.target.curve.beyond[streams]
 
     def cores(self, rows: int) -> float:
         """Time that a forward loses to a drafter on CPUs that it could have."""
@@ -82,7 +79,7 @@ class Price:
 
     def drafts_within(self, streams: int, time_us: float, most: int) -> int:
         """The rows of drafts that a round of ``streams`` has time for, at most ``most``."""
-        return bisect_right(range(1, most + 1), time_us, key=self.rows(streams))
+        return bisect_right(range(1, most + 1), time_us / self.target.factor.mean, key=self.rows(streams).__getitem__)
 
     def rate(self, streams: int) -> float:
         """Tokens per microsecond of all ``streams`` together now."""
@@ -104,7 +101,7 @@ class Price:
         if done.prompt_rows:
             self._observe_prompt(done, each_us - self.forward(streams, done.drafts))
             return
-        curve = self.target.curve(done.rows)
+        curve = self.target.curve.by_rows[done.rows]
         if streams > 1:  # first what is lasting, then what is left of it
             self._shared[digits].add_time(max(0.0, each_us / self.target.factor.mean - curve))
         self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(streams)))

@@ -141,6 +141,7 @@ class Scheduler:
             decoding,
             price.rate(decoding),
             price.rows(own),
+            price.target.factor.mean,
             room_us,
             prompt is None,
             self.context.now_us(),

@@ -7,7 +7,7 @@ its kind has shown. A source that does not pay rests, each time for longer; then
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -34,14 +34,15 @@ DRAFTS = Stakes(1.02, 8.0, 64)  # below, work gains nothing
 LOOKUPS = dict.fromkeys(("text", "memory", "datastore"), Stakes(1.0, 1.0, 1))
 
 
-class Trial:
-    """The gain of one source: for one stream, or for all streams of a kind."""
+class Trial(Backoff):
+    """The gain of one source, and its rests: for one stream, or for all streams of a kind."""
 
     def __init__(self, stakes: Stakes, gain: Estimate) -> None:
         """``gain``: tokens over those without the source, as far as known."""
+        super().__init__(stakes.first)
         self.stakes, self.gain = stakes, gain
-        self.backoff = Backoff(stakes.first)
         self.rounds = 0  # rounds that it was judged by
+        self.used = 0  # when it was asked for last
         self._fresh = 0.0  # rounds' worth since the last rest
 
     def observe(self, tokens: float, without: float) -> None:
@@ -49,15 +50,15 @@ class Trial:
         self.rounds += 1
         self._fresh += without
 
-    def judge(self, expected: float, now: float) -> bool:
-        """Let it rest if too little is ``expected`` of it. Returns whether it does."""
+    def judge(self, expected: float, error: float, now: float) -> bool:
+        """Let it rest if too little is ``expected`` of it, even if that is ``error`` too low. Returns whether it does."""
         if self._fresh < self.stakes.look:
             return False
-        if expected >= self.stakes.pays:
-            self.backoff.succeed()
+        if expected + error >= self.stakes.pays:
+            self.next = self.first
             return False
         self._fresh = 0.0
-        self.backoff.rest(now)
+        self.rest(now)
         self.gain.discount(self.stakes.look)
         return True
 
@@ -70,9 +71,10 @@ class Judged(Protocol):
 
 class Trials:
     def __init__(self) -> None:
-        self._groups: OrderedDict[tuple[str, Group], Trial] = OrderedDict()  # the latest used last
+        self._groups = dict[tuple[str, Group], Trial]()
         self._streams: WeakSet[Judged] = WeakSet()  # those with a trial of their own
         self._rounds = Counter[Group]()  # with streams of each kind: their unit of rest
+        self._learned = 0  # rounds of all kinds
 
     def rests(self, source: str, group: Group, stream: Judged, rounds: int) -> bool:
         """Whether the source is to be left out now. ``rounds``: of the stream so far."""
@@ -80,9 +82,12 @@ class Trials:
 
     def left(self, source: str, group: Group, stream: Judged, rounds: int) -> float:
         """Rounds of the stream until the source is used again."""
-        own, kind = stream.trials.get(source), self._groups.get((source, group))
-        left = own.backoff.until - rounds if own is not None else 0.0
-        return max(0.0, left, kind.backoff.until - self._rounds[group] if kind is not None else 0.0)
+        own, kind, left = stream.trials.get(source), self._groups.get((source, group)), 0.0
+        if own is not None and own.until > rounds:
+            left = own.until - rounds
+        if kind is not None and kind.until - self._rounds[group] > left:
+            left = kind.until - self._rounds[group]
+        return left
 
     def expected(self, source: str, group: Group, stream: Judged | None = None) -> float:
         """The gain to be expected of a source."""
@@ -101,30 +106,39 @@ class Trials:
         drafts. It is divided by what each source should have cost: ``row_us`` for each row that no other source had
         named, and its own time.
         """
-        claims = [(part, share) for part in done.parts for share in part.shares]
-        costs = [share.time_us + share.rows * row_us for _, share in claims]
-        total = sum(costs)
-        beyond_us, rate = done.own_us - plain_us * done.steps, len(done.parts) / plain_us
+        total, claims = 0.0, 0
+        for part in done.parts:
+            for share in part.shares:
+                total, claims = total + (share.time_us + share.rows * row_us), claims + 1
+        beyond = len(done.parts) / plain_us * (done.own_us - plain_us * done.steps)
         kinds = dict[tuple[str, Group], list[tuple[Trial, Part, float]]]()
-        for (part, share), cost in zip(claims, costs, strict=True):
-            shared = cost / total if total else 1.0 / len(claims)
-            missed = max(0.0, part.own_us - done.own_us) / plain_us  # rounds that only this stream waited through
-            without = share.without + rate * beyond_us * shared + missed
-            without = max(0.1, min(without, STALL * part.tokens))
-            trial = self._of(share.source, part.stream)
-            trial.observe(part.tokens, without)
-            kinds.setdefault((share.source, part.group), []).append((trial, part, without))
+        for part in done.parts:
+            tokens, known, missed = part.tokens, part.stream.trials, 0.0
+            if part.own_us > done.own_us:  # rounds that only this stream waited through
+                missed = (part.own_us - done.own_us) / plain_us
+            for share in part.shares:
+                cost = share.time_us + share.rows * row_us
+                without = share.without + beyond * (cost / total if total else 1.0 / claims) + missed
+                if not 0.1 < without < STALL * tokens:
+                    without = max(0.1, min(without, STALL * tokens))
+                trial = known[share.source] if share.source in known else self._of(share.source, part.stream)
+                trial.observe(tokens, without)
+                if (key := (share.source, part.group)) not in kinds:
+                    kinds[key] = []
+                kinds[key] += [(trial, part, without)]
         pausing = list[tuple[str, Part]]()
         for (source, group), samples in kinds.items():  # streams share the round's time: it is one sample of it
-            kind, tokens, without = self.of_group(source, group), 0, 0.0
-            for _, part, own in samples:
-                tokens, without = tokens + part.tokens, without + own
-            kind.observe(tokens / len(samples), without / len(samples))
+            kind, brought, spent = self.of_group(source, group), 0, 0.0
+            for _, part, without in samples:
+                brought, spent = brought + part.tokens, spent + without
+            kind.observe(brought / len(samples), spent / len(samples))
             expected = kind.gain.mean
-            rests = kind.judge(expected + SURE * kind.gain.error, self._rounds[group])
+            unsure = SURE * kind.gain.error if expected < kind.stakes.pays else 0.0
+            rests = kind.judge(expected, unsure, self._rounds[group])
             for trial, part, _ in samples:
-                if trial.judge(trial.gain.towards(expected, BORROWED), part.rounds) or rests:
+                if trial.judge(trial.gain.towards(expected, BORROWED), 0.0, part.rounds) or rests:
                     pausing.append((source, part))
+        self._learned += 1
         for group in {part.group for part in done.parts}:
             self._rounds[group] += done.steps
         return pausing
@@ -139,22 +153,20 @@ class Trials:
     def all_of(self, source: str) -> list[tuple[Trial, bool]]:
         """The trials of a source by kind of streams, and whether it pauses there."""
         found = [(group, trial) for (name, group), trial in self._groups.items() if name == source]
-        return [(trial, trial.backoff.resting(self._rounds[group])) for group, trial in found]
+        return [(trial, trial.resting(self._rounds[group])) for group, trial in found]
 
     def of_group(self, source: str, group: Group) -> Trial:
         key = source, group
-        trial = self._groups.get(key)
-        if trial is None:
-            trial = Trial(LOOKUPS.get(source, DRAFTS), Estimate(PRIOR, PRIOR_WEIGHT, GROUP_MEMORY))
-            self._groups[key] = trial
-            if len(self._groups) > MAX_KNOWN:
-                self._groups.popitem(last=False)
-        self._groups.move_to_end(key)
+        if key not in self._groups:
+            if len(self._groups) == MAX_KNOWN:
+                del self._groups[min(self._groups, key=lambda known: self._groups[known].used)]
+            gain = Estimate(PRIOR, PRIOR_WEIGHT, GROUP_MEMORY)
+            self._groups[key] = Trial(LOOKUPS.get(source, DRAFTS), gain)
+        trial = self._groups[key]
+        trial.used = self._learned
         return trial
 
     def _of(self, source: str, stream: Judged) -> Trial:
-        trial = stream.trials.get(source)
-        if trial is None:
-            trial = stream.trials[source] = Trial(LOOKUPS.get(source, DRAFTS), Estimate(memory=STREAM_MEMORY))
-            self._streams.add(stream)
+        trial = stream.trials[source] = Trial(LOOKUPS.get(source, DRAFTS), Estimate(memory=STREAM_MEMORY))
+        self._streams.add(stream)
         return trial

@@ -7,7 +7,7 @@ Waiting is decided here and nowhere else. All times are microseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from actors.calibration import USUAL
@@ -15,7 +15,6 @@ from actors.cost import DRIFT, Curve
 from actors.estimate import STALL, Estimate
 from actors.methods import WaitRule
 from actors.tree.tree import OWN, Node, TokenTree
-from actors.tree.window import Cost
 
 MAX_WAITED_FOR = 8  # draft tokens in a row
 MAX_LATE = 3  # waits in a row without a draft; then no round waits for the drafter until a draft comes
@@ -59,7 +58,7 @@ class Going:
     """The next round if it began now."""
 
     now_us: float
-    cost: Cost  # a round's cost, by the stream's rows
+    cost: Callable[[int], float]  # a round's time, by the stream's rows
     value: float  # tokens per microsecond
     covered: bool  # the whole last window was accepted
     alone: bool  # no other stream decodes, so that a wait ends when drafts arrive, and not when a forward ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from actors.cost import Known
 from actors.tree.window import Candidates, Likely, best_nodes, in_tree_order, likeliest_path, priced_windows
 from actors.verifier.rounds import NO_WINDOW, Chosen
 from actors.verifier.sources.source import Allowance
@@ -22,15 +23,16 @@ def choose(caps: Mapping[Stream, int | None], allowance: Allowance, branch_us: f
         limit = min(_most(stream, cap), most)
         if stream.strategy.window == "priced":
             row_us = stream.grammar.row_us() if stream.grammar is not None else 0.0
-            priced[stream] = Candidates(stream.tree, limit, row_us)
+            priced[stream] = Candidates(stream.tree, limit, row_us * allowance.rate)
         else:
             taken[stream] = _whole(stream, limit)
             most -= len(taken[stream])
     rows = allowance.rows
     if rigid := sum(map(len, taken.values())):
-        rows = lambda drafts: allowance.rows(rigid + drafts) - allowance.rows(rigid)  # noqa: E731
+        rows = Known(lambda drafts: allowance.rows[rigid + drafts] - allowance.rows[rigid])
     if priced:
-        windows = priced_windows([*priced.values()], most, rows, allowance.rate, branch_us)
+        branch = branch_us * allowance.rate if branch_us is not None else None
+        windows = priced_windows([*priced.values()], most, rows, allowance.row_rate, branch)
         taken.update(zip(priced, windows, strict=True))
     return [_laid_out(stream, taken[stream]) if stream in taken else NO_WINDOW for stream in caps]
 

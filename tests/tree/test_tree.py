@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from actors.cost import Known
 from actors.tree.tree import ROOT, Fragment, TokenTree, check_fragment
 from actors.tree.window import Candidates, best_nodes, in_tree_order, likeliest_path, priced_windows
 
@@ -117,8 +118,8 @@ def test_siblings_that_add_up_to_more_than_certainty_are_worth_their_share():
     assert chances == pytest.approx({1: 0.6, 2: 0.4, 3: 0.3})
 
 
-def priced(tree, cost, rate, branch_us=0.0):
-    (window,) = priced_windows([Candidates(tree, 9)], 9, cost, rate, branch_us)
+def priced(tree, cost, rate, branch=0.0):
+    (window,) = priced_windows([Candidates(tree, 9)], 9, Known(cost), rate, branch)
     return [node.token for node, _ in window]
 
 
@@ -142,9 +143,9 @@ def test_streams_share_the_rows_that_are_cheap():
     sure, other = TokenTree(1, 0), grown()
     sure.add(sure.add(sure.root, 7, math.log(0.95)), 8, math.log(0.5))
     bend = lambda rows: 25.0 * rows + 100.0 * max(0, rows - 3)  # noqa: E731
-    windows = priced_windows([Candidates(sure, 9), Candidates(other, 9)], 9, bend, rate=1 / 100)
+    windows = priced_windows([Candidates(sure, 9), Candidates(other, 9)], 9, Known(bend), rate=1 / 100)
     assert [[node.token for node, _ in window] for window in windows] == [[7], [1, 2]]
-    (alone,) = priced_windows([Candidates(other, 9)], 9, bend, rate=1 / 100)
+    (alone,) = priced_windows([Candidates(other, 9)], 9, Known(bend), rate=1 / 100)
     assert [node.token for node, _ in alone] == [1, 2, 5]
 
 
@@ -170,10 +171,10 @@ def test_a_higher_confidence_for_a_known_node_raises_its_subtree():
 
 
 def test_without_branches_only_the_likeliest_path_is_priced():
-    assert priced(grown(), float, rate=1e-6, branch_us=None) == [1, 2, 3]
+    assert priced(grown(), float, rate=1e-6, branch=None) == [1, 2, 3]
     assert len(priced(grown(), float, rate=1e-6)) == 5
 
 
 def test_where_branches_cost_more_than_they_bring_the_path_stands_alone():
-    for branch_us, window in ((100.0, [1, 2, 5, 3]), (500.0, [1, 2, 3])):
-        assert priced(grown(), float, rate=1e-3, branch_us=branch_us) == window
+    for branch, window in ((0.1, [1, 2, 5, 3]), (0.5, [1, 2, 3])):
+        assert priced(grown(), float, rate=1e-3, branch=branch) == window

@@ -139,9 +139,9 @@ def test_what_the_weights_before_have_expanded_is_expanded_again():
     before.expanded(root.children[5], Expansion(0, (8,), (0.7,)))
     before.leave()
     after.begin(-1.0)
-    assert [node for _, node in after.promises()] == [root]
+    assert [node for _, _, node in after.promises()] == [root]
     after.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)))
-    assert {node.token for _, node in after.promises()} == {5, 6}
+    assert {node.token for _, _, node in after.promises()} == {5, 6}
 
 
 def test_nothing_is_believed_of_new_weights_that_those_before_have_shown():

@@ -43,7 +43,7 @@ def drafted(tree: InlineTree) -> None:
     """The root and its likeliest child are expanded."""
     tree.begin(0.0)
     for _ in range(2):
-        _, node = max(tree.promises(), key=lambda found: found[0])
+        _, _, node = max(tree.promises(), key=lambda found: found[0])
         expand(tree, node)
 
 
@@ -97,15 +97,15 @@ def test_the_draft_model_is_asked_where_nothing_was_retrieved_first():
     tree = tree_of(ToyDraft())
     retrieved(tree, [7], chance=0.75)
     tree.begin(0.0)
-    [(less, node)] = tree.promises()
+    [(less, _, node)] = tree.promises()
     assert node is tree.tree.root
     alone = tree_of(ToyDraft())
     alone.begin(0.0)
-    [(promise, _)] = alone.promises()
+    [(promise, _, _)] = alone.promises()
     assert less == pytest.approx(promise / 4)
     expand(tree, node)
     tree.begin(0.0)
-    assert 7 in [node.token for _, node in tree.promises()]
+    assert 7 in [node.token for _, _, node in tree.promises()]
 
 
 def test_nothing_is_read_behind_a_token_that_ends_the_text():
@@ -114,7 +114,7 @@ def test_nothing_is_read_behind_a_token_that_ends_the_text():
     tree.begin(0.0)
     expand(tree, tree.tree.root)
     tree.begin(0.0)
-    assert 8 not in [node.token for _, node in tree.promises()]
+    assert 8 not in [node.token for _, _, node in tree.promises()]
 
 
 def test_a_step_has_no_more_nodes_than_there_are_scratch_slots():

@@ -3,6 +3,7 @@ import math
 import pytest
 
 from actors.calibration import MIN_CHANCE
+from actors.cost import Known
 from actors.proposals import Proposal
 from actors.tree.tree import OWN
 from actors.verifier.rounds import NO_WINDOW, Committed
@@ -14,7 +15,7 @@ from protocols.messages import Method
 from tests.verifier.function_proposer import FromFunction
 from tests.world.streams import toy_stream
 
-ALONE = Allowance(1, 0.0, float)
+ALONE = Allowance(1, 0.0, Known(float))
 
 
 def lookup(tokens, scores=None) -> Lookup:
@@ -59,7 +60,7 @@ def test_a_source_that_is_always_wrong_adds_nothing_soon_and_one_that_is_right_g
 
 def test_paths_below_the_floor_and_what_hangs_on_them_stay_out():
     source, stream = lookup(range(12), [0.5] * 12), toy_stream([7])
-    source.grow([stream], Allowance(2, 0.3, float))
+    source.grow([stream], Allowance(2, 0.3, Known(float)))
     assert stream.tree.size == 1
     source.grow([stream], ALONE)
     assert stream.tree.size == int(math.log(MIN_CHANCE) / math.log(0.5))

@@ -97,7 +97,7 @@ def test_a_kind_is_judged_by_as_many_rounds_however_many_streams_share_them(stre
         parts = tuple(Part(one, GROUP, 1, 2, own_us, (share,), None) for one in crowd)
         done = Round(streams, 4 * streams, 0, 1, own_us, 0.0, own_us, 0.0, False, 2 * streams, parts)
         trials.learn(done, PLAIN_US, 10.0)
-        return trials.of_group("inline", GROUP).backoff.resting(trials._rounds[GROUP])
+        return trials.of_group("inline", GROUP).resting(trials._rounds[GROUP])
 
     until = next(number for number in range(1, 500) if shared_round(5000.0))
     assert DRAFTS.look / 5 <= until <= DRAFTS.look

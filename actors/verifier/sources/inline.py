@@ -213,19 +213,23 @@ class InlineDraft(Source):
     def _worthwhile(self, trees: Iterable[InlineTree], allowance: Allowance) -> list[tuple[InlineTree, Node]]:
         """The leaves of the next step: those with a child that should be verified, if all of these children together
         are worth the step. None, where they are not."""
-        rows, rate = allowance.rows, allowance.rate
-        found = [(promise, tree, node) for tree in trees for promise, node in tree.promises()]
-        if not found:
+        found, held = [one for tree in trees for one in tree.promises()], list[float]()
+        # together they bring no more than they promise
+        if not found or sum([promise for promise, _, _ in found]) <= allowance.rate * self.steps(1):
             return []
-        found.sort(key=_promise, reverse=True)
-        del found[MAX_SEQUENCES:]
-        held = sorted([chance for tree in trees for chance in tree.chances], reverse=True)
+        if len(found) > 1:
+            found.sort(key=_promise, reverse=True)
+            del found[MAX_SEQUENCES:]
+        for tree in trees:
+            held += tree.chances
         chances = sorted([*held, *[promise for promise, _, _ in found]], reverse=True)
-        count, value = best_cut(chances, rows, rate)
+        count, value = best_cut(chances, allowance.rows, allowance.row_rate)
         batch = [(tree, node) for promise, tree, node in found if promise >= chances[count - 1]] if count else []
-        if not batch or value - best_cut(held, rows, rate)[1] <= rate * self.steps(len(batch)):
+        if not batch:
             return []
-        return batch
+        held.sort(reverse=True)
+        without = best_cut(held, allowance.rows, allowance.row_rate)[1]
+        return batch if value - without > allowance.rate * self.steps(len(batch)) else []
 
     def _expand(
         self, batch: list[tuple[InlineTree, Node]], streams: Mapping[InlineTree, Stream], began_us: float

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from actors.calibration import MIN_CHANCE, TextCalibration, candidates
@@ -14,7 +15,6 @@ from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.tree import NO_SLOT, OWN, Node
 from actors.verifier.sources.source import INLINE
 from protocols.errors import CannotDraft, PoolFull
-from protocols.limits import MAX_SEQUENCES
 
 if TYPE_CHECKING:
     from actors.verifier.streams import Stream
@@ -50,11 +50,13 @@ class InlineTree:
         self._least, self._agreement = least, self.calibration.agreement
         self._leaves.clear()
         root, nodes = self.tree.root, self.tree.nodes()
-        self.chances = [math.exp(min(0.0, node.total - root.total)) for node in nodes]
+        base, exp = root.total, math.exp
+        self.chances = [exp(node.total - base) if node.total < base else 1.0 for node in nodes] if nodes else []
         self._open(nodes if root.expansion is not None else [root])
 
     def _chance(self, node: Node) -> float:
-        return math.exp(min(0.0, node.total - self.tree.root.total))
+        base = self.tree.root.total
+        return math.exp(node.total - base) if node.total < base else 1.0
 
     def _open(self, nodes: Iterable[Node]) -> None:
         """The root, or those of ``nodes`` whose ancestors are expanded, are leaves now. What a leaf promises does not
@@ -64,21 +66,24 @@ class InlineTree:
             if above is None or (node.expansion is None and above.expansion is not None and not ends):
                 self._leaves[node] = self._promise(node)
 
-    def promises(self) -> list[tuple[float, Node]]:
+    def promises(self) -> list[tuple[float, InlineTree, Node]]:
         """Leaves to expand, each with the accepted tokens that it should bring, where those are worth a row: no more
-        than one step has nodes, and there are scratch slots for. The root is the only leaf until it is expanded."""
-        found = [(promise, node) for node, promise in self._leaves.items() if promise > self._least]
-        room = min(self.model.scratch_slots - len(self._slots), MAX_SEQUENCES)
-        return found if len(found) <= room else sorted(found, key=lambda one: one[0], reverse=True)[:room]
+        than there are scratch slots for. The root is the only leaf until it is expanded."""
+        least, leaves = self._least, self._leaves
+        found = [(leaves[node], self, node) for node in leaves if leaves[node] > least]
+        if found and len(found) > (room := self.model.scratch_slots - len(self._slots)):
+            found.sort(key=itemgetter(0), reverse=True)
+            del found[max(0, room) :]
+        return found
 
     def _promise(self, node: Node) -> float:
         """The chance that the path to ``node`` is accepted and none of the tokens retrieved behind it follows, times
         the draft's agreement."""
         known = 0.0
-        for child in node.children.values():
+        for child in node.children.values() if node.children else ():
             if child.rank == OWN:
                 known += math.exp(child.logprob)
-        return self._chance(node) * max(0.0, 1.0 - known) * self._agreement
+        return self._chance(node) * (1.0 - known) * self._agreement if known < 1.0 else 0.0
 
     def leaf(self, node: Node) -> Leaf:
         """``node`` as the draft model is asked to expand it."""

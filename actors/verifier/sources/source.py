@@ -34,16 +34,22 @@ class Allowance:
 
     streams: int  # streams that share it
     rate: float  # tokens per microsecond that they reach together: the price of time
-    rows: Cost  # cost of rows of drafts, by their number
+    rows: Cost  # calibrated time of rows of drafts, by their number
+    slowdown: float = 1.0  # times that they take now
     room_us: float = math.inf  # for all drafting together
     reads: bool = True  # whether there is time for texts that were not read yet
     now_us: float = 0.0  # since the verifier's start
     gain: Callable[[Stream, str], float] = lambda stream, source: 1.0  # the speed-up that a stream may expect of it
 
     @cached_property
+    def row_rate(self) -> float:
+        """Tokens per microsecond of ``rows``."""
+        return self.rate * self.slowdown
+
+    @cached_property
     def least(self) -> float:
         """Tokens that the time for a row would bring otherwise, where rows cost least."""
-        return self.rate * min(self.rows(1), self.rows(DEFAULT_NODES) / DEFAULT_NODES)
+        return self.row_rate * min(self.rows[1], self.rows[DEFAULT_NODES] / DEFAULT_NODES)
 
 
 class Source:
