@@ -143,18 +143,16 @@ class TokenTree:
 
     def advance(self, tokens: Sequence[int]) -> Advance:
         """Commit ``tokens``: re-root at the last of them, with its subtree if it was drafted."""
-        held: list[Node | None] = []
-        dead: list[Node] = []
+        held, dead = list[Node | None](), list[Node]()
         node: Node | None = self.root
         for token in tokens:
-            child = None
-            if node is not None and (below := node.children):
-                child = below.get(token)
-                self.size -= child is not None
-                if child is None or len(below) > 1:
-                    dead += [other for other in below.values() if other is not child]
-            held.append(child)
-            node = child
+            below, node = node.children if node is not None else None, None
+            if below and token in below:
+                node = below[token]
+                self.size -= 1
+            if below and (node is None or len(below) > 1):
+                dead += [other for other in below.values() if other is not node]
+            held += (node,)
         for other in dead:  # which grows: of each node come those below it
             if other.children:
                 dead += other.children.values()

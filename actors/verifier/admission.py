@@ -227,14 +227,12 @@ class Admission:
 
     def expire(self) -> None:
         """Fail the requests with a deadline that has passed."""
-        now = self.clock()
-        for stream in self.state.requests:
-            if stream.deadline < now and stream.status is not Stage.FINISHING:
-                detail = (
-                    f"the answer was not complete within the deadline of {stream.message.deadline_ms:g} ms; "
-                    "allow more time or ask for fewer tokens"
-                )
-                self.fail(stream, FailureCode.DEADLINE_EXCEEDED, detail)
+        for stream in self.state.requests.overdue(self.clock()):
+            detail = (
+                f"the answer was not complete within the deadline of {stream.message.deadline_ms:g} ms; "
+                "allow more time or ask for fewer tokens"
+            )
+            self.fail(stream, FailureCode.DEADLINE_EXCEEDED, detail)
 
     def drop(self, rid: str, client: bytes) -> None:
         """End a client's request without telling it anything: it has cancelled it, or is gone."""

@@ -5,7 +5,8 @@ Its result is the :class:`Round` that everybody learns from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -16,9 +17,9 @@ from actors.verifier.faults import Faults
 from actors.verifier.forward import Computed
 from actors.verifier.leases import Leases
 from actors.verifier.outbox import Outbox
-from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, RoundSums, Share
+from actors.verifier.rounds import NO_WINDOW, Batch, Chosen, Committed, Part, Round, RoundSums, Share
 from actors.verifier.sources.boundary import Sources
-from actors.verifier.sources.source import GRAMMAR
+from actors.verifier.sources.source import GRAMMAR, Source
 from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats
 
@@ -31,6 +32,7 @@ class ForwardTimes(msgspec.Struct, frozen=True, eq=False):
     rows: int  # a piece of a prompt included
     decoding: int  # streams
     cores_us: float  # part of ``forward_us`` for each stream with a drafter that works on CPUs of the target
+    plain_us: float  # a round of as many streams without drafts
 
 
 class Committer:
@@ -51,16 +53,15 @@ class Committer:
                 self.faults.blame(stream, outcome)
             else:
                 self.faults.went_well()
-        decode_us = 0.0
-        if own:
-            decode_us = min(computed.forward_us, price.forward(own, rows - own))
-            if batch.piece is None:
-                decode_us = computed.forward_us
+        decode_us = computed.forward_us if own else 0.0
+        if own and batch.piece is not None:
+            decode_us = min(decode_us, price.forward(own, rows - own))
         prompt_us = computed.forward_us - decode_us
         self._prompts_us += prompt_us
-        drafted = sum([stream.loan.works for stream in batch.streams])
+        drafted = sum([stream.loan.works for stream in batch.streams]) if self.state.drafters.by_peer else 0
         cores_us = price.cores(rows) / drafted if drafted else 0.0
-        timing = ForwardTimes(started, computed.forward_us, rows + batch.piece_rows, batch.decoding, cores_us)
+        decoding, plain_us = batch.decoding, price.plain(max(1, batch.decoding))
+        timing = ForwardTimes(started, computed.forward_us, rows + batch.piece_rows, decoding, cores_us, plain_us)
         parts, waited_us, tokens = list[Part](), 0.0, 0
         for at, (stream, outcome) in enumerate(zip(batch.streams, outcomes[:own], strict=True)):
             if stream.status is Stage.DECODE and isinstance(outcome, Outcome):
@@ -103,84 +104,103 @@ class Committer:
         self.outbox.add(stream, committed, None)
 
     def _commit_window(
-        self, stream: Stream, chosen: Chosen, asked: Sequence[Asked], outcome: Outcome, timing: ForwardTimes
+        self, stream: Stream, chosen: Chosen, asked: Mapping[Source, str], outcome: Outcome, timing: ForwardTimes
     ) -> Part:
         trace = stream.delivery.trace
         traced = None if trace is None else trace.seen(stream.tree, chosen, outcome.path)
-        group = stream.group(timing.decoding)
         committed = self._extend(stream, chosen, outcome)
-        path = [chosen.nodes[at] for at in outcome.path[: len(committed.tokens)]]
-        for_drafter_us, spent, stream.times.spent_us = stream.wait.take_waited(), stream.times.spent_us, {}
-        wall_us, own_us = stream.times.round_over(self.context.clock(), self._prompts_us)
-        own_us -= spent.get("reading", 0.0)  # whoever goes on with the text has that behind it
-        wait_us = for_drafter_us + sum(us for name, us in spent.items() if name in self._drafting)
+        most, times = len(committed.tokens), stream.times
+        for_drafter_us, spent, times.spent_us = stream.wait.take_waited(), times.spent_us, defaultdict(float)
+        wall_us, own_us = times.round_over(self.context.clock(), self._prompts_us)
+        own_us -= spent["reading"]  # whoever goes on with the text has that behind it
+        wait_us = for_drafter_us
+        for name in self._drafting:
+            wait_us += spent[name]
         stream.tally.forward_us += timing.forward_us
         stream.tally.wait_us += wait_us
-        stream.times.overhead_us += max(0.0, wall_us - timing.forward_us - wait_us)
-        named_by, accepted_by = [node.sources for node in chosen.nodes], [node.sources for node in path]
-        spent["drafter"] = spent.get("drafter", 0.0) + for_drafter_us + timing.cores_us
-        most = len(committed.tokens)
+        if (beside_us := wall_us - timing.forward_us - wait_us) > 0.0:
+            times.overhead_us += beside_us
+        spent["drafter"] += for_drafter_us + timing.cores_us
+        rows, alone = self._named(stream, chosen, outcome.path[:most])
         shares = [
-            Share(
-                one.judged_as,
-                named_by.count(one.bit),
-                min(most, 1 + _leading(accepted_by, ~one.bit)),
-                spent.get(one.name, 0.0),
-            )
-            for one in asked
+            Share(name, rows[source.bit], min(most, 1 + alone[source.bit]) if alone else 1, spent[source.name])
+            for source, name in asked.items()
         ]
-        for source in self.sources.named(stream.sources) if path else ():
-            if named := sum([1 for sources in accepted_by if sources & source.bit]):
-                self.state.counters[f"accepted_from_{source.name}"] += named
         stats = self._stats(stream, committed, timing, wait_us, wall_us)
-        self.state.totals.round(stats, self.context.price.plain(max(1, timing.decoding)))
+        self.state.totals.round(stats, timing.plain_us)
         self.context.publish(stats)
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None if traced is None else traced(stats))
-        return Part(stream, group, stream.tally.rounds, most, own_us, tuple(shares), stats)
+        return Part(stream, stream.groups[timing.decoding], stream.tally.rounds, most, own_us, tuple(shares), stats)
+
+    def _named(self, stream: Stream, chosen: Chosen, path: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """By a source's bit: nodes of the window that no other source had named, and accepted nodes before the first
+        of those. Counts who named the accepted ones. ``path``: places of the accepted nodes."""
+        rows, alone = defaultdict[int, int](int), defaultdict[int, int](lambda: len(path))
+        for node in chosen.nodes:
+            rows[node.sources] += 1
+        for depth, at in enumerate(path):
+            if (named := chosen.nodes[at].sources) not in alone:
+                alone[named] = depth
+        for source in self.sources.named(stream.sources) if path else ():
+            count, bit = 0, source.bit
+            for at in path:
+                if chosen.nodes[at].sources & bit:
+                    count += 1
+            if count:
+                self.state.counters[f"accepted_from_{source.name}"] += count
+        return rows, alone
 
     def _extend(self, stream: Stream, chosen: Chosen, outcome: Outcome) -> Committed:
         """Extend the text by what the target made of a window, re-root the tree, and let the sources learn."""
         text, tree, output = stream.text, stream.tree, stream.output
-        base, root = len(text), tree.root
+        base, root = len(text.committed), tree.root
         tokens = outcome.tokens[: output.take(outcome.tokens)]
-        drafts = min(len(outcome.path), len(tokens))
-        accepted = [True] * drafts + [False] * (len(tokens) - drafts)
-        forced = sum([1 for at in outcome.path[:drafts] if chosen.nodes[at].sources & GRAMMAR])
-        text.committed.extend(tokens)
+        taken, drafts = len(tokens), len(outcome.path)
+        covered = drafts == len(chosen.nodes)
+        drafts = drafts if drafts < taken else taken
+        accepted = [True] * drafts + [False] * (taken - drafts)
+        forced = 0
+        if stream.grammar is not None:
+            forced = sum([1 for at in outcome.path[:drafts] if chosen.nodes[at].sources & GRAMMAR])
+        text.committed += tokens
         held = tree.advance(tokens).nodes
-        stream.tally.foreseen += bool(tree.root.children)
-        covered = len(outcome.path) == len(chosen.nodes)
-        logprobs = outcome.logprobs[: len(tokens)]
+        if tree.root.children:
+            stream.tally.foreseen += 1
+        logprobs = outcome.logprobs[:taken]
         committed = Committed(base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled)
         stream.wait.covered = covered
         for source in self.sources.named(stream.sources):
-            self.sources.ask(source, None, source.learn, stream, committed)
+            try:
+                source.learn(stream, committed)
+            except Exception as error:
+                self.sources.failed(source, error)
         # a tree without a depth: as many as it had verified
-        nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else len(tokens)
+        nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else taken
         stream.tally.round(rounds, nodes, drafts, forced, stream.loan.plan.gamma or nodes)
         return committed
 
     def _go_on(self, stream: Stream, committed: Committed) -> None:
         """After the commit: the stream has ended, or its drafter may have to."""
         stream.times.last_at = self.context.clock()
-        drafter = self.state.drafters.of(stream.loan.holder)
+        peer = stream.loan.holder
         if committed.finish is not None:
             stream.become(Stage.FINISHING)
             self.leases.ended(stream)
-        elif drafter is not None:
+        elif peer is not None and (drafter := self.state.drafters.of(peer)) is not None:
             self.leases.outgrown(stream, drafter)
 
     def _stats(
         self, stream: Stream, committed: Committed, timing: ForwardTimes, wait_us: float, wall_us: float
     ) -> RoundStats:
-        loan, drafter = stream.loan, self.state.drafters.of(stream.loan.holder)
+        loan, holder = stream.loan, stream.loan.holder
+        drafter = self.state.drafters.of(holder) if holder is not None else None
         return RoundStats(
             stream.rid,
             stream.tally.rounds,
             kind_of(stream, loan.name),
             window=len(committed.chosen.nodes),
-            accepted=sum(committed.accepted),
+            accepted=committed.accepted.count(True),
             committed=len(committed.tokens),
             rows=timing.rows,
             forward_us=timing.forward_us,
@@ -192,11 +212,3 @@ class Committer:
             streams=timing.decoding,
             slowdown=self.context.price.target.factor.mean,
         )
-
-
-def _leading(path: Sequence[int], bits: int) -> int:
-    """The number of nodes of the accepted path, from its top on, that sources named. ``path``: who named each."""
-    for count, sources in enumerate(path):
-        if not sources & bits:
-            return count
-    return len(path)

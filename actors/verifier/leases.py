@@ -125,7 +125,7 @@ class Leases:
     def _best(self, stream: Stream, now: float) -> DrafterPeer | None:
         """The drafter for a stream: the one that should gain most, with one lease more than it has. One that was never
         tried comes first, and among equals the least burdened, then the fastest."""
-        trials, group = self.context.trials, stream.group(self.state.requests.decoding)
+        trials, group = self.context.trials, stream.groups[self.state.requests.decoding]
         able = self.state.drafters.able(stream.rid, len(stream.text), now)
         if may_rest(self.context, stream):
             able = [d for d in able if not trials.rests(d.source, group, stream, stream.tally.rounds)]

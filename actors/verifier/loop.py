@@ -177,13 +177,13 @@ class Verifier:
 
     def _learn(self, done: Round) -> None:
         """All observers learn from one record."""
-        price, trials, streams = self.context.price, self.context.trials, max(1, done.streams)
+        price, trials, streams = self.context.price, self.context.trials, done.streams or 1
         price.observe(done)
         if not self._doubted and price.target.measured_busy:
             self._doubted = True
             log.info("rounds are faster than this model was measured; the next start measures it again")
             self.context.equipment.measure_again()
-        drafts = max(1, done.drafts)
+        drafts = done.drafts or 1
         row_us = price.rows(streams)[drafts] * price.target.factor.mean / drafts
         for source, part in trials.learn(done, price.plain(streams), row_us):
             drafter = self.state.drafters.of(part.stream.loan.holder)

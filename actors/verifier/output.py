@@ -40,23 +40,24 @@ class Output:
 
     def take(self, tokens: Sequence[int]) -> int:
         """Append tokens up to the end of the output. Returns how many were taken."""
-        taken, spells = 0, bool(self._stops.stops)
-        for token in tokens:
-            taken, place = taken + 1, self._most - self._left
+        taken, spells, stop_tokens = 0, bool(self._stops.stops), self._stop_tokens
+        for taken, token in enumerate(tokens, 1):
+            place = self._most - self._left
             self._left -= 1
             ends = place >= self._least and place not in self._dictated
             if spells:
                 self._pieces.append(self._spell(token, ends))
-            if ends and token in self._stop_tokens:
+            if ends and token in stop_tokens:
                 self.finish = FinishReason.STOP
                 self.stop_reason = token if token in self._own_stops else None
             elif self._stops.found is not None:
                 self.finish, self.stop_reason = FinishReason.STOP, self._stops.found
-            if self.finish is None and self._left <= 0:
+            elif self._left <= 0:
                 self.finish = FinishReason.LENGTH
             if self.finish is not None:
                 break
-        self._unspelt.extend(() if spells else tokens[:taken])
+        if not spells:
+            self._unspelt += tokens[:taken]
         return taken
 
     def ends_at(self, token: int) -> bool:
@@ -65,8 +66,9 @@ class Output:
 
     def spell(self, count: int) -> tuple[list[str], bool]:
         """(the text that each of the next ``count`` tokens completes, whether they are the last of the output)."""
-        unspelt, ready = self._unspelt, len(self._pieces)
-        pieces = [self._pieces.popleft() if at < ready else self._spell(unspelt.popleft()) for at in range(count)]
+        for _ in range(len(self._pieces), count):
+            self._pieces.append(self._spell(self._unspelt.popleft()))
+        pieces = [self._pieces.popleft() for _ in range(count)]
         last = self.finish is not None and not self._pieces and not self._unspelt
         if last and self._stops.found is None:  # text that might have begun a stop string did not
             pieces[-1] += self._stops.push(self._detokenizer.flush()) + self._stops.flush()

@@ -36,8 +36,7 @@ class Price:
     def forward(self, streams: int, drafts: int = 0) -> float:
         """Time of a forward with a row for each of ``streams`` and ``drafts`` further ones in all."""
         cost = self.target
-        shared = self._extra(streams) * cost.factor.mean
-        return cost(streams + drafts) + shared
+        return cost(streams + drafts) + self._extra(streams) * cost.factor.mean
 
     def beside(self, streams: int) -> float:
         """Time of a round beside its forward."""
@@ -50,7 +49,8 @@ class Price:
 
     def plain(self, streams: int) -> float:
         """Time of a round of ``streams`` without drafts, while no drafter works."""
-        forward_us = (self.target.lent(streams) + self._extra(streams)) * self.target.factor.mean
+        cost = self.target
+        forward_us = (cost.lent.by_rows[streams] + self._extra(streams)) * cost.factor.mean
         return max(1.0, forward_us + self.beside(streams))
 
     def rows(self, streams: int) -> Cost:
@@ -97,7 +97,7 @@ class Price:
             self._observe_prompt(done, each_us - self.target(1))
             return
         digits = streams.bit_length()
-        self._rates[digits].add(done.tokens / streams / max(1.0, done.own_us))
+        self._rates[digits].add(done.tokens / streams / done.own_us)
         if done.prompt_rows:
             self._observe_prompt(done, each_us - self.forward(streams, done.drafts))
             return
@@ -105,7 +105,7 @@ class Price:
         if streams > 1:  # first what is lasting, then what is left of it
             self._shared[digits].add_time(max(0.0, each_us / self.target.factor.mean - curve))
         self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(streams)))
-        if not done.asked or not self._beside.known:
+        if not (self._beside.weight and done.asked):
             beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / streams
             self._beside.add_time(beside_us, weight=done.steps)
 
@@ -115,5 +115,6 @@ class Price:
             self._prompt_row.add_time(max(1e-3, time_us) / done.prompt_rows)
 
     def _extra(self, streams: int) -> float:
-        known = self._shared.get(streams.bit_length()) if streams > 1 else None
-        return known.mean if known is not None else 0.0
+        if streams == 1 or (known := self._shared.get(streams.bit_length())) is None:
+            return 0.0
+        return known.mean

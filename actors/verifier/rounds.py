@@ -15,6 +15,7 @@ from actors.tree.tree import Node
 from protocols.messages import FinishReason, RoundStats, TokenLogprobs
 
 if TYPE_CHECKING:
+    from actors.verifier.sources.source import Source
     from actors.verifier.streams import Stream
 
 
@@ -38,20 +39,12 @@ class Chosen(msgspec.Struct, frozen=True, eq=False):
 NO_WINDOW = Chosen([], [], [])
 
 
-class Asked(msgspec.Struct, frozen=True, eq=False):
-    """A source that was asked for a stream's drafts."""
-
-    name: str
-    judged_as: str  # what trials know it by
-    bit: int  # in :attr:`Node.sources`
-
-
 class Batch(msgspec.Struct, frozen=True, eq=False):
     """One flat forward: a window for each of ``streams``, a piece of a prompt, or both; or several without drafts."""
 
     streams: tuple[Stream, ...] = ()
     windows: tuple[Chosen, ...] = ()  # windows of ``streams``, in that order
-    asked: tuple[tuple[Asked, ...], ...] = ()  # for each of ``streams``
+    asked: tuple[dict[Source, str], ...] = ()  # sources that each of ``streams`` asked, and what trials know them by
     decoding: int = 0  # streams that decode, whether they have a part in it or wait
     piece: Stream | None = None  # stream with a prompt that goes on
     piece_rows: int = 0  # tokens of it at most; 0: as many as suit the model
@@ -62,7 +55,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     @property
     def everybody(self) -> tuple[Stream, ...]:
         """The streams that it brings an outcome for, in the order of the outcomes."""
-        return (*self.streams, *([self.piece] if self.piece is not None else []))
+        return self.streams if self.piece is None else (*self.streams, self.piece)
 
     @property
     def rows(self) -> int:
@@ -100,7 +93,7 @@ class Round(msgspec.Struct, frozen=True, eq=False):
     steps: int  # forwards that there were
     forward_us: float  # forward of all of them together
     prompt_us: float  # the prompt's part of ``forward_us``
-    own_us: float  # time from the last round's end to this one's, without the prompt
+    own_us: float  # time from the last round's end to this one's, without the prompt; at least 1
     waited_us: float  # part of ``own_us`` before the forward: sources that drafted, and drafters that were waited for
     whole_piece: bool  # whether the piece had as many rows as were asked for
     tokens: int
@@ -147,7 +140,8 @@ class RoundSums:
     resyncs: int = 0
 
     def count(self, histogram: list[int], value: int, times: int = 1) -> None:
-        histogram.extend([0] * (value + 1 - len(histogram)))
+        while len(histogram) <= value:
+            histogram.append(0)
         histogram[value] += times
 
     def round(self, rounds: int, drafted: int, accepted: int, forced: int, gamma: float) -> None:

@@ -15,7 +15,7 @@ from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.outbox import chunk_forwards
 from actors.verifier.room import Room
-from actors.verifier.rounds import Asked, Batch, Chosen, Group
+from actors.verifier.rounds import Batch, Chosen, Group
 from actors.verifier.sources.boundary import Sources
 from actors.verifier.sources.remote import Remote
 from actors.verifier.sources.source import SLICE, Allowance, Source
@@ -34,7 +34,7 @@ class Scheduler:
         self.context, self.state, self.sources = context, context.state, sources
         remote = sources["drafter"]
         assert isinstance(remote, Remote)
-        self.remote = remote
+        self.remote, self._together = remote, [source for source in sources if source.together]
         self.room, self.admission, self.faults = room, admission, faults
         self._served = ["prefill", "decode", "alone"]  # kinds of work, the least recently served first: none starves
         self._prefilling_since: float | None = None  # seconds; None: the latest forward had a round in it
@@ -61,10 +61,10 @@ class Scheduler:
         self.room.let_in()
         now_us = self.context.clock() * 1e6
         decoding = self.state.requests.of(Stage.DECODE)
-        ready = [s for s in decoding if s.wait.until is None or self.faults.guard(s, s.wait.over, now_us, s.tree)]
-        prompts, alone = self.state.requests.of(Stage.PREFILL), [s for s in ready if s.suspect]
-        if alone:
-            ready = [s for s in ready if not s.suspect]
+        ready, alone, prompts = list[Stream](), list[Stream](), self.state.requests.of(Stage.PREFILL)
+        for stream in decoding:
+            if stream.wait.until is None or self.faults.guard(stream, stream.wait.over, now_us, stream.tree):
+                (alone if stream.suspect else ready).append(stream)
         kinds = {"prefill": prompts, "decode": ready, "alone": alone}
         some = [kind for kind in self._served if kinds[kind]]
         if not some:
@@ -161,8 +161,8 @@ class Scheduler:
         rows = self._rows_beside(len(streams), drafts) if prompt is not None else 0
         plain = not drafts and not prompts
         steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
-        asked = tuple([tuple([Asked(s.name, name, s.bit) for s, name in using[stream].items()]) for stream in streams])
-        reading_us = min(sum([stream.times.spent_us.get("reading", 0.0) for stream in streams]), drafting_us)
+        asked = tuple([using[stream] for stream in streams])
+        reading_us = min(sum([stream.times.spent_us["reading"] for stream in streams]), drafting_us)
         return Batch(tuple(streams), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, reading_us)
 
     def _steps(self, using: dict[Stream, dict[Source, str]], allowance: Allowance) -> int:
@@ -172,7 +172,7 @@ class Scheduler:
         for stream, sources in using.items():
             if sources or not stream.undecided:
                 return 1
-            group, trials, rounds = stream.group(allowance.streams), self.context.trials, stream.tally.rounds
+            group, trials, rounds = stream.groups[allowance.streams], self.context.trials, stream.tally.rounds
             named = self.sources.named(stream.sources)
             judged = [self.sources.ask(source, "", source.judged_as, stream) for source in named]
             rests = [trials.left(name, group, stream, rounds) for name in judged if name]
@@ -181,8 +181,9 @@ class Scheduler:
 
     def _cap(self, stream: Stream) -> int | None:
         """Nodes of the stream's window, as the controller commands."""
-        drafter = self.state.drafters.of(stream.loan.holder)
-        return budget_of(self.context, stream, drafter).window if drafter is not None else None
+        if (peer := stream.loan.holder) is None or (drafter := self.state.drafters.of(peer)) is None:
+            return None
+        return budget_of(self.context, stream, drafter).window
 
     def _windows(self, caps: Mapping[Stream, int | None], allowance: Allowance, most: int = MAX_ROWS) -> list[Chosen]:
         branch_us = self.context.price.branch() if self.context.target.branches else None
@@ -201,15 +202,15 @@ class Scheduler:
                 if not source.together:
                     begun = self.context.clock()
                     self.sources.ask(source, None, source.grow, [stream], allowance)
-                    stream.times.spent(source.name, (self.context.clock() - begun) * 1e6)
+                    stream.times.spent_us[source.name] += (self.context.clock() - begun) * 1e6
             waits = False
             if stream.loan.holder is not None:
                 window = partial(self._window, stream, allowance)
                 waits = self.sources.ask(self.remote, False, self.remote.consult, stream, allowance, window)
             if stream.status is Stage.DECODE and not waits:
                 ready.append(stream)
-        for source in self.sources:
-            if source.together and (mine := [stream for stream in ready if source in using[stream]]):
+        for source in self._together:
+            if mine := [stream for stream in ready if source in using[stream]]:
                 self.sources.ask(source, None, source.grow, mine, allowance)
         for stream in ready:
             if stream.grammar is not None:
@@ -219,31 +220,29 @@ class Scheduler:
     def _uses(self, stream: Stream, allowance: Allowance) -> dict[Source, str]:
         """The sources that are asked for the next round, with what trials know them by: those of the method that do not
         rest. One draft model at most works for a stream."""
-        group, judged = stream.group(allowance.streams), may_rest(self.context, stream)
+        group, judged = stream.groups[allowance.streams], may_rest(self.context, stream)
+        trials, rounds = self.context.trials, stream.tally.rounds
         found, models = dict[Source, str](), dict[Source, str]()
         for source in self.sources.named(stream.strategy.sources):
-            if name := self.sources.ask(source, "", self._used, source, stream, allowance, group if judged else None):
+            try:
+                name = source.judged_as(stream)
+                if name and judged and (trials.left(name, group, stream, rounds) or not source.able(stream, allowance)):
+                    continue
+            except Exception as error:
+                self.sources.failed(source, error)
+                continue
+            if name:
                 (models if source.exclusive else found)[source] = name
-        best = self._best(stream, group, models) if judged else next(iter(models), None)
+        best = self._best(stream, group, models) if judged and len(models) > 1 else next(iter(models), None)
         if stream.loan.holder is not None:
             self.remote.works(stream, best is self.remote)
         if best is not None:
             found[best] = models[best]
         return found
 
-    def _used(self, source: Source, stream: Stream, allowance: Allowance, judged: Group | None) -> str:
-        """What trials know a source by that is asked; "": it is not. ``judged``: the kind of stream, if it may rest."""
-        name = source.judged_as(stream)
-        if not name or judged is None:
-            return name
-        rests = self.context.trials.rests(name, judged, stream, stream.tally.rounds)
-        return name if not rests and source.able(stream, allowance) else ""
-
-    def _best(self, stream: Stream, group: Group, models: Mapping[Source, str]) -> Source | None:
+    def _best(self, stream: Stream, group: Group, models: Mapping[Source, str]) -> Source:
         """The draft model that should gain most; each is tried once."""
         trials = self.context.trials
-        if len(models) < 2:
-            return next(iter(models), None)
         untried = (model for model, name in models.items() if not trials.known(name, group))
         if (model := next(untried, None)) is not None:
             return model
@@ -251,14 +250,14 @@ class Scheduler:
 
     def _gain(self, streams: int, stream: Stream, source: str) -> float:
         """The speed-up that a source should bring a stream."""
-        return self.context.trials.expected(source, stream.group(streams), stream)
+        return self.context.trials.expected(source, stream.groups[streams], stream)
 
     def prepare(self, batch: Batch) -> None:
         """Let the sources read the piece of a prompt that the forward computes, if they are to be asked at all."""
         piece = batch.piece
         if piece is None or piece.status not in (Stage.PREFILL, Stage.DECODE):
             return
-        group, rounds = piece.group(self.state.requests.decoding + 1), piece.tally.rounds
+        group, rounds = piece.groups[self.state.requests.decoding + 1], piece.tally.rounds
         for source in self.sources.named(piece.strategy.sources):
             if not self.context.trials.rests(source.name, group, piece, rounds):
                 self.sources.ask(source, None, source.prepare, piece, batch.piece_rows or SLICE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from actors.cost import Known
 from actors.methods import Strategy
 from actors.records import LoggedRequest
 from actors.tree.tree import TokenTree
@@ -91,7 +92,7 @@ class Times:
     round_ended_at: float = 0.0
     overhead_us: float = 0.0  # rest of its rounds, beside forwards and waits
     prompts_us: float = 0.0  # time that forwards had taken for prompts when its latest round ended
-    spent_us: dict[str, float] = field(default_factory=dict)  # before the next forward, by source
+    spent_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # before a forward, by source
     turn: float = field(init=False)  # the arrival by which it is served
 
     def __post_init__(self) -> None:
@@ -102,10 +103,6 @@ class Times:
         self.first_at = self.first_at or now
         self.last_at = self.round_ended_at = now
         self.prompts_us = prompts_us
-
-    def spent(self, source: str, time_us: float) -> None:
-        """The next round has waited for a source."""
-        self.spent_us[source] = self.spent_us.get(source, 0.0) + time_us
 
     def round_over(self, now: float, prompts_us: float) -> tuple[float, float]:
         """Microseconds of the round that ends now, and without the prompts that were computed meanwhile."""
@@ -146,7 +143,11 @@ class Stream:
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     tally: RoundSums = field(default_factory=RoundSums)
     trials: dict[str, Trial] = field(default_factory=dict)  # of its sources, by name
-    _group: Group | None = None  # the latest
+    groups: Known[Group] = field(init=False)  # by the number of streams that share a round: whose rounds tell of its
+
+    def __post_init__(self) -> None:
+        method, sampled = self.method, self.text.sampled
+        self.groups = Known(lambda streams: Group(method, sampled, max(1, streams).bit_length()))
 
     @property
     def rid(self) -> str:
@@ -181,13 +182,6 @@ class Stream:
     def ended(self) -> None:
         if self.status is not Stage.ENDED:
             self.become(Stage.ENDED)
-
-    def group(self, streams: int) -> Group:
-        """Streams like it, where as many share a round: its rounds tell of them too."""
-        load = max(1, streams).bit_length()
-        if self._group is None or self._group.load != load:
-            self._group = Group(self.method, self.text.sampled, load)
-        return self._group
 
     @property
     def deadline(self) -> float:
@@ -311,6 +305,14 @@ class Streams:
 
     def of(self, status: Stage) -> list[Stream]:
         return [stream for stream in self._open.values() if stream.status is status]
+
+    def overdue(self, now: float) -> list[Stream]:
+        """Those with a deadline that has passed before their last token was committed."""
+        late = list[Stream]()
+        for stream in self._open.values():
+            if stream.message.deadline_ms and stream.deadline < now and stream.status is not Stage.FINISHING:
+                late.append(stream)
+        return late
 
     @property
     def decoding(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.estimate import Estimate
@@ -26,10 +27,7 @@ class _Drafts:
         self.rounds += stats.window > 0
         self.tokens += stats.window
         self.accepted += stats.accepted
-        positions = self.accepted_per_position
-        positions.extend([0] * (stats.accepted - len(positions)))
-        for position in range(stats.accepted):
-            positions[position] += 1
+        self._accept([1] * stats.accepted)
         self.rate.add_ratio(stats.committed, stats.wall_us / 1e6)
         self.plain_us = plain_us
 
@@ -38,9 +36,13 @@ class _Drafts:
         self.rounds += other.rounds
         self.tokens += other.tokens
         self.accepted += other.accepted
-        positions, more = self.accepted_per_position, other.accepted_per_position
-        positions.extend([0] * (len(more) - len(positions)))
-        for position, count in enumerate(more):
+        self._accept(other.accepted_per_position)
+
+    def _accept(self, counts: Sequence[int]) -> None:
+        positions = self.accepted_per_position
+        for position, count in enumerate(counts):
+            if position == len(positions):
+                positions.append(0)
             positions[position] += count
 
 
@@ -53,16 +55,15 @@ class Totals:
     def round(self, stats: RoundStats, plain_us: float) -> None:
         """Add one request's round. ``plain_us``: of a round of plain decoding with as many requests."""
         key = stats.kind.method, stats.kind.drafter
-        drafts = self.drafts.get(key)
-        if drafts is None:
-            drafts = self.drafts[key] = _Drafts()
+        if key not in self.drafts:
+            self.drafts[key] = _Drafts()
+            if len(self.drafts) > MAX_KNOWN:
+                self._forget()
         self.drafts.move_to_end(key)
-        drafts.add(stats, plain_us)
+        self.drafts[key].add(stats, plain_us)
         if stats.streams == stats.rows == 1 and not stats.wait_us and stats.plan is None:
             self.counters["plain_tokens"] += stats.committed
             self.counters["plain_us"] += round(stats.wall_us)
-        if len(self.drafts) > MAX_KNOWN:
-            self._forget()
 
     def _forget(self) -> None:
         """Keep only the sums of the drafter without a round for the longest time."""

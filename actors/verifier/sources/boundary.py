@@ -25,6 +25,7 @@ class Sources:
         """``counters``: of the verifier's status, where dropped sources are counted."""
         self._known = {source.name: source for source in sources}
         self._dropped = set[Source]()
+        self._named = dict[tuple[str, ...], list[Source]]()  # those of a tuple of names
         self._counters = counters
 
     def __getitem__(self, name: str) -> Source:
@@ -38,9 +39,11 @@ class Sources:
         """The source of that name; None: there is none, or it was dropped."""
         return self._known.get(name)
 
-    def named(self, names: Iterable[str]) -> list[Source]:
-        """Those of ``names`` that there are, in that order."""
-        return [self._known[name] for name in names if name in self._known]
+    def named(self, names: tuple[str, ...]) -> list[Source]:
+        """Those of ``names`` that there are, in that order. The list is shared, and never changed."""
+        if names not in self._named:
+            self._named[names] = [self._known[name] for name in names if name in self._known]
+        return self._named[names]
 
     def ask(self, source: Source, otherwise: T, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """The result of a ``call`` of ``source``, or ``otherwise`` if it is dropped, now or before. A source that binds
@@ -50,15 +53,18 @@ class Sources:
         try:
             return call(*args, **named)
         except Exception as error:
-            if source.binds or isinstance(error, RequestError):
-                raise
-            self._drop(source, error)
+            self.failed(source, error)
             return otherwise
 
-    def _drop(self, source: Source, error: Exception) -> None:
+    def failed(self, source: Source, error: Exception) -> None:
+        """Drop a source because of ``error``, which is raised if the output must follow the source, or if it says that
+        a request cannot be served."""
+        if source.binds or isinstance(error, RequestError):
+            raise error
         if source in self._dropped:
             return
         self._dropped.add(source)
+        self._named.clear()
         del self._known[source.name]
         self._counters["dropped_sources"] += 1
         log.error(

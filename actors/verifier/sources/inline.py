@@ -164,7 +164,7 @@ class InlineDraft(Source):
             return None
         spent_us = (self.timer() - begin) * 1e6
         self.read_us.add_time(spent_us / tokens, weight=tokens)
-        stream.times.spent("reading", spent_us)
+        stream.times.spent_us["reading"] += spent_us
         return tree if missing <= tokens else None
 
     def _repays(self, stream: Stream, missing: int, allowance: Allowance) -> bool:
@@ -259,7 +259,7 @@ class InlineDraft(Source):
         grown = {tree for tree, _ in batch}
         for tree in grown:
             stream = streams[tree]
-            stream.times.spent(self.name, spent_us / len(grown))
+            stream.times.spent_us[self.name] += spent_us / len(grown)
             stream.loan.report([(round(began_us), round(spent_us))])
         return True
 
