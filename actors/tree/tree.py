@@ -103,11 +103,13 @@ class TokenTree:
         of who names it. Raises ValueError for what is no token, or no log of a chance."""
         if not (0 <= token < self.vocab_size and LEAST <= logprob <= ROUNDED):  # NaN is neither
             raise ValueError(f"token {token} with log-probability {logprob}, of a vocabulary of {self.vocab_size}")
-        node = parent.children.get(token)
-        if node is None:
+        if token not in parent.children:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
+            node.sources = source
             self.size += 1
-        elif logprob > node.logprob:
+            return node
+        node = parent.children[token]
+        if logprob > node.logprob:
             node.logprob, node.total = logprob, parent.total + logprob
             if node.children:
                 self.settle(node)

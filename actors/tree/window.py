@@ -91,9 +91,9 @@ def priced_windows(
     best: list[tuple[int, Likely]] = []
     for each in orders:
         likely = [(at, one) for at, nodes in enumerate(each) for one in nodes]
-        if len(trees) > 1:
+        if len(each) > 1:
             likely.sort(key=lambda one: one[1][1], reverse=True)  # stable: no node comes before its parent
-        likely = likely[:limit]
+        del likely[limit:]
         best_count, expected, beside, after = 0, 0.0, 0.0, len(likely)
         continued: set[Node] = set()  # nodes that have a child among those chosen
         for count, (at, (node, chance)) in enumerate(likely, 1):

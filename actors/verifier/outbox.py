@@ -51,11 +51,15 @@ class Outbox:
         # assuming that the next round is as long as the last
         next_at, self._flushed_at = now + (now - self._flushed_at), now
         unsent, self._unsent = self._unsent, []
-        interval_s = chunk_s(self.context.price, self.context.state.requests.decoding)
+        interval_s: float | None = None
         for stream in unsent:
             if stream.status is Stage.ENDED:
                 continue
-            if wait and not _due(stream, next_at, interval_s):
+            late = next_at - stream.delivery.sent_at  # the next chance to send
+            if late > CHUNK_S and interval_s is None:
+                interval_s = chunk_s(self.context.price, self.context.state.requests.decoding)
+            due = late > (interval_s or CHUNK_S) or stream.delivery.trace is not None
+            if wait and not due and stream.status is not Stage.FINISHING:
                 self._unsent.append(stream)
                 continue
             chunk = self.faults.guard(stream, stream.chunk, now)
@@ -67,9 +71,3 @@ class Outbox:
             if not self.context.send(stream.client, chunk):
                 # Its queue is full: it does not read. When it does again, a Refuse has it say Hello, and it resumes.
                 self.gone(stream.client, "unreachable")
-
-
-def _due(stream: Stream, next_at: float, interval_s: float) -> bool:
-    """Whether the next chance to send is too late."""
-    late = next_at - stream.delivery.sent_at > interval_s
-    return late or stream.status is Stage.FINISHING or stream.delivery.trace is not None

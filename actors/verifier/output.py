@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from actors.verifier.text import Decode, Detokenizer, StopStrings
@@ -33,8 +32,8 @@ class Output:
         self._most, self._least, self._dictated = sampling.max_tokens, sampling.min_tokens, dictated
         self._detokenizer = Detokenizer(decode, prompt)
         self._stops = StopStrings(sampling.stop)
-        self._unspelt: deque[int] = deque()  # tokens taken, without text so far
-        self._pieces: deque[str] = deque()  # text of tokens taken that is not given out yet
+        self._unspelt = list[int]()  # tokens taken, without text so far
+        self._pieces = list[str]()  # text of tokens taken that is not given out yet
         for token in generated:
             self._spell(token, ends=False)
 
@@ -66,9 +65,10 @@ class Output:
 
     def spell(self, count: int) -> tuple[list[str], bool]:
         """(the text that each of the next ``count`` tokens completes, whether they are the last of the output)."""
-        for _ in range(len(self._pieces), count):
-            self._pieces.append(self._spell(self._unspelt.popleft()))
-        pieces = [self._pieces.popleft() for _ in range(count)]
+        pieces, self._pieces = self._pieces[:count], self._pieces[count:]
+        spelt = count - len(pieces)
+        new, self._unspelt = self._unspelt[:spelt], self._unspelt[spelt:]
+        pieces += [self._spell(token) for token in new]
         last = self.finish is not None and not self._pieces and not self._unspelt
         if last and self._stops.found is None:  # text that might have begun a stop string did not
             pieces[-1] += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
@@ -76,4 +76,7 @@ class Output:
 
     def _spell(self, token: int, ends: bool = True) -> str:
         """The text that ``token`` releases; ``ends``: a stop string that it completes ends the output."""
-        return "" if token in self._silent else self._stops.push(self._detokenizer.push(token), ends)
+        if token in self._silent:
+            return ""
+        piece = self._detokenizer.push(token)
+        return self._stops.push(piece, ends) if self._stops.stops else piece

@@ -79,7 +79,7 @@ class Transcript:
     @property
     def left(self) -> int:
         """Tokens that the output may still grow by."""
-        return self.sampling.max_tokens - self.written
+        return self.sampling.max_tokens + self.prompt_len - len(self.committed)
 
 
 @dataclass(slots=True)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-Decode = Callable[[Sequence[int]], str]
+Decode = Callable[[tuple[int, ...]], str]
 DECODED = 1 << 14  # groups of a few tokens with kept text, some 3 MB: words repeat
 REPLACEMENT = "�"  # what tokenizers decode an incomplete character to
 
 
 def remembering(decode: Decode) -> Decode:
     """``decode`` with a cache, for groups of a few tokens. Thread-safe if ``decode`` is."""
-    kept = lru_cache(DECODED)(decode)
-    return lambda ids: kept(tuple(ids))
+    return lru_cache(DECODED)(decode)
 
 
 class Detokenizer:
@@ -49,13 +48,13 @@ class Detokenizer:
                 return (), context
             for length in range(min(self.CONTEXT, end), 0, -1):
                 whole = context[end - length : end]
-                if REPLACEMENT not in self.decode(whole):
+                if REPLACEMENT not in self.decode(tuple(whole)):
                     return whole, context[end:]
         return (), ()
 
     def push(self, token: int) -> str:
         """The text that ``token`` completes."""
-        self.ids.append(token)
+        self.ids += (token,)
         end = len(self.ids)
         text = self._new(end)
         if text and text[-1] != REPLACEMENT:
@@ -70,8 +69,8 @@ class Detokenizer:
 
     def _new(self, end: int) -> str:
         """The text that the tokens up to ``end`` add to what has been given out."""
-        before = self.decode(self.ids[self.prefix_at : self.read_at])
-        return self.decode(self.ids[self.prefix_at : end])[len(before) :]
+        before = self.decode(tuple(self.ids[self.prefix_at : self.read_at]))
+        return self.decode(tuple(self.ids[self.prefix_at : end]))[len(before) :]
 
     def _take(self, piece: str, end: int) -> str:
         self.prefix_at, self.read_at = self.read_at, end

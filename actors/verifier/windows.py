@@ -20,7 +20,7 @@ def choose(caps: Mapping[Stream, int | None], allowance: Allowance, branch_us: f
     for stream, cap in caps.items():
         if not stream.tree.root.children:
             continue
-        limit = min(_most(stream, cap), most)
+        limit = _most(stream, most if cap is None or cap > most else cap)
         if stream.strategy.window == "priced":
             row_us = stream.grammar.row_us() if stream.grammar is not None else 0.0
             priced[stream] = Candidates(stream.tree, limit, row_us * allowance.rate)
@@ -28,21 +28,23 @@ def choose(caps: Mapping[Stream, int | None], allowance: Allowance, branch_us: f
             taken[stream] = _whole(stream, limit)
             most -= len(taken[stream])
     rows = allowance.rows
-    if rigid := sum(map(len, taken.values())):
+    if taken:
+        rigid = sum(map(len, taken.values()))
         rows = Known(lambda drafts: allowance.rows[rigid + drafts] - allowance.rows[rigid])
     if priced:
         branch = branch_us * allowance.rate if branch_us is not None else None
         windows = priced_windows([*priced.values()], most, rows, allowance.row_rate, branch)
-        taken.update(zip(priced, windows, strict=True))
+        for stream, window in zip(priced, windows, strict=True):
+            taken[stream] = window
     return [_laid_out(stream, taken[stream]) if stream in taken else NO_WINDOW for stream in caps]
 
 
-def _most(stream: Stream, cap: int | None) -> int:
-    """Nodes that the next window may have."""
-    most = min(stream.wait.max_window, stream.text.left - 1)
+def _most(stream: Stream, most: int) -> int:
+    """Nodes that the next window may have, at most ``most``."""
+    most = min(most, stream.wait.max_window, stream.text.left - 1)
     if stream.grammar is not None:
         most = min(most, stream.grammar.most_nodes())
-    return max(0, most if cap is None else min(most, cap))
+    return most if most > 0 else 0
 
 
 def _whole(stream: Stream, limit: int) -> list[Likely]:

@@ -200,7 +200,9 @@ async def answer(
     equipment: Equipment, streams: int, sampling: Sampling, method: str, answers: int, times: Stopwatch
 ) -> Stopwatch:
     """Each stream asks so many times; the first answers, which warm caches and compiled code up, do not count."""
-    network = MemoryNetwork()
+    network, loop = MemoryNetwork(), asyncio.get_running_loop()
+    assert equipment.clock is not None
+    loop.time = equipment.clock  # type: ignore[method-assign]
     verifier = Verifier(VerifierSettings(bind=ADDRESS), equipment, network.listen(ADDRESS))
     running = asyncio.create_task(verifier.run(asyncio.Event()))
     callers = [Caller(network) for _ in range(streams)]

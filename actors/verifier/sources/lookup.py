@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from actors.calibration import MIN_CHANCE, SUREST, Calibration, TextBias, log_odds
+from actors.calibration import SUREST, Calibration, TextBias, log_odds
 from actors.datastore import Datastore, Retrieval
 from actors.models import DEFAULT_NODES
 from actors.own_text import LongestMatch, PromptLookup
@@ -60,7 +60,7 @@ class _Reading:
     def asked(self, committed: Sequence[int], most_nodes: int) -> Proposal:
         """The proposal behind the text; the proposer is asked once a round."""
         if self.proposal is None:
-            session = self.read(committed, SLICE)
+            session = self.session if self.knows(len(committed)) else self.read(committed, SLICE)
             self.proposal = session.propose(most_nodes) if session is not None else NOTHING
             self.held, self.bound = {}, 0.0
         return self.proposal
@@ -84,10 +84,9 @@ class _Proposing(Source):
         return stream.prediction if self.bit == TEXT else ()
 
     def _reading(self, stream: Stream) -> _Reading:
-        reading = self._readings.get(stream)
-        if reading is None:
-            reading = self._readings[stream] = _Reading(self._proposer(stream), before=self._before(stream))
-        return reading
+        if stream not in self._readings:
+            self._readings[stream] = _Reading(self._proposer(stream), before=self._before(stream))
+        return self._readings[stream]
 
 
 class Lookup(_Proposing):
@@ -101,9 +100,8 @@ class Lookup(_Proposing):
         for stream in streams:
             reading = self._reading(stream)
             proposal = reading.asked(stream.text.committed, DEFAULT_NODES)
-            bound = math.log(max(MIN_CHANCE, allowance.least))
-            if proposal.tokens and bound < reading.bound:
-                self._plant(stream, reading, proposal, bound)
+            if proposal.tokens and allowance.bound < reading.bound:
+                self._plant(stream, reading, proposal, allowance.bound)
 
     def _plant(self, stream: Stream, reading: _Reading, proposal: Proposal, bound: float) -> None:
         """Add the nodes with a path of at least ``bound``, a log chance."""
@@ -115,14 +113,13 @@ class Lookup(_Proposing):
         for row, parent in enumerate(proposal.parents):
             if (above := totals[parent]) < bound:
                 continue
-            logprob = known.get(score := scores[row])
-            if logprob is None:
+            if (score := scores[row]) not in known:
                 chance = trust.probability(0, score)
                 odds = factor * chance / (1.0 - chance) if chance < SUREST else factor * MOST
-                logprob = known[score] = math.log(odds / (1.0 + odds)) if odds < MOST else LOG_SUREST
-            totals[row] = above = above + logprob
+                known[score] = math.log(odds / (1.0 + odds)) if odds < MOST else LOG_SUREST
+            totals[row] = above = above + known[score]
             if above >= bound and row not in held:
-                held[row] = tree.add(held[parent], tokens[row], logprob, OWN, self.bit)
+                held[row] = tree.add(held[parent], tokens[row], known[score], OWN, self.bit)
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         """Each node of the proposal below a right one is an observation: the target's next token decides on it."""

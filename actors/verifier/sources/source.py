@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from actors.calibration import MIN_CHANCE
 from actors.models import DEFAULT_NODES
 from actors.tree.window import Cost
 from actors.verifier.rounds import Committed
@@ -50,6 +51,11 @@ class Allowance:
     def least(self) -> float:
         """Tokens that the time for a row would bring otherwise, where rows cost least."""
         return self.row_rate * min(self.rows[1], self.rows[DEFAULT_NODES] / DEFAULT_NODES)
+
+    @cached_property
+    def bound(self) -> float:
+        """Log chance of a retrieved token that is worth a row."""
+        return math.log(max(MIN_CHANCE, self.least))
 
 
 class Source:
