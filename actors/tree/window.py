@@ -23,25 +23,24 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
     """
     heap: list[tuple[float, int, Node]] = []
     chosen: list[Likely] = []
-    ticket, node, chance = 0, tree.root, 1.0
+    ticket, node, chance, exp = 0, tree.root, 1.0, math.exp
     for _ in range(limit):
-        below = node.children.values()
-        if not heap and len(below) == 1:  # a chain, such as a retrieved text: no heap is needed
-            (node,) = below
+        if (below := node.children) and not heap and len(below) == 1:  # a chain, such as a retrieved text, needs no heap
+            (node,) = below.values()
             if node.logprob < 0.0:
-                chance *= math.exp(node.logprob)
+                chance *= exp(node.logprob)
         else:
             if below:
-                each = [math.exp(child.logprob) if child.logprob < 0.0 else 1.0 for child in below]
+                each = [exp(child.logprob) if child.logprob < 0.0 else 1.0 for child in below.values()]
                 share = chance / max(1.0, sum(each))
-                for child, p in zip(below, each, strict=True):
+                for child, p in zip(below.values(), each, strict=True):
                     heapq.heappush(heap, (-share * p, ticket, child))
                     ticket += 1
             if not heap:
                 break
             negative, _, node = heapq.heappop(heap)
             chance = -negative
-        chosen.append((node, chance))
+        chosen += ((node, chance),)
     return chosen
 
 

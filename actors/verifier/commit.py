@@ -60,7 +60,7 @@ class Committer:
         self._prompts_us += prompt_us
         drafted = sum([stream.loan.works for stream in batch.streams]) if self.state.drafters.by_peer else 0
         cores_us = price.cores(rows) / drafted if drafted else 0.0
-        decoding, plain_us = batch.decoding, price.plain(max(1, batch.decoding))
+        decoding, plain_us = batch.decoding, price.plain(batch.decoding or 1)
         timing = ForwardTimes(started, computed.forward_us, rows + batch.piece_rows, decoding, cores_us, plain_us)
         parts, waited_us, tokens = list[Part](), 0.0, 0
         for at, (stream, outcome) in enumerate(zip(batch.streams, outcomes[:own], strict=True)):
@@ -83,7 +83,7 @@ class Committer:
             forward_us=computed.forward_us,
             prompt_us=prompt_us,
             own_us=max(1.0, took_us() - prompt_us - batch.reading_us),
-            waited_us=max(batch.drafting_us, waited_us if own == 1 else 0.0) - batch.reading_us,
+            waited_us=(waited_us if own == 1 and waited_us > batch.drafting_us else batch.drafting_us) - batch.reading_us,
             whole_piece=piece is not None and outcomes[-1] is None,
             tokens=tokens,
             parts=tuple(parts),

@@ -60,8 +60,8 @@ class Scheduler:
         self.room.give_back()
         self.room.let_in()
         now_us = self.context.clock() * 1e6
-        decoding = self.state.requests.of(Stage.DECODE)
-        ready, alone, prompts = list[Stream](), list[Stream](), self.state.requests.of(Stage.PREFILL)
+        prompts, decoding = self.state.requests.under_way()
+        ready, alone = list[Stream](), list[Stream]()
         for stream in decoding:
             if stream.wait.until is None or self.faults.guard(stream, stream.wait.over, now_us, stream.tree):
                 (alone if stream.suspect else ready).append(stream)
@@ -156,13 +156,19 @@ class Scheduler:
             most = MAX_ROWS - own
         else:
             most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
-        windows = self._windows({stream: self._cap(stream) for stream in streams}, allowance, most)
+        known = self.state.drafters.by_peer
+        caps = {stream: self._cap(stream) for stream in streams} if known else dict.fromkeys(streams)
+        windows = self._windows(caps, allowance, most)
         drafts = sum([len(chosen.nodes) for chosen in windows])
         rows = self._rows_beside(len(streams), drafts) if prompt is not None else 0
         plain = not drafts and not prompts
         steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
         asked = tuple([using[stream] for stream in streams])
-        reading_us = min(sum([stream.times.spent_us["reading"] for stream in streams]), drafting_us)
+        reading_us = 0.0
+        for stream in streams:
+            reading_us += stream.times.spent_us["reading"]
+        if reading_us > drafting_us:
+            reading_us = drafting_us
         return Batch(tuple(streams), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, reading_us)
 
     def _steps(self, using: dict[Stream, dict[Source, str]], allowance: Allowance) -> int:
@@ -201,7 +207,10 @@ class Scheduler:
             for source in sources:
                 if not source.together:
                     begun = self.context.clock()
-                    self.sources.ask(source, None, source.grow, [stream], allowance)
+                    try:
+                        source.grow([stream], allowance)
+                    except Exception as error:
+                        self.sources.failed(source, error)
                     stream.times.spent_us[source.name] += (self.context.clock() - begun) * 1e6
             waits = False
             if stream.loan.holder is not None:

@@ -43,21 +43,16 @@ class Trial(Backoff):
         self.stakes, self.gain = stakes, gain
         self.rounds = 0  # rounds that it was judged by
         self.used = 0  # when it was asked for last
-        self._fresh = 0.0  # rounds' worth since the last rest
+        self.fresh = 0.0  # rounds' worth since the last rest
 
-    def observe(self, tokens: float, without: float) -> None:
-        self.gain.add(tokens / without, without)
-        self.rounds += 1
-        self._fresh += without
-
-    def judge(self, expected: float, error: float, now: float) -> bool:
-        """Let it rest if too little is ``expected`` of it, even if that is ``error`` too low. Returns whether it does."""
-        if self._fresh < self.stakes.look:
+    def judge(self, expected: float, now: float) -> bool:
+        """Let it rest if too little is ``expected`` of it. Returns whether it does."""
+        if self.fresh < self.stakes.look:
             return False
-        if expected + error >= self.stakes.pays:
-            self.next = self.first
+        if expected >= self.stakes.pays:
+            self.succeed()
             return False
-        self._fresh = 0.0
+        self.fresh = 0.0
         self.rest(now)
         self.gain.discount(self.stakes.look)
         return True
@@ -122,22 +117,26 @@ class Trials:
                 if not 0.1 < without < STALL * tokens:
                     without = max(0.1, min(without, STALL * tokens))
                 trial = known[share.source] if share.source in known else self._of(share.source, part.stream)
-                trial.observe(tokens, without)
+                trial.gain.add(tokens / without, without)
+                trial.rounds, trial.fresh = trial.rounds + 1, trial.fresh + without
                 if (key := (share.source, part.group)) not in kinds:
                     kinds[key] = []
                 kinds[key] += [(trial, part, without)]
         pausing = list[tuple[str, Part]]()
         for (source, group), samples in kinds.items():  # streams share the round's time: it is one sample of it
-            kind, brought, spent = self.of_group(source, group), 0, 0.0
+            kind, count, brought, spent, rests = self.of_group(source, group), 0, 0, 0.0, False
             for _, part, without in samples:
-                brought, spent = brought + part.tokens, spent + without
-            kind.observe(brought / len(samples), spent / len(samples))
-            expected = kind.gain.mean
-            unsure = SURE * kind.gain.error if expected < kind.stakes.pays else 0.0
-            rests = kind.judge(expected, unsure, self._rounds[group])
+                count, brought, spent = count + 1, brought + part.tokens, spent + without
+            spent /= count
+            kind.gain.add(brought / count / spent, spent)
+            kind.rounds, kind.fresh = kind.rounds + 1, kind.fresh + spent
+            usual, pays = kind.gain.mean, kind.stakes.pays
+            if usual < pays or kind.next > kind.first:
+                rests = kind.judge(usual + SURE * kind.gain.error, self._rounds[group])
             for trial, part, _ in samples:
-                if trial.judge(trial.gain.towards(expected, BORROWED), 0.0, part.rounds) or rests:
-                    pausing.append((source, part))
+                expected = trial.gain.towards(usual, BORROWED)
+                if expected < pays or trial.next > trial.first or rests:
+                    pausing += [(source, part)] if trial.judge(expected, part.rounds) or rests else []
         self._learned += 1
         for group in {part.group for part in done.parts}:
             self._rounds[group] += done.steps

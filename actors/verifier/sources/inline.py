@@ -112,7 +112,7 @@ class InlineDraft(Source):
     def able(self, stream: Stream, allowance: Allowance) -> bool:
         """Whether it can draft for the stream: it has read its text, or that repays."""
         self._renew()
-        model, tree = self.model, self._trees.get(stream)
+        model, tree = self.generations.current.model, self._trees.get(stream)
         if tree is not None and tree.model is not model:
             tree = None
         if not self._able(stream, tree):
@@ -137,7 +137,7 @@ class InlineDraft(Source):
     def _read(self, stream: Stream, allowance: Allowance, until: float) -> InlineTree | None:
         """The tree of a stream, once the model has read its text. ``until``: when the round's reading and drafting is
         over, by the timer."""
-        model, tree, missing = self.model, self._trees.get(stream), len(stream.text)
+        model, tree = self.generations.current.model, self._trees.get(stream)
         if tree is not None and (tree.model is not model or tree.tree is not stream.tree):
             tree.leave()  # what the weights before have computed is of no use to those that took their place
             del self._trees[stream]
@@ -235,7 +235,7 @@ class InlineDraft(Source):
         self, batch: list[tuple[InlineTree, Node]], streams: Mapping[InlineTree, Stream], began_us: float
     ) -> bool:
         """One draft step. Returns whether the model has not failed."""
-        begin, model = self.timer(), self.model
+        begin, model = self.timer(), self.generations.current.model
         leaves = [tree.leaf(node) for tree, node in batch]
         # a root computes what its text misses as well
         missing = sum([model.missing(tree.handle) for tree, node in batch if node.parent is None])
