@@ -25,7 +25,9 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
     chosen: list[Likely] = []
     ticket, node, chance, exp = 0, tree.root, 1.0, math.exp
     for _ in range(limit):
-        if (below := node.children) and not heap and len(below) == 1:  # a chain, such as a retrieved text, needs no heap
+        if (
+            (below := node.children) and not heap and len(below) == 1
+        ):  # a chain needs no heap
             (node,) = below.values()
             if node.logprob < 0.0:
                 chance *= exp(node.logprob)
@@ -80,10 +82,10 @@ def priced_windows(
     and the prefix that maximises ``expected tokens - rate * time`` (docs/how-it-works.md, "One price").
 
     ``limit``: of all of them together. ``cost`` and ``rate``: see :func:`best_cut`. Every path of a tree beside the
-    first takes the time of ``branch`` tokens more. Where none of them is worth that, windows are paths; None: they always are.
+    first takes the time of ``branch`` tokens more. Where none is worth that, windows are paths; None: they always are.
     """
     orders = [[best_nodes(one.tree, one.limit) for one in trees]] if branch is not None else []
-    branching = bool(branch) and any([branches(nodes) for nodes in orders[0]])
+    branching = bool(branch) and any(map(branches, orders[0]))
     if not orders or branching:
         orders.append([likeliest_path(one.tree, one.limit) for one in trees])
     best_value = 0.0

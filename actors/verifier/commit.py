@@ -83,7 +83,7 @@ class Committer:
             forward_us=computed.forward_us,
             prompt_us=prompt_us,
             own_us=max(1.0, took_us() - prompt_us - batch.reading_us),
-            waited_us=(waited_us if own == 1 and waited_us > batch.drafting_us else batch.drafting_us) - batch.reading_us,
+            waited_us=max(batch.drafting_us, waited_us if own == 1 else 0.0) - batch.reading_us,
             whole_piece=piece is not None and outcomes[-1] is None,
             tokens=tokens,
             parts=tuple(parts),

@@ -39,8 +39,8 @@ class Output:
 
     def take(self, tokens: Sequence[int]) -> int:
         """Append tokens up to the end of the output. Returns how many were taken."""
-        taken, spells, stop_tokens = 0, bool(self._stops.stops), self._stop_tokens
-        for taken, token in enumerate(tokens, 1):
+        before, spells, stop_tokens = self._left, bool(self._stops.stops), self._stop_tokens
+        for token in tokens:
             place = self._most - self._left
             self._left -= 1
             ends = place >= self._least and place not in self._dictated
@@ -55,6 +55,7 @@ class Output:
                 self.finish = FinishReason.LENGTH
             if self.finish is not None:
                 break
+        taken = before - self._left
         if not spells:
             self._unspelt += tokens[:taken]
         return taken
