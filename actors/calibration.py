@@ -21,6 +21,7 @@ LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
 MEMORY = 200  # observations that a bin remembers
 PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
 LEAST, SUREST = 1e-9, 0.99  # chances: nothing is impossible or certain
+IMPOSSIBLE = 1e-6  # a chance that no text makes likely
 BRANCHES = 4  # candidates of a leaf that join a tree: 2 to 8 are within 2%, 1 loses 4-5% (docs/experiments/policy.md)
 MIN_CHANCE = 0.01  # a candidate's chance beside the likeliest: one such row in a hundred would be accepted
 USUAL = 0.6  # prior chance that a draft's first choice is right, for drafts that are of use at all
@@ -56,9 +57,9 @@ def _place(probability: float) -> tuple[int, float]:
     """Between which two bins a probability lies: the index of the lower one, and its distance from that in bins.
 
     Retrieval has few scores, which it asks for over and over."""
-    if probability <= 1e-6:
+    if probability <= IMPOSSIBLE:
         return 0, 0.0
-    if probability >= 1 - 1e-6:
+    if probability >= 1 - IMPOSSIBLE:
         return BINS - 2, 1.0
     x = (math.log(probability / (1 - probability)) - LOW) / (HIGH - LOW) * (BINS - 1)
     if x <= 0.0:
@@ -116,27 +117,23 @@ class TextBias:
     PRIOR, MEMORY = 5.0, 8.0
 
     def __init__(self) -> None:
-        self.shift = 0.0
+        self.shift, self.factor = 0.0, 1.0  # of log odds, and of odds
         self._weight = self.PRIOR
 
-    def chance(self, log_odds: float) -> float:
-        """The chance in this text of what has these ``log_odds`` in all texts together."""
-        return 1.0 / (1.0 + math.exp(-(log_odds + self.shift)))
+    def chance(self, chance: float) -> float:
+        """The chance in this text of what has that ``chance`` in all texts together."""
+        if not IMPOSSIBLE <= chance <= SUREST:
+            chance = IMPOSSIBLE if chance < IMPOSSIBLE else SUREST
+        odds = self.factor * chance / (1.0 - chance)
+        return odds / (1.0 + odds)
 
-    def observe(self, log_odds: float, right: bool) -> None:
-        chance = 1.0 / (1.0 + math.exp(-(log_odds + self.shift)))
+    def observe(self, chance: float, right: bool) -> None:
+        """Learn whether something with that ``chance`` in all texts together was right in this one."""
+        chance = self.chance(chance)
         weight = self._weight + chance * (1.0 - chance)
         self._weight = weight if weight < self.MEMORY else self.MEMORY
         self.shift += (right - chance) / self._weight
-
-
-def log_odds(chance: float) -> float:
-    """The log odds of a chance, which is taken to be neither 0 nor 1."""
-    if chance > SUREST:
-        chance = SUREST
-    elif chance < 1e-6:
-        chance = 1e-6
-    return math.log(chance / (1.0 - chance))
+        self.factor = math.exp(self.shift)
 
 
 class TextCalibration:
@@ -149,17 +146,17 @@ class TextCalibration:
     @property
     def agreement(self) -> float:
         """The share of this text's tokens that are the draft's first choice."""
-        return self.bias.chance(log_odds(self.shared.agreement.mean))
+        return self.bias.chance(self.shared.agreement.mean)
 
     def probability(self, rank: int, probability: float) -> float:
         """See :class:`Chances`."""
         chance = self.shared.probability(rank, probability)
-        return self.bias.chance(log_odds(chance)) if rank == 0 else chance
+        return self.bias.chance(chance) if rank == 0 else chance
 
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
         """See :meth:`Calibration.observe`."""
         if probabilities:
-            self.bias.observe(log_odds(self.shared.probability(0, probabilities[0])), hit == 0)
+            self.bias.observe(self.shared.probability(0, probabilities[0]), hit == 0)
         self.shared.observe(probabilities, hit)
 
     def learn(self, root: Node, tokens: Sequence[int]) -> list[int]:

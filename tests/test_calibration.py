@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from actors.calibration import MEMORY, Calibration, TextBias, TextCalibration, log_odds
+from actors.calibration import MEMORY, Calibration, TextBias, TextCalibration
 
 
 def teach(calibration: Calibration, truth, rounds: int, seed: int) -> None:
@@ -67,7 +67,7 @@ def test_a_text_is_never_believed_to_be_certain():
 
 
 def test_what_a_text_was_like_long_ago_fades():
-    bias, even = TextBias(), log_odds(0.5)
+    bias, even = TextBias(), 0.5
     for _ in range(1000):
         bias.observe(even, True)
     assert bias.chance(even) > 0.9
@@ -79,11 +79,11 @@ def test_what_a_text_was_like_long_ago_fades():
 def test_a_text_that_copies_a_few_short_matches_is_not_believed_to_copy_long_ones_for_certain():
     bias = TextBias()
     for _ in range(15):  # half of what is usually right once in five times
-        bias.observe(log_odds(0.2), True)
-        bias.observe(log_odds(0.2), False)
-    assert 0.35 < bias.chance(log_odds(0.2)) < 0.5
-    assert 0.6 < bias.chance(log_odds(0.6)) < 0.9
-    assert bias.chance(log_odds(0.999)) < 1.0
+        bias.observe(0.2, True)
+        bias.observe(0.2, False)
+    assert 0.35 < bias.chance(0.2) < 0.5
+    assert 0.6 < bias.chance(0.6) < 0.9
+    assert bias.chance(0.999) < 1.0
 
 
 def test_what_a_new_text_is_expected_to_be_like_is_what_others_were():

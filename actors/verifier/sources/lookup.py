@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from actors.calibration import SUREST, Calibration, TextBias, log_odds
+from actors.calibration import SUREST, Calibration, TextBias
 from actors.datastore import Datastore, Retrieval
 from actors.models import DEFAULT_NODES
 from actors.own_text import LongestMatch, PromptLookup
@@ -25,8 +25,6 @@ from actors.verifier.sources.source import DATASTORE, MEMORY, SLICE, TEXT, WHOLE
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
-
-LOG_SUREST, MOST = math.log(SUREST), SUREST / (1.0 - SUREST)  # a log chance, and the odds of it
 
 
 @dataclass(slots=True)
@@ -105,18 +103,15 @@ class Lookup(_Proposing):
 
     def _plant(self, stream: Stream, reading: _Reading, proposal: Proposal, bound: float) -> None:
         """Add the nodes with a path of at least ``bound``, a log chance."""
-        trust, shift, held, tree = self._trust[stream.text.sampled], reading.bias.shift, reading.held, stream.tree
+        trust, bias, held, tree = self._trust[stream.text.sampled], reading.bias, reading.held, stream.tree
         held[ROOT], reading.bound = tree.root, bound
         tokens, scores, known = proposal.tokens, proposal.scores, dict[float, float]()  # log chances by scores
-        factor = math.exp(shift)
         totals = [-math.inf] * len(tokens) + [0.0]  # log chances of paths; the last one is ROOT's
         for row, parent in enumerate(proposal.parents):
             if (above := totals[parent]) < bound:
                 continue
             if (score := scores[row]) not in known:
-                chance = trust.probability(0, score)
-                odds = factor * chance / (1.0 - chance) if chance < SUREST else factor * MOST
-                known[score] = math.log(odds / (1.0 + odds)) if odds < MOST else LOG_SUREST
+                known[score] = math.log(min(SUREST, bias.chance(trust.probability(0, score))))
             totals[row] = above = above + known[score]
             if above >= bound and row not in held:
                 held[row] = tree.add(held[parent], tokens[row], known[score], OWN, self.bit)
@@ -136,7 +131,7 @@ class Lookup(_Proposing):
             depth = depths[parent]
             if depth < known:
                 right, score = proposal.tokens[row] == tokens[depth], proposal.scores[row]
-                bias.observe(log_odds(trust.probability(0, score)), right)
+                bias.observe(trust.probability(0, score), right)
                 trust.decided(0, score, right)
                 if right:
                     depths[row] = depth + 1
