@@ -58,7 +58,7 @@ class Committer:
             decode_us = min(decode_us, price.forward(own, rows - own))
         prompt_us = computed.forward_us - decode_us
         self._prompts_us += prompt_us
-        drafted = sum([stream.loan.works for stream in batch.streams]) if self.state.drafters.by_peer else 0
+        drafted = sum([stream.loan.works for stream in batch.streams])
         cores_us = price.cores(rows) / drafted if drafted else 0.0
         decoding, plain_us = batch.decoding, price.plain(batch.decoding or 1)
         timing = ForwardTimes(started, computed.forward_us, rows + batch.piece_rows, decoding, cores_us, plain_us)
@@ -118,38 +118,26 @@ class Committer:
             wait_us += spent[name]
         stream.tally.forward_us += timing.forward_us
         stream.tally.wait_us += wait_us
-        if (beside_us := wall_us - timing.forward_us - wait_us) > 0.0:
-            times.overhead_us += beside_us
+        times.overhead_us += max(0.0, wall_us - timing.forward_us - wait_us)
         spent["drafter"] += for_drafter_us + timing.cores_us
-        rows, alone = self._named(stream, chosen, outcome.path[:most])
-        shares = [
-            Share(name, rows[source.bit], min(most, 1 + alone[source.bit]) if alone else 1, spent[source.name])
-            for source, name in asked.items()
-        ]
+        rows = [node.sources for node in chosen.nodes]
+        path = [rows[at] for at in outcome.path[:most]]
+        shares = list[Share]()
+        for source, name in asked.items():
+            bit = source.bit
+            others = path.index(bit) if bit in path else len(path)  # accepted without it
+            without = 1 + others if others < most else most
+            shares.append(Share(name, rows.count(bit) if rows else 0, without, spent[source.name]))
+        for bits in path:
+            for source in self.sources.named(stream.sources):
+                if bits & source.bit:
+                    self.state.counters[f"accepted_from_{source.name}"] += 1
         stats = self._stats(stream, committed, timing, wait_us, wall_us)
         self.state.totals.round(stats, timing.plain_us)
         self.context.publish(stats)
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None if traced is None else traced(stats))
         return Part(stream, stream.groups[timing.decoding], stream.tally.rounds, most, own_us, tuple(shares), stats)
-
-    def _named(self, stream: Stream, chosen: Chosen, path: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """By a source's bit: nodes of the window that no other source had named, and accepted nodes before the first
-        of those. Counts who named the accepted ones. ``path``: places of the accepted nodes."""
-        rows, alone = defaultdict[int, int](int), defaultdict[int, int](lambda: len(path))
-        for node in chosen.nodes:
-            rows[node.sources] += 1
-        for depth, at in enumerate(path):
-            if (named := chosen.nodes[at].sources) not in alone:
-                alone[named] = depth
-        for source in self.sources.named(stream.sources) if path else ():
-            count, bit = 0, source.bit
-            for at in path:
-                if chosen.nodes[at].sources & bit:
-                    count += 1
-            if count:
-                self.state.counters[f"accepted_from_{source.name}"] += count
-        return rows, alone
 
     def _extend(self, stream: Stream, chosen: Chosen, outcome: Outcome) -> Committed:
         """Extend the text by what the target made of a window, re-root the tree, and let the sources learn."""
@@ -161,8 +149,8 @@ class Committer:
         drafts = drafts if drafts < taken else taken
         accepted = [True] * drafts + [False] * (taken - drafts)
         forced = 0
-        if stream.grammar is not None:
-            forced = sum([1 for at in outcome.path[:drafts] if chosen.nodes[at].sources & GRAMMAR])
+        for at in outcome.path[:drafts] if stream.grammar is not None else ():
+            forced += bool(chosen.nodes[at].sources & GRAMMAR)
         text.committed += tokens
         held = tree.advance(tokens).nodes
         if tree.root.children:

@@ -156,19 +156,13 @@ class Scheduler:
             most = MAX_ROWS - own
         else:
             most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
-        known = self.state.drafters.by_peer
-        caps = {stream: self._cap(stream) for stream in streams} if known else dict.fromkeys(streams)
-        windows = self._windows(caps, allowance, most)
+        windows = self._windows({stream: self._cap(stream) for stream in streams}, allowance, most)
         drafts = sum([len(chosen.nodes) for chosen in windows])
         rows = self._rows_beside(len(streams), drafts) if prompt is not None else 0
         plain = not drafts and not prompts
         steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
         asked = tuple([using[stream] for stream in streams])
-        reading_us = 0.0
-        for stream in streams:
-            reading_us += stream.times.spent_us["reading"]
-        if reading_us > drafting_us:
-            reading_us = drafting_us
+        reading_us = min(sum([stream.times.spent_us["reading"] for stream in streams]), drafting_us)
         return Batch(tuple(streams), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, reading_us)
 
     def _steps(self, using: dict[Stream, dict[Source, str]], allowance: Allowance) -> int:
@@ -187,9 +181,8 @@ class Scheduler:
 
     def _cap(self, stream: Stream) -> int | None:
         """Nodes of the stream's window, as the controller commands."""
-        if (peer := stream.loan.holder) is None or (drafter := self.state.drafters.of(peer)) is None:
-            return None
-        return budget_of(self.context, stream, drafter).window
+        drafter = self.state.drafters.of(stream.loan.holder)
+        return budget_of(self.context, stream, drafter).window if drafter is not None else None
 
     def _windows(self, caps: Mapping[Stream, int | None], allowance: Allowance, most: int = MAX_ROWS) -> list[Chosen]:
         branch_us = self.context.price.branch() if self.context.target.branches else None
