@@ -25,9 +25,7 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
     chosen: list[Likely] = []
     ticket, node, chance, exp = 0, tree.root, 1.0, math.exp
     for _ in range(limit):
-        if (
-            (below := node.children) and not heap and len(below) == 1
-        ):  # a chain needs no heap
+        if (below := node.children) and not heap and len(below) == 1:  # a chain needs no heap
             (node,) = below.values()
             if node.logprob < 0.0:
                 chance *= exp(node.logprob)

@@ -6,7 +6,7 @@ Its result is the :class:`Round` that everybody learns from.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
