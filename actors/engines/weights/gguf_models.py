@@ -162,6 +162,9 @@ class GGUFCheckpoint:
         begin, said = f"{self.file.architecture}.", self.file.metadata
         width = said.get(f"{begin}attention.key_length", said.get(f"{begin}attention.value_length"))
         idle = {**IDLE, "attention.value_length": (width,)}
+        if said.get(f"{begin}rope.scaling.type") == "yarn" and not said.get(f"{begin}rope.scaling.yarn_log_multiplier"):
+            usual = 1 + 0.1 * np.log(max(said.get(f"{begin}rope.scaling.factor", 1.0), 1.0))  # by which it stretches
+            idle["rope.scaling.yarn_attn_factor"] = (float(np.float32(usual)),)
         for key in idle.keys() - self.file.asked:
             found = said.get(begin + key)
             if found is not None and not set(np.atleast_1d(found).tolist()) <= set(idle[key]):

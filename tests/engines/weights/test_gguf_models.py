@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -683,6 +685,21 @@ def test_what_an_architecture_does_not_compute_is_refused(key: str, value: Any, 
     with (
         patch("actors.engines.weights.gguf_models.GGUF", lambda path: checkpoint.file),
         pytest.raises(ModelError, match=told),
+    ):
+        GGUFCheckpoint(checkpoint.file.path)
+
+
+@pytest.mark.parametrize(("stretch", "read"), [(1 + 0.1 * math.log(8), True), (1.0, False), (1.25, False)])
+def test_yarn_stretches_attention_by_its_usual_factor_alone(stretch: float, read: bool, tmp_path: Path) -> None:
+    checkpoint = GGUFCheckpoint(written(tmp_path / "tiny.gguf", "llama", tiny("llama", {}), _none))
+    said = {"type": "yarn", "factor": 8.0, "yarn_attn_factor": float(np.float32(stretch))}
+    checkpoint.file.metadata |= {f"llama.rope.scaling.{key}": value for key, value in said.items()}
+    refused = pytest.raises(
+        ModelError, match=r"has llama\.rope\.scaling\.yarn_attn_factor = .*choose a file without it"
+    )
+    with (
+        patch("actors.engines.weights.gguf_models.GGUF", lambda path: checkpoint.file),
+        nullcontext() if read else refused,
     ):
         GGUFCheckpoint(checkpoint.file.path)
 
