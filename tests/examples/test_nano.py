@@ -159,7 +159,7 @@ def test_nano_alone_gives_the_text_of_vanilla_also_where_its_drafter_is_killed_i
     drafter = processes.nano("connected", "drafter", "--forward-ms", "0")
     processes.nano("connected", "controller")
     for temperature in ("0", "0.8"):
-        options = ("--temperature", temperature, "--seed", "3", "--max-tokens", "120")
+        options = ("--temperature", temperature, "--seed", "3", "--max-tokens", "60")
         vanilla, none = processes.ask(*options, "--vanilla")
         drafted, some = processes.ask(*options)
         assert (drafted, none) == (vanilla, 0) and some > 0
@@ -177,8 +177,8 @@ def test_a_drafter_of_ours_serves_the_verifier_of_nano(processes: Processes):
     """It retrieves its drafts, so it needs neither torch nor a tokenizer."""
     processes.nano("ready at", "verifier", "--forward-ms", "20")
     processes.ours("connected to", "drafter", "--draft", "sam")
-    vanilla, _ = processes.ask("--max-tokens", "100", "--vanilla")
-    drafted, accepted = processes.ask("--max-tokens", "100")
+    vanilla, _ = processes.ask("--max-tokens", "50", "--vanilla")
+    drafted, accepted = processes.ask("--max-tokens", "50")
     assert drafted == vanilla and accepted > 0
 
 
