@@ -99,7 +99,7 @@ class InlineDraft(Source):
         for step in itertools.count():
             begin = self.timer()
             batch = self._worthwhile(trees, allowance)
-            if not batch or self.steps(len(batch)) > self._left_us(until):
+            if not batch or self.steps(len(batch)) > (until - self.timer()) * 1e6:
                 if step == 0:
                     self.steps.drift()
                 break
@@ -117,7 +117,7 @@ class InlineDraft(Source):
             tree = None
         if not self._able(stream, tree):
             return False
-        missing = len(stream.text) if tree is None else model.missing(tree.handle)
+        missing = len(stream.text) if tree is None else tree.missing
         return missing <= UNREAD or self._repays(stream, missing, allowance)
 
     def _able(self, stream: Stream, tree: InlineTree | None) -> bool:
@@ -131,9 +131,6 @@ class InlineDraft(Source):
             self._generation, self._failures = self.generations.newest, 0
             self.generations.retire(())
 
-    def _left_us(self, until: float) -> float:
-        return max(0.0, until - self.timer()) * 1e6
-
     def _read(self, stream: Stream, allowance: Allowance, until: float) -> InlineTree | None:
         """The tree of a stream, once the model has read its text. ``until``: when the round's reading and drafting is
         over, by the timer."""
@@ -146,16 +143,22 @@ class InlineDraft(Source):
             tree.catch_up()
         if not self._able(stream, tree):
             return None
-        if tree is not None and (missing := model.missing(tree.handle)) <= UNREAD:
-            return tree
+        if tree is not None:
+            tree.missing = model.missing(tree.handle)
+            if tree.missing <= UNREAD:
+                return tree
         if not allowance.reads:
             return None
         if tree is None:
             tree = self._open(stream)
-        if tree is None or (missing := model.missing(tree.handle)) == 0:  # an earlier turn of a chat was read
+        if tree is None:
+            return None
+        tree.missing = model.missing(tree.handle)
+        if tree.missing == 0:  # an earlier turn of a chat was read
             return tree
-        tokens, begin = int(min(missing, SLICE, self._left_us(until) / self.read_us.mean)), self.timer()
-        if tokens == 0:
+        begin = self.timer()
+        tokens = int(min(tree.missing, SLICE, (until - begin) * 1e6 / self.read_us.mean))
+        if tokens <= 0:
             return None
         try:
             model.prefill(tree.handle, tokens)
@@ -165,7 +168,8 @@ class InlineDraft(Source):
         spent_us = (self.timer() - begin) * 1e6
         self.read_us.add_time(spent_us / tokens, weight=tokens)
         stream.times.spent_us["reading"] += spent_us
-        return tree if missing <= tokens else None
+        tree.missing -= tokens
+        return None if tree.missing else tree
 
     def _repays(self, stream: Stream, missing: int, allowance: Allowance) -> bool:
         """Whether reading the ``missing`` tokens saves more time than it takes: a text is expected to go on for as long

@@ -39,6 +39,7 @@ class InlineTree:
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
         self.depths: Sequence[Estimate] = ()  # the agreement of all texts at a round's first token, second ...
         self.lost = False  # the model cannot mirror the text any more
+        self.missing = 0  # tokens that it had not computed when it was read last
         self._slots: set[int] = set()  # scratch slots that are in use
         self._leaves: dict[Node, float] = {}  # accepted tokens to expect of the nodes that may be expanded next
         self._least = self._agreement = 0.0  # of this round
@@ -59,12 +60,17 @@ class InlineTree:
         return math.exp(node.total - base) if node.total < base else 1.0
 
     def _open(self, nodes: Iterable[Node]) -> None:
-        """The root, or those of ``nodes`` whose ancestors are expanded, are leaves now. What a leaf promises does not
-        change when another is expanded."""
+        """The root, or those of ``nodes`` whose ancestors are expanded, are leaves now. Each promises the chance that
+        the path to it is accepted and none of the tokens retrieved behind it follows, times the draft's agreement;
+        that does not change when another is expanded."""
         for node in nodes:
             above, ends = node.parent, node.token in self.stop_tokens or node.position + 1 >= self.end
             if above is None or (node.expansion is None and above.expansion is not None and not ends):
-                self._leaves[node] = self._promise(node)
+                known = 0.0
+                for child in node.children.values() if node.children else ():
+                    if child.rank == OWN:
+                        known += math.exp(child.logprob)
+                self._leaves[node] = self._chance(node) * (1.0 - known) * self._agreement if known < 1.0 else 0.0
 
     def promises(self) -> list[tuple[float, InlineTree, Node]]:
         """Leaves to expand, each with the accepted tokens that it should bring, where those are worth a row: no more
@@ -75,15 +81,6 @@ class InlineTree:
             found.sort(key=itemgetter(0), reverse=True)
             del found[max(0, room) :]
         return found
-
-    def _promise(self, node: Node) -> float:
-        """The chance that the path to ``node`` is accepted and none of the tokens retrieved behind it follows, times
-        the draft's agreement."""
-        known = 0.0
-        for child in node.children.values() if node.children else ():
-            if child.rank == OWN:
-                known += math.exp(child.logprob)
-        return self._chance(node) * (1.0 - known) * self._agreement if known < 1.0 else 0.0
 
     def leaf(self, node: Node) -> Leaf:
         """``node`` as the draft model is asked to expand it."""
