@@ -26,7 +26,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 STEPS = 3
 TAPS = [1, 0, 1]  # layers that states leave; of the last one transformers gives the normed state
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 5000.0}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "rope_theta": 5000.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.5,
+}  # it needs each of them
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -50,6 +59,7 @@ HEADS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "specforge-eagle3": (EAGLE, TAPPED, {}),
     "specforge-eagle3-fc-norm": (EAGLE, {**TAPPED, **WHOLE, "fc_norm": True, "norm_output": False}, {}),
     "specforge-eagle3-llama3": (EAGLE, {**TAPPED, "rope_parameters": LLAMA3}, {}),
+    "specforge-eagle3-yarn": (EAGLE, {**TAPPED, "rope_parameters": YARN}, {}),
     "specforge-eagle3-linear": (
         EAGLE,
         {**TAPPED, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}},
