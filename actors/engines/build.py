@@ -15,7 +15,7 @@ from actors.doing import doing
 from actors.engines.cache.kv_cache import full_request
 from actors.engines.cache.memory import MAX_REQUESTS, MIN_TOKENS, STATE_SHARE, kept_bytes, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
-from actors.engines.decoder.configuration import compiled_spec, needs_torch, spec_of, supports
+from actors.engines.decoder.configuration import compiled_spec, spec_of
 from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
 from actors.engines.decoder.cpu.rings import kv_shapes, ring_slots
 from actors.engines.decoder.gpu.engine import GpuEngine, recorded_bytes
@@ -70,7 +70,7 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     share *= STATE_SHARE if rings or (spec is not None and spec.recurrent) else 1.0
     # without any attention a slot takes no memory
     size = max(1, shape.slot_bytes(parameter.dtype))
-    recorded = parameter.device.type == "cuda" and supports(model.config, parameter.device)
+    recorded = parameter.device.type == "cuda" and spec is not None
     beside = recorded_bytes(model.config, parameter.dtype) if recorded else 0
     beside += model.source.nbytes if isinstance(model, StoredModel) else 0  # weights that are not on the device yet
     return kv_slots(asked, full_request, size, parameter.device, share, beside)
@@ -103,19 +103,18 @@ class _How:
 def _engine(
     model: nn.Module, info: ModelInfo, slots: int, how: _How
 ) -> CompiledEngine | GpuEngine | TransformersEngine:
-    """The fused engine for the architectures that it knows, else the generic one, which runs transformers' model
-    code. Where a CPU compiles no recurrent layers, torch computes them."""
+    """The engine of described models: compiled layers on a CPU, else the program in torch or Triton. Others get the
+    generic one, which runs transformers' model code."""
     parameter = next(model.parameters())
     engine: CompiledEngine | GpuEngine | TransformersEngine
-    by_torch = needs_torch(model.config, parameter.device, parameter.dtype)
-    if not by_torch and not supports(model.config, parameter.device, parameter.dtype):
+    if spec_of(model.config) is None:
         from actors.engines.generic.engine import TransformersEngine  # loads much of transformers
 
-        engine = TransformersEngine(model, info, slots, int8=how.int8, exact=how.exact)
-    elif parameter.device.type == "cpu" and not by_torch:
+        engine = TransformersEngine(model, info, slots, how.exact)
+    elif compiled_spec(model.config, parameter.device, parameter.dtype) is not None:
         engine = CompiledEngine(model, info, slots, how.threads, how.int8, how.rings)
     else:
-        engine = GpuEngine(model, info, slots, how.exact, plain=by_torch)
+        engine = GpuEngine(model, info, slots, how.exact, plain=parameter.device.type == "cpu")
     if isinstance(model, StoredModel):
         model.let_go()
     if engine.recurrence is not None and not how.rings:

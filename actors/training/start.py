@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from actors.engines.cache.pool import DIFFERENT
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.weights.draft_vocabulary import FIELD, model_class
 from protocols.errors import ConfigError
@@ -47,10 +46,11 @@ def chosen_layers(have: int, wanted: int) -> list[int]:
 def is_cut(target: Any, shape: DraftShape) -> bool:
     """Whether a draft of ``shape`` is cut from a target of this configuration."""
     text = target.get_text_config()
-    if shape.width != text.hidden_size or text.model_type in DIFFERENT:
+    if shape.width != text.hidden_size:
         return False
     spec = spec_of(text)
-    return spec is None or not spec.recurrent
+    alike = spec is None or len({(one.kv_heads, one.width) for one in spec.attentions}) == 1
+    return alike and (spec is None or not (spec.recurrent or spec.inputs))
 
 
 def draft_config(target: Any, shape: DraftShape) -> Any:

@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 
-from actors.engines.generic import linears
-from actors.engines.generic.engine import TransformersEngine
+from actors.engines.generic import engine as generic
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
@@ -75,7 +74,7 @@ class Beside:
 def test_on_the_generic_engine_no_bit_depends_on_other_requests(family, monkeypatch):
     """Experts and their routers are products of few rows; torch computes what is left behind its last whole vector by
     other code."""
-    monkeypatch.setattr(linears, "compiled_kernels", lambda: None)
+    monkeypatch.setattr(generic, "compiled_kernels", lambda: None)
     torch.set_num_threads(1)
     model = model_of(family)
-    Beside(Target(TransformersEngine(model, info(model), 4096)), 6).run()
+    Beside(Target(generic.TransformersEngine(model, info(model), 4096)), 6).run()

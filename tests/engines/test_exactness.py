@@ -7,7 +7,6 @@ import torch
 
 from actors.engines.build import EngineOptions, build_target
 from actors.engines.decoder import configuration
-from actors.engines.generic import linears
 from actors.models import Window
 from protocols.messages import Sampling
 
@@ -32,8 +31,7 @@ TOKENS = 40
 def test_windows_of_any_shape_right_or_wrong_change_no_bit_of_any_logit(dtype, temperature, monkeypatch):
     dtype, *how = dtype.split(maxsplit=1)
     if how == ["without numba"]:
-        for module in (configuration, linears):
-            monkeypatch.setattr(module, "compiled_kernels", lambda: None)
+        monkeypatch.setattr(configuration, "compiled_kernels", lambda: None)
     threads = 2 if how == ["by two threads"] else 1
     target, _ = build_target(TARGET, EngineOptions(dtype=dtype, kv_tokens=1024, threads=threads))
     seen: list[torch.Tensor] = []

@@ -14,8 +14,8 @@ from actors.engines.decoder.layout import lay_out
 from actors.engines.weights.formats import FORMS, KINDS
 from actors.engines.weights.gguf import Stored
 from actors.engines.weights.gguf_models import FileWeight
-from actors.engines.weights.layers import Blocks
 from actors.engines.weights.loading import load_for_engine
+from actors.engines.weights.matrix import Blocks
 from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import StoredModel
 from tests.engines.weights.test_grouped import CODES, INPUTS, rounded, stored

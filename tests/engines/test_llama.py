@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
-from actors.engines.decoder.configuration import supports
+from actors.engines.decoder.configuration import compiled_spec, spec_of
 from actors.engines.decoder.cpu import body as compiled_body
 from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
 from actors.engines.flat_batch import FlatBatch, align
@@ -68,12 +68,14 @@ def load(name: str, dtype: torch.dtype = torch.float32):
 
 
 def test_the_families_are_those_that_are_computed_here():
-    assert supports(MistralConfig(sliding_window=64))
-    assert supports(MistralConfig(sliding_window=64), torch.device("cuda"))
-    assert not supports(MistralConfig(sliding_window=64), dtype=torch.float16)
-    assert not supports(LlamaConfig(hidden_act="tanh"))
-    assert not supports(LlamaConfig(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}))
-    assert supports(LlamaConfig(rope_parameters=LLAMA3))
+    windowed = MistralConfig(sliding_window=64)
+    assert spec_of(windowed) is not None and compiled_spec(windowed) == spec_of(windowed)
+    assert (
+        compiled_spec(windowed, torch.device("cuda")) is None and compiled_spec(windowed, dtype=torch.float16) is None
+    )
+    assert spec_of(LlamaConfig(hidden_act="tanh")) is None
+    assert spec_of(LlamaConfig(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})) is None
+    assert compiled_spec(LlamaConfig(rope_parameters=LLAMA3)) is not None
     model = make("llama-tanh")
     with pytest.raises(ModelError, match="TransformersEngine"):
         CompiledEngine(model, info(model), SLOTS)

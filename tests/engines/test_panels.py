@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from actors.engines.decoder.cpu.panels import Panels, Rounded
-from actors.engines.weights.layers import Blocks, Matrix
+from actors.engines.weights.matrix import Blocks, Matrix
 from tests.world.pairs import every_pair
 
 

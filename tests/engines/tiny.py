@@ -20,7 +20,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from actors.engines.decoder.configuration import supports
+from actors.engines.decoder.configuration import compiled_spec
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.generic.engine import TransformersEngine
 from actors.models import ModelInfo
@@ -75,7 +75,7 @@ def make_model(build, seed: int = 0):
 
 def engine_of(model, slots: int = 4096) -> CompiledEngine | TransformersEngine:
     """The one that a user would get."""
-    return (CompiledEngine if supports(model.config) else TransformersEngine)(model, info(model), slots)
+    return (CompiledEngine if compiled_spec(model.config) else TransformersEngine)(model, info(model), slots)
 
 
 def info(model) -> ModelInfo:

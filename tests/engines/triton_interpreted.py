@@ -36,7 +36,7 @@ from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.formats import KINDS
 from actors.engines.weights.gguf import Stored
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
-from actors.engines.weights.layers import Blocks
+from actors.engines.weights.matrix import Blocks
 from actors.engines.weights.source import ModuleSource
 from actors.models import Leaf
 from protocols.messages import Sampling

@@ -18,7 +18,6 @@ from actors.engines.cache.memory import give_back, zeros
 from protocols.errors import PoolFull
 
 WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # layer types, in transformers' words
-DIFFERENT = {"gemma4_text", "gemma4_unified_text"}  # families with layers of different heads
 BLOCK = 64  # slots that are given back to the system together
 MAX_VIEWS = 256  # spans with cached views: more than a round has
 
@@ -39,23 +38,15 @@ class KVShape:
 
     @classmethod
     def of(cls, config: Any) -> KVShape | None:
-        """The shape that a ``transformers`` configuration gives; None if it does not name its attention heads, or they
-        differ by layer in a family that is unknown here."""
+        """The shape that a ``transformers`` configuration gives, of a model without a description; None if it does not
+        name its attention heads, or they differ by layer."""
         text = config.get_text_config()
-        if getattr(text, "is_heterogeneous", False) and text.model_type not in DIFFERENT:
-            return None
         heads = getattr(text, "num_attention_heads", None)
         layers = len(attention_layers(text))
         if not layers:
             return cls(())
-        if not heads:
+        if not heads or getattr(text, "is_heterogeneous", False):
             return None
-        if rank := getattr(text, "kv_lora_rank", None):  # latent attention: one key and value for all heads
-            return cls.alike(layers, 1, rank + text.qk_rope_head_dim)
-        if text.model_type in DIFFERENT:
-            sizes = ("num_key_value_heads", "head_dim")
-            kv_heads, widths = ([of_layer(text, layer, name) for layer in attention_layers(text)] for name in sizes)
-            return cls(tuple(zip(kv_heads, widths, strict=True)))
         kv_heads = getattr(text, "num_key_value_heads", None) or heads
         return cls.alike(layers, kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads)
 
@@ -69,15 +60,6 @@ def attention_layers(config: Any) -> list[int]:
     types = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
     own = len(types) - (getattr(config, "num_kv_shared_layers", 0) or 0)  # those behind read those of earlier ones
     return [layer for layer, kind in enumerate(types[:own]) if kind not in WITHOUT_ATTENTION]
-
-
-def of_layer(config: Any, layer: int, name: str) -> int:
-    """A number of a layer's own, where a family's layers are ``DIFFERENT``."""
-    each = config.per_layer_config
-    if isinstance(each, dict):  # as it is written, layer 5 of 30 as "05"
-        own: dict[str, Any] = next((one for key, one in each.items() if int(key) == layer), {})
-        return int(own.get(name) or getattr(config, name))
-    return int(getattr(each[layer], name))
 
 
 class KVPool:

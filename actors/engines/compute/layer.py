@@ -26,7 +26,7 @@ from actors.engines.decoder.spec import (
     Mlp,
 )
 from actors.engines.engine import PerRow, Trunk
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.matrix import Matrix
 
 
 class Layers:

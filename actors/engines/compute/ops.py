@@ -10,7 +10,7 @@ from torch import Tensor
 
 from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights
 from actors.engines.decoder.spec import Attention, Experts, Recurrent, Rotation
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.matrix import Matrix
 
 # A product before the parts of its inner dimension are added up: (splits, rows, outputs). Whatever reads it next adds
 # them up on the way.

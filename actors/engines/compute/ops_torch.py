@@ -26,7 +26,7 @@ from actors.engines.decoder.spec import (
     Recurrent,
     Rotation,
 )
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.rows import fixed_rows
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

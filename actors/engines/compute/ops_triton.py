@@ -23,7 +23,7 @@ from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LayerWeights
 from actors.engines.decoder.spec import SILU, Attention, Experts, Norm, Recurrent
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.matrix import Matrix
 
 log = logging.getLogger("duoactor.engines")
 CLOSE = 0.1  # relative: 16 bits round differently through a deep model by a few hundredths, a fault by more than 1

@@ -26,23 +26,12 @@ def spec_of(config: Any) -> DecoderSpec | None:
     return None if assistant or odd else spec
 
 
-def supports(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:
-    """Whether the fused decoder computes that ``transformers`` configuration; if not, TransformersEngine does."""
-    return (compiled_spec(config, device, dtype) if device.type == "cpu" else spec_of(config)) is not None
-
-
 def compiled_spec(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> DecoderSpec | None:
-    """The description of a configuration whose layers numba compiles there; None: it does not."""
+    """The description of a configuration whose layers numba compiles there; None: torch computes them."""
     if device.type != "cpu" or dtype not in COMPILED:
         return None
     spec = spec_of(config)
     return spec if spec is not None and _compiles(spec) else None
-
-
-def needs_torch(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:
-    """Whether a CPU computes a description by torch, slowly: recurrent layers that numba does not compile there."""
-    spec = spec_of(config) if device.type == "cpu" else None
-    return spec is not None and bool(spec.recurrent) and compiled_spec(config, device, dtype) is None
 
 
 def _compiles(spec: DecoderSpec) -> bool:
@@ -63,4 +52,4 @@ def _compiles(spec: DecoderSpec) -> bool:
 def multiplies_bfloat16(config: Any) -> bool:
     """Whether products of bfloat16 are twice as fast there as those of float32."""
     kernels = compiled_kernels()
-    return kernels is not None and kernels.HAS_BFLOAT16 and supports(config)
+    return kernels is not None and kernels.HAS_BFLOAT16 and compiled_spec(config) is not None

@@ -23,7 +23,7 @@ from actors.engines.decoder.spec import (
 )
 from actors.engines.decoder.weight_shapes import Shapes, check_shapes
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
-from actors.engines.weights.layers import Blocks, Matrix
+from actors.engines.weights.matrix import Blocks, Matrix
 from actors.engines.weights.source import WeightSource
 
 

@@ -11,7 +11,6 @@ import inspect
 import itertools
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,16 +18,16 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers
+from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.engine import Threads
+from actors.engines.decoder.families import describe
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.flat_batch import SPAN, WHOLE, FlatBatch
-from actors.engines.generic.attention import SlotAttention, SlotCache, without_owning
-from actors.engines.generic.linears import pack_linears, quickest_linear
 from actors.engines.generic.probe import Probe
-from actors.engines.generic.reading import read_bytes
 from actors.engines.generic.rotary import choose_by_request
+from actors.engines.generic.slots import SlotAttention, SlotCache, read_bytes, use_panels, without_owning
 from actors.engines.measuring.bandwidth import memory_bandwidth
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
-from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.rows import FixedRows
 from actors.models import ModelInfo
 from protocols.errors import ModelError
@@ -80,12 +79,10 @@ class TransformersEngine:
     def use_spare_cpus(self, used: bool) -> None:
         raise NotImplementedError("it has none")
 
-    def __init__(
-        self, model: nn.Module, info: ModelInfo, slots: int, pack: bool = True, int8: bool = False, exact: bool = True
-    ) -> None:
-        """Changes ``model``: its attention is replaced, and on a CPU, with ``pack``, its linear layers are packed.
-        ``exact``: a row must have the bits of plain decoding, on every branch of a window; drafts do not need that.
-        Raises ModelError for a model that cannot run in slots."""
+    def __init__(self, model: nn.Module, info: ModelInfo, slots: int, exact: bool = True) -> None:
+        """Changes ``model``: its attention is replaced, and on a CPU with numba its linear layers. ``exact``: a row
+        must have the bits of plain decoding, on every branch of a window; drafts do not need that. Raises ModelError
+        for a model that cannot run in slots."""
         self.model: Any = model
         self.info = info
         parameter = next(model.parameters())
@@ -94,7 +91,7 @@ class TransformersEngine:
         self.config: Any = config.get_text_config()
         shape = KVShape.of(self.config)
         if shape is None:
-            raise self._refusal()
+            raise self._refusal("num_attention_heads is missing or differs by layer")
         self.draft_vocabulary = draft_vocabulary(model)
         self.pool = KVPool(shape, slots, self.dtype, self.device, SPAN)
         self.cache = SlotCache(self.pool, attention_layers(self.config))
@@ -106,19 +103,20 @@ class TransformersEngine:
             use_experts("eager")  # products by :class:`FixedRows`, added up in the order of the experts' numbers
         takes = inspect.signature(model.forward).parameters
         if self.cache.places and "position_ids" not in takes:  # it would count from its own cache, which holds nothing
-            raise self._refusal()
+            raise self._refusal("its code takes no positions")
         named = next((name for name in CACHES if name in takes), CACHES[-1])
         # transformers passes a mask with four dimensions on unchanged
         mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
         self._options: dict[str, Any] = {named: self.cache, "attention_mask": mask, "use_cache": True}
         self.text_matters = choose_by_request(model, without_owning(self._attention, SlotAttention.lengths))
         self._adopt()
-        if pack and self.device.type == "cpu":
-            pack_linears(model, partial(quickest_linear, int8=int8, pages=HugePages()))
+        self._threads = torch.get_num_threads()
+        if self.device.type == "cpu" and compiled_kernels() is not None:
+            use_panels(model, Threads.as_torchs().team)
 
     def reading(self) -> Reading:
         """Without bits a weight, which a smaller file would not change: what is read of its blocks is dequantised."""
-        bandwidth = memory_bandwidth(torch.get_num_threads()) if self._fixed else 0.0
+        bandwidth = memory_bandwidth(self._threads) if self._fixed else 0.0
         read = read_bytes(self.model, self.config)
         return Reading(read, gigabytes=bandwidth, token_bytes=self.pool.slot_bytes)
 
@@ -129,8 +127,8 @@ class TransformersEngine:
         Many architectures do more than attend to a KV cache (chunked attention, latent caches, other recurrences). In
         slots they would run and give wrong logits. Raises ModelError for those.
         """
-        if set(getattr(self.config, "layer_types", None) or ()) - _PLAIN_LAYERS:
-            raise self._refusal()
+        if others := sorted(set(getattr(self.config, "layer_types", None) or ()) - _PLAIN_LAYERS):
+            raise self._refusal(f"layer_types has {', '.join(others)}")
         try:
             probe = Probe(self, self.model, self.config) if self.device.type != "meta" else None
             if self.cache.places:
@@ -138,10 +136,10 @@ class TransformersEngine:
             alike = probe is None or probe.agrees()
         except (torch.OutOfMemoryError, ModelError):
             raise
-        except Exception:
-            raise self._refusal() from None
+        except Exception as error:
+            raise self._refusal(f"its code fails there ({type(error).__name__})") from None
         if not alike:
-            raise self._refusal()
+            raise self._refusal("its logits become others there")
 
     def _replace_attention(self) -> None:
         attend = without_owning(self._attention, SlotAttention.__call__)
@@ -149,13 +147,19 @@ class TransformersEngine:
         AttentionInterface.register(name, attend)
         self.model.set_attn_implementation(name)
         if self.config._attn_implementation != name:
-            raise self._refusal()
+            raise self._refusal("its attention cannot be replaced")
 
-    def _refusal(self) -> ModelError:
+    def _refusal(self, why: str) -> ModelError:
+        """``why``: a sentence's part that names what cannot run."""
+        try:
+            describe(self.config)
+            undescribed = ""
+        except ModelError as error:
+            undescribed = f", and {error}"
         return ModelError(
             f"model {self.info.model_id} ({type(self.model).__name__}) does not attend in the plain way that slots of "
-            "a KV pool allow; use a model of the Llama, Qwen, Mistral, Gemma or Phi families, or another that "
-            "docs/families.md names"
+            f"a KV pool allow: {why}{undescribed} (config.json); use a model of the Llama, Qwen, Mistral, Gemma or Phi "
+            "families, or another that docs/families.md names"
         )
 
     @torch.inference_mode()
@@ -187,8 +191,7 @@ class TransformersEngine:
 
         def linear(weight: Tensor) -> PerRow:
             weight = weight.to(self.device, self.dtype)
-            layer = quickest_linear(weight, None, False) if self.device.type == "cpu" else None
-            return layer or (lambda x: nn.functional.linear(x, weight))
+            return lambda x: nn.functional.linear(x, weight)
 
         return Trunk(
             *(config.hidden_size, len(self._decoder.layers), self.info.vocab_size, self.device, self.dtype),

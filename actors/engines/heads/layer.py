@@ -18,7 +18,7 @@ from actors.engines.decoder.layout import Affine, LayerWeights, Taken
 from actors.engines.decoder.spec import Attention, DecoderSpec, Layer, Rotation
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import rms
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.source import WeightSource
 
 Config = Mapping[str, Any]

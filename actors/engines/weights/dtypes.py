@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 
-from actors.engines.decoder.configuration import multiplies_bfloat16, needs_torch, supports
+from actors.engines.decoder.configuration import compiled_spec, multiplies_bfloat16
 from actors.engines.weights.draft_vocabulary import head_size
 from protocols.errors import ConfigError
 
 LARGE = 200_000_000  # parameters above which a CPU is limited by reading weights and not by arithmetic
 SMALL_DRAFT = 8_000_000  # parameters below which int8 does not help: a step of 1.5M takes 0.12 ms, in bfloat16 0.10 ms
 AUTO, INT8 = "auto", "int8"
+NO_INT8 = (
+    "an int8 {} needs a CPU, a family that is fused and the extra duoactor[jit]; choose {} bfloat16 or float32 here"
+)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -25,11 +28,8 @@ def target_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.d
     docs/experiments/engine-weights.md); else float32. ``int8`` is another model, with texts of its own, so never
     chosen by itself; all that is no weight of a matrix is in the type of ``auto``."""
     if asked == INT8:
-        if device.type != "cpu" or not supports(config):
-            raise ConfigError(
-                "an int8 target needs a CPU, a family that is fused there and the extra duoactor[jit]; "
-                "choose --dtype bfloat16 or float32 here"
-            )
+        if compiled_spec(config, device) is None:
+            raise ConfigError(NO_INT8.format("target", "--dtype"))
         return target_dtype(AUTO, device, config)[0], True
     published = getattr(config, "dtype", None)
     if asked == AUTO and device.type == "cpu" and published == torch.bfloat16 and multiplies_bfloat16(config):
@@ -40,16 +40,12 @@ def target_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.d
 def draft_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.dtype, bool]:
     """The type of a draft's weights, and whether they are quantised to int8 then. Raises ConfigError.
 
-    ``auto`` is a target's on a GPU. On a CPU it is int8, or for a small draft bfloat16 where compiled layers multiply
-    that: rounding costs a draft next to no acceptance."""
-    automatic = asked == AUTO and device.type == "cpu"
-    by_torch = needs_torch(config, device)
-    if asked == INT8 or (automatic and not by_torch and parameters(config) >= SMALL_DRAFT):
-        if device.type != "cpu" or by_torch:
-            raise ConfigError(
-                "int8 drafts run on a CPU, those with recurrent layers with the extra duoactor[jit] alone; choose "
-                "--draft-dtype bfloat16"
-            )
+    ``auto`` is a target's on a GPU. Of compiled layers it is int8, or for a small draft bfloat16 if they multiply that:
+    rounding costs a draft next to no acceptance."""
+    compiled, automatic = compiled_spec(config, device) is not None, asked == AUTO and device.type == "cpu"
+    if asked == INT8 or (automatic and compiled and parameters(config) >= SMALL_DRAFT):
+        if not compiled:
+            raise ConfigError(NO_INT8.format("draft", "--draft-dtype"))
         return torch.float32, True
     if automatic and multiplies_bfloat16(config):
         return torch.bfloat16, False

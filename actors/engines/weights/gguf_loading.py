@@ -68,16 +68,16 @@ def gguf_tokenizer(name: str) -> Any:
     return build_tokenizer(open_gguf(name).file.metadata, name)
 
 
-def file_source(name: str, dtype: torch.dtype, device: torch.device = CPU) -> StoredSource:
-    """The weights of a file. ``dtype``: type of matrices that are not read from their blocks. Raises ModelError."""
-    return StoredSource(name, open_gguf(name).own(), dtype, device)
+def file_source(name: str, dtype: torch.dtype, device: torch.device = CPU, packed: bool = True) -> StoredSource:
+    """The weights of a file, see :class:`StoredSource`. Raises ModelError."""
+    return StoredSource(name, open_gguf(name).own(), dtype, device, packed)
 
 
-def packed_model(name: str, config: Any, device: torch.device, dtype: torch.dtype) -> StoredModel:
+def packed_model(name: str, config: Any, device: torch.device, dtype: torch.dtype, packed: bool = True) -> StoredModel:
     """A model for the fused decoder. Raises ModelError."""
     checkpoint = open_gguf(name)
     size = sum(math.prod(stored.shape) for stored in checkpoint.file.tensors.values())
-    source = file_source(name, dtype, device)
+    source = file_source(name, dtype, device, packed)
     return StoredModel(config, source, size, checkpoint.kinds, let_go=checkpoint.file.let_go)
 
 

@@ -17,7 +17,7 @@ from actors.engines.decoder.bounds import check_numbers
 from actors.engines.weights.gguf import GGUF, Stored
 from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, Floats, Order, below
 from actors.engines.weights.gguf_configs import Config
-from actors.engines.weights.layers import Blocks
+from actors.engines.weights.matrix import Blocks
 from protocols.errors import ModelError
 
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}

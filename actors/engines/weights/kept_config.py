@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import torch
 
-from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import spec_of
 
 _FLOAT = "__float__"  # as transformers writes them
@@ -44,8 +43,7 @@ class KeptConfig:
             plain = msgspec.json.decode(msgspec.json.encode(made), type=cls).config()
         except TypeError:  # a field that is no JSON
             return cls()
-        same = spec is not None and spec_of(plain) == spec and KVShape.of(plain) == KVShape.of(config)
-        return made if same else cls()
+        return made if spec is not None and spec_of(plain) == spec else cls()
 
     def config(self) -> PlainConfig:
         return PlainConfig(self.own, None if self.text is None else PlainConfig(self.text))

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from actors.engines.decoder.configuration import spec_of, supports
+from actors.engines.decoder.configuration import compiled_spec, spec_of
 from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.published import restore_published
 from actors.engines.text.tokenizer import TokenizerFacts
@@ -218,12 +218,13 @@ def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.M
     """:func:`load_model`, or for the fused decoder what leaves its weights in their files: GGUF files, quantised
     safetensors, and others that an earlier start found to be what transformers makes of them."""
     config = known_config(name)
-    if not supports(config, device, dtype):
+    if spec_of(config) is None:
         return load_model(name, device, dtype)
+    packed = device.type != "cpu" or compiled_spec(config, device, dtype) is not None  # torch multiplies no blocks
     if is_gguf(name):
-        return packed_model(name, config, device, dtype)
+        return packed_model(name, config, device, dtype, packed)
     if _published(name):
-        return _quantised_model(name, config, device, dtype) or load_model(name, device, dtype)
+        return _quantised_model(name, config, device, dtype, packed) or load_model(name, device, dtype)
     loaded: list[nn.Module] = []
 
     def load_whole() -> Checkpoint:
@@ -238,7 +239,9 @@ def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.M
     return stored_model(config, directory, found, device, dtype) if found.is_plain else load_model(name, device, dtype)
 
 
-def _quantised_model(name: str, config: Any, device: torch.device, dtype: torch.dtype) -> StoredModel | None:
+def _quantised_model(
+    name: str, config: Any, device: torch.device, dtype: torch.dtype, packed: bool
+) -> StoredModel | None:
     """None: the checkpoint has other names than the model in memory, or a head for a part of its vocabulary."""
     if head_size(config) < config.get_text_config().vocab_size:
         return None
@@ -246,7 +249,7 @@ def _quantised_model(name: str, config: Any, device: torch.device, dtype: torch.
     scheme = _quantisation(str(directory))
     assert scheme is not None
     weights = dict(read_weights(_quantised_files(directory), scheme))
-    source, spec = StoredSource(name, weights, dtype, device), spec_of(config)
+    source, spec = StoredSource(name, weights, dtype, device, packed), spec_of(config)
     tied = config.get_text_config().tie_word_embeddings
     if spec is None or any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
         return None

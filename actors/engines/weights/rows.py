@@ -1,7 +1,7 @@
 """Products of libraries, kept to the row counts at which rows have the same bits.
 
 Libraries add up in another order for some numbers of rows. Which of them agree was measured on matrices of eight shapes
-(docs/experiments/engine-weights.md, "Row counts that agree").
+(docs/exactness.md, "Row counts that agree").
 """
 
 from __future__ import annotations
@@ -14,21 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-MOST_PACKED = 32  # rows of oneDNN's packed products: from 2 on they agree
 FIXED = 8  # rows of torch's own products: at every place of a group they agree, in every type
 FEW = 4  # outputs: with fewer, rows of a group differ, and each is computed alone (a router of two experts)
 
 PerRows = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
-
-
-def packed_rows(multiply: PerRows, x: Tensor) -> Tensor:
-    """``multiply(x)`` by parts of 2 to ``MOST_PACKED`` rows."""
-    rows = len(x)
-    if rows == 1:
-        return multiply(x.repeat(2, 1))[:1]
-    if rows <= MOST_PACKED:
-        return multiply(x)
-    return torch.cat([multiply(part) for part in torch.tensor_split(x, -(-rows // MOST_PACKED))])
 
 
 def fixed_rows(multiply: PerRows, x: Tensor, outputs: int) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from actors.engines.weights.layers import Blocks
+from actors.engines.weights.matrix import Blocks
 from actors.engines.weights.tensor_files import TensorFiles
 from actors.engines.weights.unneeded import refuse_unused
 from protocols.errors import ModelError
@@ -84,10 +84,12 @@ class StoredSource(WeightSource):
         weights: Mapping[str, Tensor | StoredWeight],
         dtype: torch.dtype,
         device: torch.device = CPU,
+        packed: bool = True,
     ) -> None:
         """``where``: the model's name. ``dtype``: of all tensors, and of packed matrices that the products do not
-        read."""
+        read. ``packed``: products read blocks; else all are widened."""
         self.device, self.dtype, self._where, self._weights = device, dtype, where, weights
+        self._packed = packed
         self._used: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -119,8 +121,10 @@ class StoredSource(WeightSource):
 
     def blocks(self, name: str) -> list[Blocks] | None:
         self._used.add(own := own_name(name, self._weights))  # who gets none takes it
-        found = self._weights.get(own)
-        return None if found is None or isinstance(found, Tensor) else found.blocks()
+        return self._blocks(self._weights.get(own))
+
+    def _blocks(self, found: Tensor | StoredWeight | None) -> list[Blocks] | None:
+        return None if found is None or isinstance(found, Tensor) or not self._packed else found.blocks()
 
     def check_used(self, layers: int) -> None:
         refuse_unused(self._where, self._weights.keys() - self._used, layers)
@@ -139,7 +143,7 @@ class StoredSource(WeightSource):
         size = self.dtype.itemsize
         if isinstance(weight, Tensor):
             size = min(size, max(2, weight.dtype.itemsize)) if self.device.type == "cpu" else size
-        elif (blocks := weight.blocks()) is not None:
+        elif (blocks := self._blocks(weight)) is not None:
             return sum(each.nbytes if self.device.type == "cpu" else each.nbytes_on_gpu for each in blocks)
         return math.prod(weight.shape) * size
 

@@ -27,7 +27,9 @@ def machine(monkeypatch):
     def has(hardware: bool, compiled: bool) -> None:
         monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: hardware)
         monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda config: compiled)
-        monkeypatch.setattr(dtypes, "supports", lambda config: compiled)
+        monkeypatch.setattr(
+            dtypes, "compiled_spec", lambda config, device: True if compiled and device.type == "cpu" else None
+        )
 
     return has
 
@@ -70,7 +72,11 @@ def test_a_draft_is_int8_on_a_cpu_unless_it_is_too_small_to_gain(machine, device
     machine(compiled, compiled)
     assert draft_dtype("auto", device, config(shape)) == expected
     assert draft_dtype("float32", device, config(shape)) == (torch.float32, False)
-    assert draft_dtype("int8", CPU, config(shape)) == (torch.float32, True)
+    if compiled:
+        assert draft_dtype("int8", CPU, config(shape)) == (torch.float32, True)
+    else:
+        with pytest.raises(ConfigError, match=r"an int8 draft needs .*duoactor\[jit\]; choose --draft-dtype bfloat16"):
+            draft_dtype("int8", device, config(shape))
 
 
 def test_what_cannot_be_is_refused_in_one_sentence():
@@ -78,7 +84,7 @@ def test_what_cannot_be_is_refused_in_one_sentence():
         target_dtype("int3", CPU, config(SMALL))
     with pytest.raises(ConfigError, match="an int8 target needs a CPU"):
         target_dtype("int8", CUDA, config(SMALL))
-    with pytest.raises(ConfigError, match="int8 drafts run on a CPU"):
+    with pytest.raises(ConfigError, match="an int8 draft needs a CPU"):
         draft_dtype("int8", CUDA, config(SMALL))
 
 

@@ -43,7 +43,7 @@ from actors.engines.decoder.spec import (
     Recurrent,
 )
 from actors.engines.weights.huge_pages import HugePages
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.matrix import Matrix
 
 Record = NDArray[Any]  # an array of a structured type, or one of its elements
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from actors.cpus import on_all_cpus
 from actors.engines.weights.formats import FORMS, GROUP, NUMBER, PANEL, Bytes, Codes, Form
 from actors.engines.weights.huge_pages import HugePages, Room
-from actors.engines.weights.layers import Blocks, Grouped, Matrix
+from actors.engines.weights.matrix import Blocks, Grouped, Matrix
 
 Array = NDArray[np.float32]
 
@@ -81,8 +81,7 @@ class Panels:
 
     def multiply(self, x: Array) -> Array:
         out: Array = np.empty((len(x), self.job["apart"][0]), dtype=np.float32)
-        if self.job["form"][0]:  # inputs are rounded
-            self._team.make_room(x.size)
+        self._team.make_room(x.size)
         self._team.run(self.job, x, out)
         if self._outputs < out.shape[1]:
             out = np.ascontiguousarray(out[:, : self._outputs])

@@ -17,7 +17,7 @@ from torch.nn import functional
 from actors.engines.decoder.cpu.panels import Panels
 from actors.engines.decoder.layout import DecoderWeights
 from actors.engines.engine import PerRow, Trunk
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.matrix import Matrix
 
 
 class CompiledTrunk:

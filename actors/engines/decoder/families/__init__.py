@@ -137,9 +137,9 @@ def describe(config: Any) -> DecoderSpec:
     text = config.get_text_config()
     name = _described(getattr(text, "model_type", ""))
     if name is None:
-        raise Undescribed("no file describes the family")
+        raise Undescribed(f"no family is described whose model_type is {getattr(text, 'model_type', '')!r}")
     if getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None):
-        raise Undescribed("its weights are quantised")
+        raise Undescribed("quantization_config is set")
     where = getattr(config, "_name_or_path", "") or f"the {text.model_type} model"
     try:
         spec = FAMILIES[name](text if name == text.model_type else _As(text, name))

@@ -56,7 +56,7 @@ def mistral(config: Any) -> DecoderSpec:
 def _latent(config: Any, turning: Rotation, scale: float = 1.0) -> DecoderSpec:
     """``scale``: multiplies what each half of a layer adds."""
     if config.attention_bias:
-        raise Undescribed("its attention has biases")
+        raise Undescribed("attention_bias is set")
 
     def norms(index: int) -> Norms:
         if config.model_type != "axk1" or config.mlp_layer_types[index] == "dense":

@@ -86,7 +86,7 @@ def smollm(config: Any) -> DecoderSpec:
 def stablelm(config: Any) -> DecoderSpec:
     """Layer norms, and a quarter of each head turned."""
     if config.qk_layernorm:
-        raise Undescribed("every head has norms of its own")
+        raise Undescribed("qk_layernorm is set: every head has norms of its own")
     turning, beside = rotation(config, partial=True), config.use_parallel_residual
 
     def layer(index: int) -> Layer:
@@ -164,7 +164,7 @@ def olmo(config: Any) -> DecoderSpec:
 def olmo_1(config: Any) -> DecoderSpec:
     """OLMo 1: layer norms without weights."""
     if config.clip_qkv is not None:
-        raise Undescribed("it clips queries, keys and values")
+        raise Undescribed("clip_qkv is set")
     turning = rotation(config)
 
     def layer(index: int) -> Layer:
@@ -199,7 +199,7 @@ def nanochat(config: Any) -> DecoderSpec:
 def apertus(config: Any) -> DecoderSpec:
     """An activation with two numbers of each layer's own."""
     if config.hidden_act != XIELU or getattr(config, "output_vocab_size", None) is not None:
-        raise Undescribed("its activation is not its family's, or its head has a part of the vocabulary")
+        raise Undescribed("hidden_act is not xielu, or output_vocab_size is set")
     turning = rotation(config)
 
     def layer(index: int) -> Layer:

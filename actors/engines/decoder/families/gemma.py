@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from actors.engines.cache.pool import of_layer
 from actors.engines.decoder.families.parts import (
     Undescribed,
     activation,
@@ -45,7 +44,7 @@ from actors.engines.decoder.spec import (
 
 def describe(config: Any) -> DecoderSpec:
     if getattr(config, "use_bidirectional_attention", False):
-        raise Undescribed("its attention is not causal")
+        raise Undescribed("use_bidirectional_attention is set")
     first, private = config.model_type == "gemma", config.model_type == "vaultgemma"
     scale = getattr(config, "query_pre_attn_scalar", None) or config.head_dim
     turnings = {kind: rotation(config, kind) for kind in {kind_of(config, i) for i in range(config.num_hidden_layers)}}
@@ -83,7 +82,7 @@ def describe_4(config: Any) -> DecoderSpec:
     """Layers differ in their heads; the last ones read keys and values of earlier ones. That of 12B knows neither
     inputs of layers nor experts."""
     if getattr(config, "use_bidirectional_attention", None) == "all":
-        raise Undescribed("its attention is not causal")
+        raise Undescribed("use_bidirectional_attention is set")
     count, width = config.num_hidden_layers, getattr(config, "hidden_size_per_layer_input", 0)
     own = count - config.num_kv_shared_layers
     act = activation(config.hidden_activation)
@@ -121,7 +120,7 @@ def describe_4(config: Any) -> DecoderSpec:
 
 
 def _attention_4(config: Any, index: int, shares: int | None) -> Attention:
-    kind, width = kind_of(config, index), of_layer(config, index, "head_dim")
+    kind, width = kind_of(config, index), _of_layer(config, index, "head_dim")
     names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     if shares is not None:
         names = names[:1]
@@ -130,7 +129,7 @@ def _attention_4(config: Any, index: int, shares: int | None) -> Attention:
     query_norm, key_norm = weights(index, "self_attn.q_norm", "self_attn.k_norm")
     return Attention(
         config.num_attention_heads,
-        of_layer(config, index, "num_key_value_heads"),
+        _of_layer(config, index, "num_key_value_heads"),
         width,
         scale=1.0,
         qkv=weights(index, *(f"self_attn.{name}" for name in names)),
@@ -140,6 +139,15 @@ def _attention_4(config: Any, index: int, shares: int | None) -> Attention:
         norms=HeadNorms(query_norm, None if shares is not None else key_norm, value=True),
         shares=shares,
     )
+
+
+def _of_layer(config: Any, layer: int, name: str) -> int:
+    """A number of a layer's own."""
+    each = config.per_layer_config
+    if isinstance(each, dict):  # as it is written, layer 5 of 30 as "05"
+        own: dict[str, Any] = next((one for key, one in each.items() if int(key) == layer), {})
+        return int(own.get(name) or getattr(config, name))
+    return int(getattr(each[layer], name))
 
 
 def _experts_4(config: Any, index: int, beside: Mlp) -> Experts:
@@ -161,7 +169,7 @@ def rotation_4(own: Any, width: int) -> Rotation:
     """Pairs behind the share that is turned stay as they are."""
     name = own.get("rope_type", "default")
     if name not in ("default", "proportional"):
-        raise Undescribed(f"{name} rotations depend on the length of the text")
+        raise Undescribed(f"rope_type {name} depends on the length of the text")
     turned = int(own.get("partial_rotary_factor", 1.0) * width // 2) if name == "proportional" else width // 2
     frequencies = 1.0 / own["rope_theta"] ** (torch.arange(0, 2 * turned, 2, dtype=torch.float) / width)
     return Rotation((*frequencies.tolist(), *[0.0] * (width // 2 - turned)))

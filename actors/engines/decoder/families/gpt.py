@@ -14,7 +14,7 @@ from actors.engines.decoder.spec import Attention, DecoderSpec, HeadNorms, Layer
 def gpt2(config: Any) -> DecoderSpec:
     """A table of positions, and queries, keys and values in one matrix. Matrices are transposed, but in BigCode."""
     if config.add_cross_attention:
-        raise Undescribed("its layers look at another text")
+        raise Undescribed("add_cross_attention is set")
     bigcode = config.model_type == "gpt_bigcode"
     names, width = _named("transformer.h"), config.hidden_size // config.num_attention_heads
     scale = width**-0.5 if config.scale_attn_weights else 1.0
@@ -69,7 +69,7 @@ def gptj(config: Any) -> DecoderSpec:
     names, width = _named("transformer.h"), config.hidden_size // config.num_attention_heads
     turned = config.rotary_dim or config.hidden_size
     if turned > width:
-        raise Undescribed("its rotations are wider than a head")
+        raise Undescribed("rotary_dim is wider than a head")
     turning = Rotation(tuple((1.0 / 10000 ** (torch.arange(0, turned, 2) / turned)).tolist()), neighbours=True)
 
     def layer(index: int) -> Layer:
@@ -102,12 +102,12 @@ def gpt_neox(config: Any) -> DecoderSpec:
 def falcon(config: Any) -> DecoderSpec:
     """Falcon: halves side by side, with one norm or two; heads share keys in groups, or all of them."""
     if config.alibi:
-        raise Undescribed("its positions are slopes")
+        raise Undescribed("alibi is set: its positions are slopes")
     names, turning, grouped = _named("transformer.h"), rotation(config), config.new_decoder_architecture
     kv_heads = config.num_kv_heads if grouped or not config.multi_query else 1
     two = grouped and config.num_ln_in_parallel_attn in (None, 2)
     if grouped and not config.parallel_attn:
-        raise Undescribed("its new layers have halves one behind the other")
+        raise Undescribed("new_decoder_architecture is set without parallel_attn")
 
     def norms(index: int) -> Norms:
         if two:
@@ -130,9 +130,9 @@ def opt(config: Any) -> DecoderSpec:
     """OPT, and BioGPT: the first two rows of their tables of positions are of none."""
     bio = config.model_type == "biogpt"
     if not bio and (not config.do_layer_norm_before or config.word_embed_proj_dim != config.hidden_size):
-        raise Undescribed("its norms stand behind sums, or its embeddings are narrow")
+        raise Undescribed("do_layer_norm_before is not set, or word_embed_proj_dim is not hidden_size")
     if not bio and (config._remove_final_layer_norm or not config.layer_norm_elementwise_affine):
-        raise Undescribed("a norm is left out")
+        raise Undescribed("_remove_final_layer_norm is set, or layer_norm_elementwise_affine is not")
     model = "biogpt" if bio else "model.decoder"
     names, act = _named(f"{model}.layers"), config.hidden_act if bio else config.activation_function
 

@@ -70,7 +70,7 @@ def describe(config: Any) -> DecoderSpec:
 def _convolution(config: Any, layer: int) -> Recurrent:
     part, hidden = f"model.layers.{layer}.conv", config.hidden_size
     if config.conv_bias:
-        raise Undescribed("its convolutions have biases")
+        raise Undescribed("conv_bias is set")
     names = (f"{part}.conv.weight", f"{part}.out_proj.weight")
     return Recurrent(CONVOLUTION, 1, 0, 0, hidden, config.conv_L_cache, (f"{part}.in_proj.weight",), *names)
 

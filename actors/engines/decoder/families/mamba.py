@@ -111,7 +111,7 @@ def _selective(part: str, sizes: tuple[int, int, int, int], act: str, norms: tup
     inner, keys, kernel, rank = sizes
     values = math.gcd(inner, TOGETHER)
     if activation(act) != SILU:
-        raise Undescribed("its activation is not SiLU")
+        raise Undescribed(f"the activation {act!r} of its recurrent layers is not SiLU")
     return Recurrent(
         SELECTIVE,
         *(inner // values, 1, keys, values, kernel),
@@ -129,10 +129,10 @@ def falcon_h1(config: Any) -> DecoderSpec:
     """Mamba 2 and attention read the same: two layers for each of the configuration's. Multipliers are all over."""
     turning, entering = rotation(config), config.attention_in_multiplier
     if config.mamba_rms_norm and config.mamba_norm_before_gate:
-        raise Undescribed("its norms of groups stand before the gates")
+        raise Undescribed("mamba_norm_before_gate is set")
     biased = (config.attention_bias, config.mamba_proj_bias)
     if any(bias and scale != 1.0 for bias, scale in zip(biased, (entering, config.ssm_in_multiplier), strict=True)):
-        raise Undescribed("its multipliers of inputs do not multiply biases")
+        raise Undescribed("attention_bias or mamba_proj_bias is set beside multipliers of inputs")
     factors = tuple(config.ssm_in_multiplier * factor for factor in config.ssm_multipliers)
     gate_scale, down_scale = config.mlp_multipliers
     scale = entering**2 * config.key_multiplier * width_of(config) ** -0.5
@@ -160,11 +160,11 @@ def falcon_h1(config: Any) -> DecoderSpec:
 def nemotron_h(config: Any) -> DecoderSpec:
     """Each of its layers is half of one here: Mamba 2 or attention, or what is fed by it."""
     if config.moe_latent_size is not None:
-        raise Undescribed("its experts read a narrower stream")
+        raise Undescribed("moe_latent_size is set")
     sizes = (config.mamba_num_heads, config.n_groups, config.ssm_state_size, config.mamba_head_dim, config.conv_kernel)
     kinds: Sequence[str] = [*config.layers_block_type, ""]
     if any(kinds[index] in FEEDS and kinds[index - 1] in ("", *FEEDS) for index in range(len(kinds))):
-        raise Undescribed("an MLP follows no mixer")
+        raise Undescribed("layers_block_type has an MLP behind no mixer")
 
     def feed(index: int) -> Mlp | Experts | None:
         if kinds[index] not in FEEDS:
@@ -222,7 +222,7 @@ def _scan(
     """``sizes``: heads, groups, keys, values and the convolution's; ``limits``: of steps."""
     least, most = limits or (0.0, math.inf)
     if most != math.inf or activation(act) != SILU:
-        raise Undescribed("its time steps are limited, or its activation is not SiLU")
+        raise Undescribed(f"time_step_limit ends, or the activation {act!r} of its recurrent layers is not SiLU")
     return Recurrent(
         SCAN,
         *sizes,

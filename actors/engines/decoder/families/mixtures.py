@@ -54,7 +54,7 @@ def minimax(config: Any) -> DecoderSpec:
 def olmoe(config: Any) -> DecoderSpec:
     """Norms of all heads together; FlexOlmo has those of layers behind both halves."""
     if getattr(config, "clip_qkv", None) is not None:
-        raise Undescribed("it clips queries, keys and values")
+        raise Undescribed("clip_qkv is set")
     turning = rotation(config)
     counts = (config.num_experts, config.num_experts_per_tok, config.intermediate_size)
 
@@ -105,7 +105,7 @@ def ernie(config: Any) -> DecoderSpec:
 def gpt_oss(config: Any) -> DecoderSpec:
     """Sinks, every other layer with a window, and experts with biases and a clamped activation."""
     if (getattr(config, "swiglu_alpha", 1.702), getattr(config, "swiglu_limit", 7.0)) != (1.702, 7.0):  # since 5.23
-        raise Undescribed("its activation is clamped at other numbers")
+        raise Undescribed("swiglu_alpha and swiglu_limit are not 1.702 and 7")
     turning = rotation(config)
     counts = (config.num_local_experts, config.num_experts_per_tok, config.intermediate_size)
 

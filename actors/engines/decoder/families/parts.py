@@ -54,7 +54,7 @@ def width_of(config: Any) -> int:
 
 def activation(name: str) -> str:
     if name not in _ACTIVATIONS:
-        raise Undescribed(f"activation {name!r} has no kernel")
+        raise Undescribed(f"no kernel has the activation {name!r}")
     return _ACTIVATIONS[name]
 
 
@@ -72,9 +72,9 @@ def rotation(
     own = parameters.get(kind or "", parameters)
     name, share = own.get("rope_type", "default"), own.get("partial_rotary_factor", 1.0)
     if name not in ROPES:
-        raise Undescribed(f"{name} rotations depend on the length of the text")
+        raise Undescribed(f"rope_type {name} depends on the length of the text")
     if not partial and share != 1.0:
-        raise Undescribed("the family turns whole heads")
+        raise Undescribed("partial_rotary_factor is not 1, and its family turns whole heads")
     turned = int(width_of(config) * share)
     frequencies, factor = 1.0 / (own["rope_theta"] ** (torch.arange(0, turned, 2, dtype=torch.float) / turned)), 1.0
     if name == "linear":
@@ -106,7 +106,7 @@ def kind_of(config: Any, layer: int) -> str:
     if not kinds:
         return "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
     if kinds[layer] not in KINDS:
-        raise Undescribed(f"layers of {kinds[layer]} have no kernel")
+        raise Undescribed(f"layer_types has {kinds[layer]}")
     return kinds[layer]
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from actors.cpus import on_all_cpus
 from actors.engines.decoder.layout import DecoderWeights
 from actors.engines.weights.formats import FORMS, GROUP, SUPER, Codes, Form
-from actors.engines.weights.layers import Blocks, Grouped, Matrix
+from actors.engines.weights.matrix import Blocks, Grouped, Matrix
 
 LEAST = 1e-36  # 127 divided by less overflows
 LANES = 4  # groups that a program multiplies side by side: their number is a multiple of it

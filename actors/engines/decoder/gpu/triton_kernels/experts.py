@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.decoder.gpu.triton_kernels.groups import COLUMNS, product_options, round_rows, sums_of
-from actors.engines.weights.layers import Matrix
+from actors.engines.weights.matrix import Matrix
 
 DEPTH = 128  # inputs that are read at a time
 REGISTERS = 64  # of a thread at most: with more a multiprocessor holds fewer than 32 warps
