@@ -44,23 +44,6 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(size, halves, 
         assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
-def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(kind, team):
-    chance = torch.Generator().manual_seed(0)
-    team.make_room(19 * 1200)
-
-    def panels(outputs, inputs):
-        weight = torch.randn(outputs, inputs, generator=chance).to(kind)
-        return Panels(Matrix(weight), team)
-
-    x = torch.randn(19, 1200, generator=chance).numpy()
-    for outputs in (72, 500):
-        first, then = panels(outputs, 1200), panels(96, 48)
-        without = [first.multiply(x[:rows]) for rows in range(1, 20)]
-        first.job["then"] = then.job.ctypes.data
-        assert all((first.multiply(x[:rows]) == without[rows - 1]).all() for rows in range(1, 20))
-
-
 def test_products_in_a_row_by_more_threads_than_cores_are_all_computed_whole():
     """Whoever is through takes from the others, and some are put aside in the middle."""
     chance, alone, several = torch.Generator().manual_seed(0), team_of(0), team_of(3)

@@ -30,7 +30,7 @@ from actors.engines.decoder.gpu.groups import GroupedMatrix, rounded, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
 from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
-from actors.engines.decoder.spec import DELTA, SCAN, SELECTIVE, Attention, Norm, Recurrent
+from actors.engines.decoder.spec import Attention, DeltaNet, Norm, Scan, Selective
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.formats import KINDS
@@ -548,17 +548,25 @@ def test_rounds_of_every_part_of_a_description_have_torchs_logits_and_a_row_has_
     assert torch.equal(again, found[[0, 2]]) or (name in ROUNDED and (again - found[[0, 2]]).abs().max() < 1e-6)
 
 
-@pytest.mark.parametrize("kind, tiled", [(DELTA, False), (SCAN, True), (SELECTIVE, False)])
+SIZES = (4, 2, 16, 24, 4, (), "", "")
+WALKS = {
+    "delta": DeltaNet(*SIZES, decay="", step="", norm="", tiles=True),
+    "scan": Scan(*SIZES, decay="", step="", skip="", norm=None),
+    "selective": Selective(*SIZES, decay="", skip="", rank=4, choice="", steps=""),
+}
+
+
+@pytest.mark.parametrize("kind", WALKS)
 @pytest.mark.parametrize("parents", [[-1, 0, 1, 2], [-1, 0, 0, 1, -1, 3]])
-def test_states_are_walked_as_torch_walks_them_along_chains_and_trees(kind, tiled, parents):
-    mixer, rows = Recurrent(kind, 4, 2, 16, 24, 4, (), "", "", tiled=tiled), len(parents)
+def test_states_are_walked_as_torch_walks_them_along_chains_and_trees(kind, parents):
+    mixer, rows = WALKS[kind], len(parents)
     chance = torch.Generator().manual_seed(1)
 
     def random(*sizes: int) -> torch.Tensor:
         return torch.randn(*sizes, generator=chance) / 4
 
     decays, rates = random(rows, 4).sigmoid(), random(rows, 4, 1).sigmoid()
-    if kind == SELECTIVE:
+    if isinstance(mixer, Selective):
         decays, rates = -random(4, 16, 24).abs(), random(rows, 4, 24).sigmoid()
     steps = Steps(random(rows, 2, 16), random(rows, 2, 16), random(rows, 4, 24), decays, rates, parents)
     state = random(4, 16, 24)

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from actors.engines.cache.snapshots import BORDER
 from actors.engines.compute.ops import Ops, Steps
-from actors.engines.decoder.layout import LayerWeights, RecurrentWeights, SelectionWeights
-from actors.engines.decoder.spec import CONVOLUTION, DELTA, SCAN, SELECTIVE, DecoderSpec, Recurrent
+from actors.engines.decoder.layout import LayerWeights, RecurrentWeights
+from actors.engines.decoder.spec import DecoderSpec, DeltaNet, Recurrent, Scan, Selective, ShortConvolution
 from actors.engines.flat_batch import WHOLE, Segment
 
 UNIT_EPS = 1e-6  # added to squares of unit queries and keys, in every model with a delta rule
@@ -124,18 +124,18 @@ class TorchWalk:
             outs.append(_run(self._ops, number, mixer, weights, text, rows, made.dtype))
             start += len(rows)
         out = outs[0] if len(outs) == 1 else torch.cat(outs)
-        return _gated(mixer, weights, out, wide, mixer.eps or self._eps).to(made.dtype)
+        return _gated(mixer, weights, out, wide, self._eps).to(made.dtype)
 
 
 def _record_width(mixer: Recurrent) -> int:
     """Numbers of a record: inputs of the convolution, and what heads have a number of."""
-    return mixer.channels + {DELTA: 2, SCAN: 1, CONVOLUTION: 0, SELECTIVE: 0}[mixer.kind] * mixer.heads
+    return mixer.channels + {DeltaNet: 2, Scan: 1}.get(type(mixer), 0) * mixer.heads
 
 
 def _record(mixer: Recurrent, made: Tensor) -> Tensor:
     """What rows put into a layer: ``(rows, width)``, from what its input matrix makes of them."""
     inner, channels = mixer.inner, mixer.channels
-    if mixer.kind == CONVOLUTION:
+    if isinstance(mixer, ShortConvolution):
         return made[:, :inner] * made[:, 2 * inner : 3 * inner]
     return torch.cat([made[:, :channels], made[:, channels + inner : inner + _record_width(mixer)]], 1)
 
@@ -159,13 +159,14 @@ def _run(
     parents = [*range(-1, before - 1), *(before + parent if parent >= 0 else before - 1 for parent in text.parents)]
     mixed = _convolved(mixer, weights, inputs, [_back(parents, row, mixer.kernel) for row in range(len(every))])
     kept = len(every) - 1 if text.prompt else before - 1  # the row behind which the state is kept
-    if mixer.kind == CONVOLUTION:
+    if isinstance(mixer, ShortConvolution):
         outs, left = mixed, memory.state
     else:
-        if weights.selection is None:
-            steps = _steps(mixer, weights, mixed, every[:, mixer.channels :], parents)
+        if isinstance(mixer, Selective):
+            steps = _selected(ops, mixer, weights, mixed.to(dtype), parents)
         else:
-            steps = _selected(ops, mixer, weights, weights.selection, mixed.to(dtype), parents)
+            assert isinstance(mixer, DeltaNet | Scan)
+            steps = _steps(mixer, weights, mixed, every[:, mixer.channels :], parents)
         walked, left = ops.walk(mixer, steps, memory.state, kept)
         skipped = 0.0 if weights.skip is None else steps.values * weights.skip.view(mixer.heads, -1)
         outs = (walked + skipped).flatten(1)
@@ -190,11 +191,11 @@ def _convolved(mixer: Recurrent, weights: RecurrentWeights, inputs: Tensor, rows
     made = torch.zeros_like(inputs[: len(places)]) if weights.bias is None else weights.bias.expand(len(places), -1)
     for tap in range(mixer.kernel):
         made = made + inputs[places[:, tap]] * weights.convolution[tap]
-    return made if mixer.kind == CONVOLUTION else functional.silu(made)
+    return made if isinstance(mixer, ShortConvolution) else functional.silu(made)
 
 
 def _steps(
-    mixer: Recurrent, weights: RecurrentWeights, mixed: Tensor, numbers: Tensor, parents: Sequence[int]
+    mixer: DeltaNet | Scan, weights: RecurrentWeights, mixed: Tensor, numbers: Tensor, parents: Sequence[int]
 ) -> Steps:
     """What rows do to states. ``mixed``: what the convolution gives; ``numbers``: what heads have a number of."""
     heads, shared = mixer.heads, mixer.groups * mixer.keys
@@ -202,7 +203,7 @@ def _steps(
     queries, keys = (part.reshape(len(mixed), mixer.groups, mixer.keys) for part in (queries, keys))
     assert weights.decay is not None and weights.step is not None
     numbers = functional.pad(numbers, (0, 0, 0, -len(mixed) % WHOLE))
-    if mixer.kind == DELTA:
+    if isinstance(mixer, DeltaNet):
         queries, keys = _unit(queries) * mixer.keys**-0.5, _unit(keys)
         rates = mixer.rate_scale * numbers[:, :heads].sigmoid()
         times = functional.softplus(numbers[:, heads:] + weights.step)
@@ -213,18 +214,12 @@ def _steps(
     return Steps(queries, keys, values, decays, rates[..., None], parents)
 
 
-def _selected(
-    ops: Ops,
-    mixer: Recurrent,
-    weights: RecurrentWeights,
-    selection: SelectionWeights,
-    mixed: Tensor,
-    parents: Sequence[int],
-) -> Steps:
+def _selected(ops: Ops, mixer: Selective, weights: RecurrentWeights, mixed: Tensor, parents: Sequence[int]) -> Steps:
     """The steps of Mamba 1, which are made of what the convolution gives."""
-    assert weights.decay is not None and mixer.selection is not None
+    selection = weights.selection
+    assert weights.decay is not None and selection is not None
     chosen = ops.whole(ops.linear(mixed, selection.choice))
-    parts = [*torch.split(chosen.float(), [mixer.selection.rank, mixer.keys, mixer.keys], 1)]
+    parts = [*torch.split(chosen.float(), [mixer.rank, mixer.keys, mixer.keys], 1)]
     for place, norm in enumerate(selection.norms):
         parts[place] = functional.rms_norm(parts[place], norm.shape, norm, mixer.eps)
     low, keys, queries = parts
@@ -241,13 +236,14 @@ def _unit(x: Tensor) -> Tensor:
 
 def _gated(mixer: Recurrent, weights: RecurrentWeights, out: Tensor, made: Tensor, eps: float) -> Tensor:
     """Outputs through the gates, normed on one side of them."""
-    if mixer.kind == CONVOLUTION:
+    if isinstance(mixer, ShortConvolution):
         return out * made[:, mixer.inner : 2 * mixer.inner]
     gate = functional.silu(made[:, mixer.channels : mixer.channels + mixer.inner])
     if weights.norm is None:
         return out * gate
-    if mixer.kind == DELTA:
-        parts = functional.rms_norm(out.view(len(out), -1, mixer.normed), (mixer.normed,), weights.norm, eps)
+    if isinstance(mixer, DeltaNet):
+        parts = out.view(len(out), -1, mixer.normed)
+        parts = functional.rms_norm(parts, (mixer.normed,), weights.norm, mixer.eps or eps)
         return parts.flatten(1) * gate
     parts = functional.rms_norm((out * gate).view(len(out), -1, mixer.normed), (mixer.normed,), None, eps)
     return parts.flatten(1) * weights.norm

@@ -13,7 +13,6 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from actors.engines.decoder.spec import (
-    CONVOLUTION,
     Attention,
     DecoderSpec,
     Experts,
@@ -21,6 +20,8 @@ from actors.engines.decoder.spec import (
     Mlp,
     Recurrent,
     Rotation,
+    Selective,
+    ShortConvolution,
 )
 from protocols.errors import ModelError
 
@@ -164,13 +165,13 @@ def _recurrent(of: str, mixer: Recurrent) -> Iterator[str]:
     yield from _sizes(of, number_of_heads=mixer.heads, value_width=mixer.values, length_of_the_convolution=mixer.kernel)
     if mixer.kernel < 2 or mixer.kernel > 64:
         yield f"the length of the convolution{of} is {mixer.kernel}"
-    if mixer.kind == CONVOLUTION:
+    if isinstance(mixer, ShortConvolution):
         return
     yield from _sizes(of, number_of_key_heads=mixer.groups, key_width=mixer.keys)
     if mixer.groups > 0 and (mixer.heads % mixer.groups or mixer.inner % mixer.groups):
         yield f"{mixer.heads} heads{of} cannot share {mixer.groups} of keys"
-    if mixer.selection is not None:
-        yield from _sizes(of, rank_of_steps=mixer.selection.rank)
+    if isinstance(mixer, Selective):
+        yield from _sizes(of, rank_of_steps=mixer.rank)
 
 
 def _mlp(of: str, mlp: Mlp | Experts) -> Iterator[str]:

@@ -9,7 +9,7 @@ import torch
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.records import LANES
 from actors.engines.decoder.families import Undescribed, describe
-from actors.engines.decoder.spec import DecoderSpec
+from actors.engines.decoder.spec import DecoderSpec, Selective
 
 CPU = torch.device("cpu")
 COMPILED = (torch.float32, torch.bfloat16)  # types of keys and values
@@ -45,7 +45,7 @@ def _compiles(spec: DecoderSpec) -> bool:
     sizes |= {attention.width for attention in spec.attentions}
     sizes |= set() if spec.inputs is None else {spec.inputs.width}
     for mixer in spec.recurrent:
-        sizes |= {mixer.keys, mixer.values, mixer.normed} | ({mixer.selection.rank} if mixer.selection else set())
+        sizes |= {mixer.keys, mixer.values, mixer.normed, *([mixer.rank] if isinstance(mixer, Selective) else [])}
     return not any(size % LANES for size in (spec.hidden, *spec.inner, *sizes))
 
 

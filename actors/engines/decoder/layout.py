@@ -13,13 +13,14 @@ from torch.nn.functional import softplus
 from actors.engines.decoder import spec as described
 from actors.engines.decoder.orders import head_order, qkv_order, recurrent_order
 from actors.engines.decoder.spec import (
-    SCAN,
     UNWEIGHTED,
     XIELU_SLOPE,
     Attention,
     DecoderSpec,
     Recurrent,
     Rotation,
+    Scan,
+    Selective,
 )
 from actors.engines.decoder.weight_shapes import Shapes, check_shapes
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
@@ -229,7 +230,10 @@ class Taken:
         latent = recurrent = head_norms = sinks = None
         if isinstance(mixer, Recurrent):
             shared = mixer.groups * mixer.keys
-            factors = _spread(mixer.factors, (mixer.inner, mixer.inner, shared, shared, mixer.heads))
+            factors = _spread(
+                mixer.factors if isinstance(mixer, Scan) else (),
+                (mixer.inner, mixer.inner, shared, shared, mixer.heads),
+            )
             qkv, out = self.matrix(mixer.inputs, recurrent_order(mixer), factors), self.matrix((mixer.out,))
             recurrent = self._recurrent(mixer)
         else:
@@ -281,25 +285,26 @@ class Taken:
 
     def _recurrent(self, mixer: Recurrent) -> RecurrentWeights:
         taps, bias = self._source.take(mixer.convolution).float()[:, 0], self._bias(mixer.convolution)
-        if mixer.kind == SCAN:  # its channels are values, keys and queries
+        if isinstance(mixer, Scan):  # its channels are values, keys and queries
             order = torch.arange(mixer.channels)
             order = torch.cat([*torch.split(order, [mixer.inner, *[mixer.groups * mixer.keys] * 2])[::-1]])
             taps, bias = taps[order], None if bias is None else bias[order]
-        decay, selection = self._floats(mixer.decay), None
-        if (chosen := mixer.selection) is not None and decay is not None:
+        found = {name: self._floats(getattr(mixer, name, None)) for name in ("decay", "step", "skip", "norm")}
+        decay, selection = found.pop("decay"), None
+        if isinstance(mixer, Selective) and decay is not None:
             decay = decay.view(mixer.heads, mixer.values, mixer.keys).transpose(1, 2).contiguous()
-            sizes = (chosen.rank, mixer.keys, mixer.keys)
+            sizes = (mixer.rank, mixer.keys, mixer.keys)
             norms = [
                 torch.ones(size, device=decay.device) if name == UNWEIGHTED else self._source.take(name).float()
-                for name, size in zip(chosen.norms, sizes, strict=False)
+                for name, size in zip(mixer.norms, sizes, strict=False)
             ]
-            selection = SelectionWeights(self.matrix((chosen.choice,)), self.matrix((chosen.steps,)), norms)
+            selection = SelectionWeights(self.matrix((mixer.choice,)), self.matrix((mixer.steps,)), norms)
         return RecurrentWeights(
             taps.t().contiguous(),
             None if bias is None else bias.float(),
             None if decay is None else -decay.exp(),
-            *(self._floats(mixer.step), self._floats(mixer.skip), self._floats(mixer.norm)),
-            selection,
+            **found,
+            selection=selection,
         )
 
     def _latent(self, attention: Attention, latent: described.Latent) -> tuple[Matrix, Matrix, LatentWeights]:

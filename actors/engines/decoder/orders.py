@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from actors.engines.decoder.spec import DELTA, SCAN, Attention, Recurrent
+from actors.engines.decoder.spec import Attention, DeltaNet, Recurrent, Scan
 
 
 def head_order(attention: Attention) -> Tensor:
@@ -56,11 +56,11 @@ def _unwoven(attention: Attention) -> Tensor:
 def recurrent_order(mixer: Recurrent) -> Tensor | None:
     """Order of the rows of all inputs; None: as they are."""
     shared, inner = mixer.groups * mixer.keys, mixer.inner
-    if mixer.kind == SCAN:
+    if isinstance(mixer, Scan):
         every = torch.arange(2 * inner + 2 * shared + mixer.heads)
         gate, values, keys, queries, steps = torch.split(every, [inner, inner, shared, shared, mixer.heads])
         return torch.cat([queries, keys, values, gate, steps])
-    if mixer.kind == DELTA and mixer.woven:
+    if isinstance(mixer, DeltaNet) and mixer.woven:
         own = inner // mixer.groups
         whole = torch.arange(2 * shared + 2 * inner).view(mixer.groups, -1)
         parts = torch.split(whole, [mixer.keys, mixer.keys, own, own], 1)

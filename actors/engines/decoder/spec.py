@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = "silu", "gelu_tanh", "gelu", "relu", "relu_squared"
 CLAMPED_SWIGLU = "clamped_swiglu"  # gate and up are clamped: gpt-oss's
@@ -109,44 +109,19 @@ RECURRENT = (DELTA, SCAN, CONVOLUTION, SELECTIVE)
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """How a row of Mamba 1 makes steps, keys and queries of what its convolution gives."""
-
-    rank: int  # numbers that steps are made of
-    choice: str  # (rank + 2 * keys, inner)
-    steps: str  # (inner, rank), with a bias
-    norms: tuple[str, ...] = ()  # of the three parts of what ``choice`` gives
-
-
-@dataclass(frozen=True, slots=True)
 class Recurrent:
-    """A mixer that keeps a state of a text in place of keys and values: a causal convolution, and behind it, by kind:
+    """A mixer that keeps a state of a text in place of keys and values: a convolution, and behind it what its kind
+    does. A state is ``(heads, keys, values)``; ``heads / groups`` of them share queries and keys."""
 
-    ``DELTA``: the gated delta rule (arXiv 2412.06464); ``SCAN``: Mamba 2's (arXiv 2405.21060); ``CONVOLUTION``: nothing
-    (LFM 2); ``SELECTIVE``: Mamba 1's (arXiv 2312.00752), each of whose numbers decays by itself. A
-    state is ``(heads, keys, values)``; ``heads / groups`` of them share queries and keys.
-    """
-
-    kind: str  # one of RECURRENT
+    kind: ClassVar[str] = ""  # one of RECURRENT
     heads: int
     groups: int
     keys: int
     values: int
     kernel: int  # width of the convolution
-    inputs: tuple[str, ...]  # the delta rule's q/k/v (or each), gate, beta and alpha; else one
+    inputs: tuple[str, ...]
     convolution: str  # (channels, 1, kernel)
     out: str
-    decay: str | None = None  # (heads,), or of Mamba 1 (inner, keys): the logarithm of its rate
-    step: str | None = None  # (heads,): added to what its softplus is taken of
-    skip: str | None = None  # (heads,), or of Mamba 1 (inner,): the share of a value in its output
-    norm: str | None = None  # norm of outputs: before the gate (delta rule) or behind it (scan)
-    eps: float = 0.0  # the norm's epsilon; 0: the model's
-    least: float = 0.0  # the scan's shortest step
-    rate_scale: float = 1.0  # multiplies the delta rule's beta
-    factors: tuple[float, ...] = ()  # multiply the scan's gate, values, keys, queries and steps
-    selection: Selection | None = None
-    woven: bool = False  # ``inputs`` are two matrices with rows grouped by keys' heads (Qwen3-Next)
-    tiled: bool = False  # heads that share keys lie ``groups`` apart (GGUF), not side by side
 
     @property
     def inner(self) -> int:
@@ -155,12 +130,78 @@ class Recurrent:
     @property
     def normed(self) -> int:
         """Numbers that its norm takes together."""
-        return self.inner // self.groups if self.kind == SCAN else self.values
+        return self.values
 
     @property
     def channels(self) -> int:
-        """Channels of the convolution: queries, keys and values; of Mamba 1 values alone."""
-        return self.inner if self.kind == SELECTIVE else 2 * self.groups * self.keys + self.inner
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.groups * self.keys + self.inner
+
+    @property
+    def tiled(self) -> bool:
+        """Whether heads that share keys lie ``groups`` apart, not side by side."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNet(Recurrent):
+    """The gated delta rule (arXiv 2412.06464). ``inputs``: queries, keys and values (or each), gate, beta and alpha."""
+
+    kind: ClassVar[str] = DELTA
+    decay: str  # (heads,): the logarithm of its rate
+    step: str  # (heads,): added to what its softplus is taken of
+    norm: str  # norm of outputs, before the gate
+    eps: float = 0.0  # the norm's epsilon; 0: the model's
+    rate_scale: float = 1.0  # multiplies beta
+    woven: bool = False  # ``inputs`` are two matrices with rows grouped by keys' heads (Qwen3-Next)
+    tiles: bool = False  # see ``tiled``: GGUF
+
+    @property
+    def tiled(self) -> bool:
+        return self.tiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan(Recurrent):
+    """Mamba 2's (arXiv 2405.21060)."""
+
+    kind: ClassVar[str] = SCAN
+    decay: str  # (heads,): the logarithm of its rate
+    step: str  # (heads,): added to what its softplus is taken of
+    skip: str  # (heads,): the share of a value in its output
+    norm: str | None  # norm of outputs, behind the gate
+    least: float = 0.0  # the shortest step
+    factors: tuple[float, ...] = ()  # multiply gate, values, keys, queries and steps
+
+    @property
+    def normed(self) -> int:
+        return self.inner // self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selective(Recurrent):
+    """Mamba 1's (arXiv 2312.00752), each of whose numbers decays by itself. Steps, keys and queries are made of what
+    the convolution gives."""
+
+    kind: ClassVar[str] = SELECTIVE
+    decay: str  # (inner, keys): the logarithm of its rate
+    skip: str  # (inner,): the share of a value in its output
+    rank: int  # numbers that steps are made of
+    choice: str  # (rank + 2 * keys, inner)
+    steps: str  # (inner, rank), with a bias
+    norms: tuple[str, ...] = ()  # norms of the three parts of what ``choice`` gives
+    eps: float = 0.0  # the norms' epsilon
+
+    @property
+    def channels(self) -> int:
+        return self.inner
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolution(Recurrent):
+    """Nothing behind the convolution (LFM 2). ``inputs``: factor, gate and factor."""
+
+    kind: ClassVar[str] = CONVOLUTION
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from actors.engines.decoder.spec import (
-    CONVOLUTION,
-    DELTA,
-    SCAN,
-    SELECTIVE,
     UNWEIGHTED,
     Attention,
     DecoderSpec,
+    DeltaNet,
     Experts,
     Latent,
     Layer,
     LayerInputs,
     Mlp,
     Recurrent,
+    Scan,
+    Selective,
+    ShortConvolution,
 )
 from protocols.errors import ModelError
 
@@ -193,13 +193,13 @@ class Shapes:
 
     def _recurrent(self, mixer: Recurrent) -> None:
         shared, inner, heads = 2 * mixer.groups * mixer.keys, mixer.inner, mixer.heads
-        if mixer.kind == CONVOLUTION:
+        if isinstance(mixer, ShortConvolution):
             rows = [(3 * inner, "factors and gate")]
-        elif mixer.kind == SELECTIVE:
+        elif isinstance(mixer, Selective):
             rows = [(2 * inner, "values and gate")]
-        elif mixer.kind == SCAN:
+        elif isinstance(mixer, Scan):
             rows = [(2 * inner + shared + heads, "gate, values, keys, queries and steps")]
-        elif mixer.woven:
+        elif isinstance(mixer, DeltaNet) and mixer.woven:
             rows = [(2 * inner + shared, "queries, keys, values and gate"), (2 * heads, "twice the heads")]
         else:
             made = [(shared + inner, "queries, keys and values")]
@@ -211,21 +211,20 @@ class Shapes:
         channels = (mixer.channels, "channels of the convolution")
         self._set(mixer.convolution, WeightShape((channels, (1, "one"), (mixer.kernel, "its length"))))
         self._set(mixer.out, _matrix(self._hidden, _HIDDEN, inner, "heads * width of values"))
-        for part in (mixer.decay, mixer.step, mixer.skip):
-            if part is not None:
+        if isinstance(mixer, DeltaNet | Scan):
+            for part in (mixer.decay, mixer.step, *([mixer.skip] if isinstance(mixer, Scan) else [])):
                 self._set(part, _vector(heads, "heads"))
-        if (chosen := mixer.selection) is not None:
-            assert mixer.decay is not None and mixer.skip is not None
+            if mixer.norm is not None:
+                size = inner if isinstance(mixer, Scan) else mixer.values
+                self._set(mixer.norm, _vector(size, "width of values"))
+        if isinstance(mixer, Selective):
             self._set(mixer.decay, _matrix(inner, "channels", mixer.keys, "width of keys"))
             self._set(mixer.skip, _vector(inner, "channels"))
-            self._set(chosen.choice, _matrix(chosen.rank + 2 * mixer.keys, "rank and keys", inner, "channels"))
-            self._set(chosen.steps, _matrix(inner, "channels", chosen.rank, "rank"))
-            for name, size in zip(chosen.norms, (chosen.rank, mixer.keys, mixer.keys), strict=bool(chosen.norms)):
+            self._set(mixer.choice, _matrix(mixer.rank + 2 * mixer.keys, "rank and keys", inner, "channels"))
+            self._set(mixer.steps, _matrix(inner, "channels", mixer.rank, "rank"))
+            for name, size in zip(mixer.norms, (mixer.rank, mixer.keys, mixer.keys), strict=bool(mixer.norms)):
                 if name != UNWEIGHTED:
                     self._set(name, _vector(size, "its part of rank and keys"))
-        if mixer.norm is not None:
-            size = mixer.values if mixer.kind == DELTA else inner
-            self._set(mixer.norm, _vector(size, "width of values"))
 
     def _mlp(self, mlp: Mlp) -> None:
         each = mlp.inner * (1 + mlp.gated) // len(mlp.up)

@@ -34,13 +34,15 @@ from actors.engines.decoder.layout import (
 )
 from actors.engines.decoder.spec import (
     ACTIVATIONS,
-    CONVOLUTION,
     RECURRENT,
-    SELECTIVE,
     Attention,
+    DeltaNet,
     Experts,
     Latent,
     Recurrent,
+    Scan,
+    Selective,
+    ShortConvolution,
 )
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.matrix import Matrix
@@ -68,8 +70,6 @@ class LaidOut:
         self.inputs = self._inputs(weights)
         self._product(self.jobs[-1:], weights.head)
         self.norm(self.layers[-1]["inputs"], weights.norm, weights.spec.logit_scale)
-        for index in range(len(self.jobs)):  # behind the head the next forward
-            self.jobs[index]["then"] = self.jobs.ctypes.data + (index + 1) % len(self.jobs) * self.jobs.itemsize
         self.sizes = self._sizes(weights)
 
     def keep(self, array: NDArray[Any]) -> int:
@@ -134,7 +134,7 @@ class LaidOut:
         if isinstance(mixer, Recurrent):
             assert weights.recurrent is not None
             layer["mixer"] = self._recurrent(mixer, weights.recurrent)
-            alone = mixer.kind in (CONVOLUTION, SELECTIVE)
+            alone = isinstance(mixer, ShortConvolution | Selective)
             own = mixer.channels if alone else int(jobs[0]["apart"]) - mixer.inner
             self.width = max(self.width, own)
         else:
@@ -181,19 +181,21 @@ class LaidOut:
         mixer["at"] = numbers_of(self.mixers[-1]) if self.mixers else 0
         for name in ("heads", "groups", "keys", "values", "kernel", "channels", "normed", "tiled"):
             mixer[name] = getattr(spec, name)
+        mixer["eps"], mixer["least"] = self._eps, spec.least if isinstance(spec, Scan) else 0.0
+        if isinstance(spec, DeltaNet):
+            mixer["eps"], mixer["rate_scale"] = spec.eps or self._eps, spec.rate_scale
         mixer["past"], mixer["taps"] = (spec.kernel - 1) * spec.channels, self._numbers(weights.convolution)
         for name in ("bias", "decay", "step", "skip", "norm"):
             mixer[name] = self._numbers(getattr(weights, name))
-        if (chosen := weights.selection) is not None and spec.selection is not None:
+        if isinstance(spec, Selective) and (chosen := weights.selection) is not None:
             jobs = np.zeros(2, JOB)
             self._product(jobs[:1], chosen.choice)
             self._product(jobs[1:], chosen.steps)
             mixer["choice"] = self.keep(jobs)
-            mixer["steps"], mixer["rank"] = mixer["choice"] + jobs.itemsize, spec.selection.rank
-            mixer["chosen"], mixer["timed"] = jobs["apart"]
+            mixer["steps"], mixer["rank"] = mixer["choice"] + jobs.itemsize, spec.rank
+            (mixer["chosen"], mixer["timed"]), mixer["eps"] = jobs["apart"], spec.eps or self._eps
             for name, norm in zip(("rank_norm", "key_norm", "query_norm"), chosen.norms, strict=False):
                 mixer[name] = self._numbers(norm)
-        mixer["eps"], mixer["least"], mixer["rate_scale"] = spec.eps or self._eps, spec.least, spec.rate_scale
         self.mixers.append(mixer)
         return mixer.ctypes.data
 

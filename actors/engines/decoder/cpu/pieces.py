@@ -8,7 +8,6 @@ from numba import cfunc
 from actors.engines.decoder.cpu.atomics import add, array_at
 from actors.engines.decoder.cpu.blocks import BlockPanel, GroupedRows, grouped_words, multiply_blocks, panel_bytes
 from actors.engines.decoder.cpu.jobs import (
-    AWAKE,
     BLOCK_PIECE,
     DONE,
     PIECE,
@@ -23,7 +22,7 @@ from actors.engines.decoder.cpu.products import PanelRange, multiply_panels
 from actors.engines.decoder.cpu.records import JOB, WALK
 from actors.engines.decoder.cpu.state_walk import walk_piece
 from actors.engines.decoder.cpu.tile import BESIDE, ROWS, WIDE_PANEL, InputRows, Sums
-from actors.engines.decoder.cpu.work_stealing import begin_of, pop, steal_half
+from actors.engines.decoder.cpu.work_stealing import pop, steal_half
 from actors.engines.weights.formats import PANEL
 
 
@@ -50,9 +49,9 @@ def _attend(job, piece, coming, me, out):
 
 
 @linked
-def _multiply(job, panel, number, out, then):
+def _multiply(job, panel, number, out):
     """Multiply ``number`` panels. The last panel of a matrix ends with its last output, so it may share some outputs
-    with the panel before. ``then``: address to prefetch next, 0: what follows these panels."""
+    with the panel before."""
     rows, size, pairs = job.rows, job.columns, job.columns // 2
     sums = Sums(out, min(panel * WIDE_PANEL, job.apart - WIDE_PANEL), job.apart, False)
     count = job.panels * size * WIDE_PANEL
@@ -60,15 +59,15 @@ def _multiply(job, panel, number, out, then):
     paired = InputRows(array_at(job.x, rows * pairs, np.uint32), 0, pairs, rows)
     words = array_at(job.weights, count // 2, np.uint32)
     if job.half:
-        multiply_panels(paired, PanelRange(words, 1, panel, number), sums, then)
+        multiply_panels(paired, PanelRange(words, 1, panel, number), sums)
     elif job.bits == 32:
         whole = array_at(job.weights, count, np.float32)
-        multiply_panels(numbers, PanelRange(whole, 1, panel, number), sums, then)
+        multiply_panels(numbers, PanelRange(whole, 1, panel, number), sums)
     elif job.pairs:
-        multiply_panels(numbers, PanelRange(words, 2, panel, number), sums, then)
+        multiply_panels(numbers, PanelRange(words, 2, panel, number), sums)
     else:
         halves = array_at(job.weights, count, np.uint16)
-        multiply_panels(numbers, PanelRange(halves, 1, panel, number), sums, then)
+        multiply_panels(numbers, PanelRange(halves, 1, panel, number), sums)
 
 
 @linked
@@ -88,7 +87,7 @@ def _compute_blocks(job, piece):
 
 
 @linked
-def _compute(job, piece, following, me, state):
+def _compute(job, piece, following, me):
     """Compute one piece. ``following``: the piece that this thread takes next; negative: not known."""
     out = array_at(job.out, job.rows * job.apart, np.float32)
     if job.walk != 0:
@@ -102,24 +101,12 @@ def _compute(job, piece, following, me, state):
         return
     # one thread computes the last two panels, which may have outputs in common
     panel, end = PIECE * piece, job.panels if piece + 1 == pieces_of(job) else PIECE * (piece + 1)
-    then = _first_weights(job.then, me, 1 + state[AWAKE]) if following < 0 else 0
     most = BESIDE[min(job.rows, ROWS)]
     while panel < end:
         # the last panel alone: its overlap with the one before is computed again
         number = max(1, min(most, min(end, job.panels - 1) - panel))
-        _multiply(job, panel, number, out, then if panel + number == end else 0)
+        _multiply(job, panel, number, out)
         panel += number
-
-
-@linked
-def _first_weights(place, me, threads):
-    """Address of the first weights that thread ``me`` of ``threads`` multiplies in the job at ``place``, or 0."""
-    if place == 0:
-        return 0
-    job = array_at(place, 1, JOB)[0]
-    if job.form:
-        return 0
-    return job.weights + PIECE * begin_of(pieces_of(job), me, threads) * job.columns * WIDE_PANEL * job.bits // 8
 
 
 @kept("void(int64, int64, int64)", by=cfunc)
@@ -130,7 +117,7 @@ def take(jobs, states, me):
     while other < state[THREADS]:
         piece, following = pop(state, TODO, me)
         while piece >= 0:
-            _compute(job[0], piece, following, me, state)
+            _compute(job[0], piece, following, me)
             done += 1
             piece, following = pop(state, TODO, me)
         if not steal_half(state, TODO, me, other):

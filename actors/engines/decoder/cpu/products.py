@@ -27,20 +27,6 @@ class PanelRange(NamedTuple):
 
 
 @linked
-def _ahead(here, at, size, wide, then):
-    """Address to prefetch: input ``at`` of panels whose inputs, of ``wide`` bytes each, begin at ``here``. After the
-    last of ``size`` inputs it is ``then``; with 0 what follows the panels."""
-    return then + (at - size) * wide if then != 0 and at >= size else here + at * wide
-
-
-@linked
-def _depth(k, size, most, lead, then):
-    """Number of inputs from ``k`` on to multiply next, so that all that is prefetched meanwhile is contiguous."""
-    depth = min(most, size - k)
-    return min(depth, size - lead - k) if then != 0 and k < size - lead else depth
-
-
-@linked
 def _part(inputs, sums, number, passes, k):
     """Rows of one of several passes, from input ``k`` on, and their sums."""
     row, following = inputs.count * number // passes, inputs.count * (number + 1) // passes
@@ -49,20 +35,19 @@ def _part(inputs, sums, number, passes, k):
 
 
 @linked
-def multiply_panels(inputs, panels, sums, then):
-    """Multiply all rows with ``panels``. ``then``: address that is read next; 0: what follows the panels."""
+def multiply_panels(inputs, panels, sums):
+    """Multiply all rows with ``panels``. What follows them in memory is read next."""
     weights, size, share = panels.weights, inputs.size, panels.share
     passes, step = (inputs.count + ROWS - 1) // ROWS, WIDE_PANEL * weights.itemsize
     wide = step // share
-    here, lead, k = weights.ctypes.data + panels.first * size * wide, NEAR // wide, 0
-    while k < size:
-        depth = _depth(k, size, DEPTH, lead, then)
+    here, lead = weights.ctypes.data + panels.first * size * wide, NEAR // wide
+    for k in range(0, size, DEPTH):
+        depth = min(DEPTH, size - k)
         tile = TileWeights(
             weights, (panels.first * size + k) * WIDE_PANEL // share, size * WIDE_PANEL // share, panels.count, depth
         )
         for number in range(passes):
             # by the end of the last pass all weights that the next passes read have been asked for
-            ahead = _ahead(here, k + depth * (passes - 1 + number) // passes + lead, size, wide, then)
+            ahead = here + (k + depth * (passes - 1 + number) // passes + lead) * wide
             rows, into = _part(inputs, sums, number, passes, k)
             multiply_tile(rows, tile, into, Meanwhile(ahead, step // passes))
-        k += depth

@@ -73,14 +73,14 @@ INPUTS = np.dtype(
 
 # A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
 # of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``pairs``: 1
-# where weights are pairs of it; ``bias``: what is added to outputs, or 0; ``then``: the product behind it, or 0;
+# where weights are pairs of it; ``bias``: what is added to outputs, or 0;
 # ``sinks``: of each query head, or 0. With a ``form`` (a number of ``formats.FORMS``, from 1) the weights are ``own``
 # outputs from ``first`` on in that form, and ``more`` is the address of a job with the others, or 0. ``walk``: the
 # address of a ``WALK`` in place of attention, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
     + [(name, np.int64) for name in ("bits", "half", "pairs", "weights", "panels", "outputs", "bias")]
-    + [(name, np.int64) for name in ("then", "form", "first", "own", "more")]
+    + [(name, np.int64) for name in ("form", "first", "own", "more")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
     + [(name, np.int64) for name in ("skips", "sinks", "walk")]
@@ -103,7 +103,7 @@ EXPERTS = np.dtype(
 DELTA, SCAN, CONVOLUTION, SELECTIVE = 0, 1, 2, 3
 # A recurrent layer: its place among them and in a text's numbers, sizes, of which ``past`` is numbers of former inputs;
 # then by address, 0 where there are none: taps of the convolution, its bias, rates of decay, what is added to steps,
-# shares of values, and weights of the norm of ``normed`` numbers; ``tiled``: see ``Recurrent``. Of a ``Selection`` the
+# shares of values, and weights of the norm of ``normed`` numbers; ``tiled``: see ``Recurrent``. Of Mamba 1 the
 # addresses of two jobs, ``choice`` and ``steps``, how far their rows are ``chosen`` and ``timed`` apart, and weights of
 # norms of the ``rank`` numbers, of keys and of queries, or 0
 MIXER = np.dtype(
@@ -124,7 +124,7 @@ STREAM = np.dtype(
 # state); of all ``rows``, then of pending ones and of ``past`` former inputs of each text, the row before it in
 # ``before`` and where its tile lies in ``places`` (0: it is the text's own); ``raw``: inputs of convolutions, of
 # each layer ``total`` rows of ``width`` numbers; ``mixed``: what they give; ``decays`` and ``rates`` of heads;
-# ``chosen`` and ``low``: of a ``Selection`` what its choice gives, and the part that steps are made of
+# ``chosen`` and ``low``: what the choice of Mamba 1 gives, and the part that steps are made of
 WALK = np.dtype(
     [(name, np.int64) for name in ("mixer", "streams", "count", "rows", "pending", "total", "past", "width")]
     + [(name, np.int64) for name in ("parents", "before", "places", "raw", "mixed", "decays", "rates")]

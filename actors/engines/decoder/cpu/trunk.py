@@ -28,7 +28,6 @@ class CompiledTrunk:
         self._spec, self._team = weights.spec, team
         self._norm, self._table, self._vocabulary = weights.norm, weights.embedding, weights.vocabulary
         self._head = head
-        self._head["then"] = 0
         self.places: NDArray[np.int64] = np.empty(0, np.int64)  # by layer, see ``BODY``
         self.count = 0
         self.states: NDArray[np.float32] = np.empty((0, 0), np.float32)

@@ -16,7 +16,6 @@ from actors.engines.decoder.families.parts import (
     weights,
 )
 from actors.engines.decoder.spec import (
-    CONVOLUTION,
     SILU,
     DecoderSpec,
     Experts,
@@ -24,8 +23,8 @@ from actors.engines.decoder.spec import (
     Mlp,
     Norm,
     Norms,
-    Recurrent,
     Routing,
+    ShortConvolution,
 )
 
 DENSE = "lfm2"
@@ -67,12 +66,12 @@ def describe(config: Any) -> DecoderSpec:
     return decoder(config, layer, Norm(config.norm_eps), final_norm="model.embedding_norm.weight")
 
 
-def _convolution(config: Any, layer: int) -> Recurrent:
+def _convolution(config: Any, layer: int) -> ShortConvolution:
     part, hidden = f"model.layers.{layer}.conv", config.hidden_size
     if config.conv_bias:
         raise Undescribed("conv_bias is set")
     names = (f"{part}.conv.weight", f"{part}.out_proj.weight")
-    return Recurrent(CONVOLUTION, 1, 0, 0, hidden, config.conv_L_cache, (f"{part}.in_proj.weight",), *names)
+    return ShortConvolution(1, 0, 0, hidden, config.conv_L_cache, (f"{part}.in_proj.weight",), *names)
 
 
 def _mlp(config: Any, layer: int) -> Mlp | Experts:

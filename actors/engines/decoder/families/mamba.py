@@ -20,8 +20,6 @@ from actors.engines.decoder.families.parts import (
     width_of,
 )
 from actors.engines.decoder.spec import (
-    SCAN,
-    SELECTIVE,
     SILU,
     UNWEIGHTED,
     DecoderSpec,
@@ -30,9 +28,9 @@ from actors.engines.decoder.spec import (
     Mlp,
     Norm,
     Norms,
-    Recurrent,
     Routing,
-    Selection,
+    Scan,
+    Selective,
 )
 
 FEED_FORWARD = ("feed_forward.gate_proj", "feed_forward.up_proj")
@@ -106,21 +104,23 @@ def jamba(config: Any) -> DecoderSpec:
     return decoder(config, layer, final_norm="model.final_layernorm.weight")
 
 
-def _selective(part: str, sizes: tuple[int, int, int, int], act: str, norms: tuple[str, ...], eps: float) -> Recurrent:
+def _selective(part: str, sizes: tuple[int, int, int, int], act: str, norms: tuple[str, ...], eps: float) -> Selective:
     """``sizes``: channels, keys, the convolution's and the rank of steps; ``norms``: of rank, keys and queries."""
     inner, keys, kernel, rank = sizes
     values = math.gcd(inner, TOGETHER)
     if activation(act) != SILU:
         raise Undescribed(f"the activation {act!r} of its recurrent layers is not SiLU")
-    return Recurrent(
-        SELECTIVE,
+    return Selective(
         *(inner // values, 1, keys, values, kernel),
         (f"{part}.in_proj.weight",),
         f"{part}.conv1d.weight",
         f"{part}.out_proj.weight",
         decay=f"{part}.A_log",
         skip=f"{part}.D",
-        selection=Selection(rank, f"{part}.x_proj.weight", f"{part}.dt_proj.weight", norms),
+        rank=rank,
+        choice=f"{part}.x_proj.weight",
+        steps=f"{part}.dt_proj.weight",
+        norms=norms,
         eps=eps,
     )
 
@@ -204,7 +204,7 @@ def nemotron_h(config: Any) -> DecoderSpec:
     return decoder(config, own, Norm(config.layer_norm_epsilon), **ends)
 
 
-def scan(config: Any, layer: int, **changes: Any) -> Recurrent:
+def scan(config: Any, layer: int, **changes: Any) -> Scan:
     """The Mamba 2 of a layer, by the names of most hybrids. ``changes``: see :func:`_scan`."""
     sizes = (config.mamba_n_heads, config.mamba_n_groups, config.mamba_d_state, config.mamba_d_head)
     part = f"model.layers.{layer}.mamba"
@@ -218,13 +218,12 @@ def _scan(
     limits: Sequence[float] | None,
     normed: bool = True,
     factors: tuple[float, ...] = (),
-) -> Recurrent:
+) -> Scan:
     """``sizes``: heads, groups, keys, values and the convolution's; ``limits``: of steps."""
     least, most = limits or (0.0, math.inf)
     if most != math.inf or activation(act) != SILU:
         raise Undescribed(f"time_step_limit ends, or the activation {act!r} of its recurrent layers is not SiLU")
-    return Recurrent(
-        SCAN,
+    return Scan(
         *sizes,
         (f"{part}.in_proj.weight",),
         f"{part}.conv1d.weight",

@@ -16,10 +16,10 @@ from actors.engines.decoder.families.parts import (
     rotation,
     weights,
 )
-from actors.engines.decoder.spec import DELTA, DecoderSpec, Layer, Norm, Recurrent
+from actors.engines.decoder.spec import DecoderSpec, DeltaNet, Layer, Norm
 
 WOVEN = "qwen3_next"
-TILED = "tiled_value_heads"  # said of GGUF files, see ``Recurrent.tiled``
+TILED = "tiled_value_heads"  # said of GGUF files, see ``DeltaNet.tiles``
 
 
 def describe(config: Any) -> DecoderSpec:
@@ -51,14 +51,13 @@ def olmo(config: Any) -> DecoderSpec:
     return decoder(config, layer)
 
 
-def _delta(config: Any, layer: int, names: tuple[str, ...] = ()) -> Recurrent:
+def _delta(config: Any, layer: int, names: tuple[str, ...] = ()) -> DeltaNet:
     """``names``: of matrices of inputs."""
     if not names:
         kinds = ("qkvz", "ba") if config.model_type == WOVEN else ("qkv", "z", "b", "a")
         names = tuple(f"in_proj_{kind}" for kind in kinds)
     part = f"model.layers.{layer}.linear_attn"
-    return Recurrent(
-        DELTA,
+    return DeltaNet(
         *(config.linear_num_value_heads, config.linear_num_key_heads),
         *(config.linear_key_head_dim, config.linear_value_head_dim, config.linear_conv_kernel_dim),
         weights(layer, *(f"linear_attn.{name}" for name in names)),
@@ -68,5 +67,5 @@ def _delta(config: Any, layer: int, names: tuple[str, ...] = ()) -> Recurrent:
         step=f"{part}.dt_bias",
         norm=f"{part}.norm.weight",
         woven=config.model_type == WOVEN,
-        tiled=getattr(config, TILED, False),
+        tiles=getattr(config, TILED, False),
     )
