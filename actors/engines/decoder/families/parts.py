@@ -244,3 +244,35 @@ def behind(layer: int) -> Norms:
 def shared(layer: int) -> Norms:
     """One norm before parallel halves."""
     return Norms(weight(layer, "input_layernorm"), None)
+
+
+def layers(
+    config: Any,
+    turning: Rotation | Callable[[int], Rotation | None] | None,
+    feed: Callable[[int], Mlp | Experts] | None = None,
+    around: Callable[[int], Norms] = before,
+    **own: Any,
+) -> Callable[[int], Layer]:
+    """Layers of attention and an MLP, or what ``feed`` gives. Halves are parallel if they share a norm. ``turning`` and
+    ``own``, changes of :func:`attention`: alike in all layers, or by a layer's number."""
+
+    def layer(index: int) -> Layer:
+        turns, *changes = (each(index) if callable(each) else each for each in (turning, *own.values()))
+        mixer = attention(config, index, turns, **dict(zip(own, changes, strict=True)))
+        return Layer(mixer, feed(index) if feed else mlp(config, index), around(index), parallel=around is shared)
+
+    return layer
+
+
+def windows_turn(config: Any) -> Callable[[int], Rotation | None]:
+    """As EXAONE 4: layers with windows are turned alone, and without windows all are."""
+    turning = rotation(config)
+    return lambda index: (
+        turning if config.sliding_window is None or kind_of(config, index) == "sliding_attention" else None
+    )
+
+
+def around(layer: int) -> Norms:
+    """Norms on both sides of both halves, as the later GLM 4 names them."""
+    own = weights(layer, "post_self_attn_layernorm", "post_mlp_layernorm")
+    return Norms(before(layer).attention, before(layer).mlp, *own)
