@@ -88,7 +88,6 @@ class Trunk:
     norm: PerRow  # the norm behind the last layer
     logits: PerRow  # float32, of states behind that norm
     linear: Callable[[torch.Tensor], PerRow]  # the quickest product with a matrix (out, in), for few rows
-    neighbours: bool = False  # numbers of a key that are turned together lie side by side, not half a head apart
 
 
 class Pool(Protocol):

@@ -198,7 +198,6 @@ class Program:
         return Trunk(
             *(self.spec.hidden, len(self.spec.layers), weights.vocabulary, pool.device, pool.dtype),
             *(self.embed, lambda x: self.ops.norm(x, weights.norm), self.logits, linear),
-            neighbours=True,
         )
 
     def tapped(self) -> Tensor:

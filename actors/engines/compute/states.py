@@ -121,7 +121,7 @@ class TorchWalk:
         outs, start = [], 0
         for text in self._texts:
             rows = records[start : start + len(text.parents)]
-            outs.append(_run(self._ops, number, mixer, weights, text, rows, made.dtype))
+            outs.append(_run(self._ops, number, layer, text, rows, made.dtype))
             start += len(rows)
         out = outs[0] if len(outs) == 1 else torch.cat(outs)
         return _gated(mixer, weights, out, wide, self._eps).to(made.dtype)
@@ -140,17 +140,11 @@ def _record(mixer: Recurrent, made: Tensor) -> Tensor:
     return torch.cat([made[:, :channels], made[:, channels + inner : inner + _record_width(mixer)]], 1)
 
 
-def _run(
-    ops: Ops,
-    number: int,
-    mixer: Recurrent,
-    weights: RecurrentWeights,
-    text: TextRows,
-    rows: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:
+def _run(ops: Ops, number: int, layer: LayerWeights, text: TextRows, rows: Tensor, dtype: torch.dtype) -> Tensor:
     """The outputs ``(rows, inner)`` of one text's rows; what they leave is written into its state. ``dtype``: of what
     matrices multiply."""
+    mixer, weights = layer.spec.mixer, layer.recurrent
+    assert isinstance(mixer, Recurrent) and weights is not None
     state, past = text.state, mixer.kernel - 1
     memory, pending = state.memories[number], state.pending[number]
     every, before = torch.cat([pending, rows]), len(pending)

@@ -21,7 +21,7 @@ from actors.engines.cache.pool import KVPool, KVShape, attention_layers
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.engine import Threads
 from actors.engines.decoder.families import describe
-from actors.engines.engine import PerRow, Trunk
+from actors.engines.engine import Trunk
 from actors.engines.flat_batch import SPAN, WHOLE, FlatBatch
 from actors.engines.generic.probe import Probe
 from actors.engines.generic.rotary import choose_by_request
@@ -33,40 +33,9 @@ from actors.models import ModelInfo
 from protocols.errors import ModelError
 from protocols.messages import Reading
 
-NORMS = ("norm", "final_layernorm", "embedding_norm", "ln_f", "final_norm")  # what lies behind the last layer
 CACHES = ("cache", "cache_params", "past_key_values")  # the argument's name since transformers 5.24, and before
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "moe", "mlp"}
 _names = itertools.count()
-
-
-class TappedLayers:
-    """States that enter the layers of a model: hooks that hold what the last forward gave."""
-
-    def __init__(self, modules: nn.ModuleList, layers: Sequence[int]) -> None:
-        """``layers``: their number means what leaves the last one."""
-        self._found = found = dict.fromkeys(layers, torch.empty(0))
-
-        def keep(layer: int, states: Tensor) -> None:
-            found[layer] = states[0] if isinstance(states, tuple) else states
-
-        self._hooks = [
-            modules[layer].register_forward_pre_hook(
-                lambda _, args, options, layer=layer: keep(layer, args[0] if args else options["hidden_states"]),
-                with_kwargs=True,
-            )
-            if layer < len(modules)
-            else modules[-1].register_forward_hook(lambda _, args, out, layer=layer: keep(layer, out))
-            for layer in layers
-        ]
-
-    @property
-    def states(self) -> Tensor:
-        """``(rows, layers * hidden)``."""
-        return torch.cat([states[0] for states in self._found.values()], 1)
-
-    def remove(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
 
 
 class TransformersEngine:
@@ -96,7 +65,6 @@ class TransformersEngine:
         self.pool = KVPool(shape, slots, self.dtype, self.device, SPAN)
         self.cache = SlotCache(self.pool, attention_layers(self.config))
         self._attention = SlotAttention(self.cache, exact)
-        self._taps: TappedLayers | None = None
         self._fixed = exact and self.device.type == "cpu"
         use_experts: Any = getattr(model, "set_experts_implementation", None)
         if self._fixed and use_experts is not None:
@@ -181,43 +149,21 @@ class TransformersEngine:
         return logits
 
     def trunk(self) -> Trunk:
-        model, config = self.model, self.config
-        norm = next(getattr(self._decoder, name) for name in NORMS if hasattr(self._decoder, name))
-        cap = getattr(config, "final_logit_softcapping", None)
-
-        def logits(x: Tensor) -> Tensor:
-            found: Tensor = model.get_output_embeddings()(x).float() * getattr(config, "logit_scale", 1.0)
-            return found if not cap else cap * torch.tanh(found / cap)
-
-        def linear(weight: Tensor) -> PerRow:
-            weight = weight.to(self.device, self.dtype)
-            return lambda x: nn.functional.linear(x, weight)
-
-        return Trunk(
-            *(config.hidden_size, len(self._decoder.layers), self.info.vocab_size, self.device, self.dtype),
-            *(model.get_input_embeddings(), norm, logits, linear),
-        )
-
-    @property
-    def _decoder(self) -> Any:
-        """The module with the layers."""
-        found = [each for each in self.model.modules() if isinstance(getattr(each, "layers", None), nn.ModuleList)]
-        deepest = next((each for each in found if len(each.layers) == self.config.num_hidden_layers), None)
-        if deepest is None or not any(hasattr(deepest, name) for name in NORMS):
-            raise ModelError(f"model {self.info.model_id} shows no layers and no last norm, which a draft head needs")
-        return deepest
+        """See :class:`actors.engines.engine.Engine`: it has none to share."""
+        raise self._headless()
 
     def tap(self, layers: Sequence[int]) -> None:
-        """See :class:`actors.engines.engine.Engine`."""
-        if self._taps is not None:
-            self._taps.remove()
-        self._taps = TappedLayers(self._decoder.layers, layers)
+        raise self._headless()
 
     @property
     def tapped(self) -> Tensor:
-        """See :class:`actors.engines.engine.Engine`."""
-        assert self._taps is not None, "tap comes first"
-        return self._taps.states
+        raise self._headless()
+
+    def _headless(self) -> ModelError:
+        return ModelError(
+            f"a draft head reads targets that docs/families.md calls fused, and {self.info.model_id} is none; choose "
+            "a draft model, by --draft, or --draft none"
+        )
 
     def pick(self, *forward: object) -> None:
         """See :class:`actors.engines.engine.Engine`: it cannot choose tokens."""

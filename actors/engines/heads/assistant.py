@@ -100,7 +100,7 @@ class Assistant(Head):
         x = self._join(torch.cat([self._trunk.embed(ids), states], 1))
         roots = torch.tensor([sight.tokens for sight in sights for _ in range(sight.rows)], device=x.device)
         by_kind = {one.kind: self._stretches(one, sights) for one in self._reads}
-        sight = _InPlace(self._reads, by_kind, self._trunk.neighbours)
+        sight = _InPlace(self._reads, by_kind)
         rows = BatchRows(ids, roots, self._keys, roots, sight)
         for index in range(len(self._reads)):
             x = self._layers.step(index, x, rows)
@@ -150,19 +150,14 @@ class _TargetKeys:
 
 
 class _InPlace:
-    """A :class:`~actors.engines.compute.ops.SlotSight` of the target's slots; their keys may have the partners of a
-    rotation half a head apart."""
+    """A :class:`~actors.engines.compute.ops.SlotSight` of the target's slots."""
 
-    def __init__(
-        self, read: Sequence[_TargetLayer], stretches: Mapping[str, Sequence[Stretch]], neighbours: bool
-    ) -> None:
-        self._read, self._stretches, self._neighbours = read, stretches, neighbours
+    def __init__(self, read: Sequence[_TargetLayer], stretches: Mapping[str, Sequence[Stretch]]) -> None:
+        self._read, self._stretches = read, stretches
         self._attention: dict[str, PoolAttention] = {}
 
     def __call__(self, place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
         read = self._read[place]
-        if not self._neighbours:
-            queries = queries.view(*queries.shape[:2], -1, 2).transpose(2, 3).flatten(2)
         if read.kind not in self._attention:
             heads = attention.heads, read.pool.keys[read.place].shape[0]
             stretches = self._stretches[read.kind]

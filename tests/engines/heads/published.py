@@ -184,12 +184,6 @@ class Pair:
         return out[len(text) :]
 
 
-def generic(model):
-    from actors.engines.generic.engine import TransformersEngine
-
-    return Target(TransformersEngine(model, info(model), 2048), rows_agree=ROWS)
-
-
 def fused(model, rings=0):
     from actors.engines.decoder.cpu.engine import CompiledEngine
 

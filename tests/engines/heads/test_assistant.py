@@ -13,7 +13,7 @@ from actors.verifier.sources.head import HeadSource
 from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.families import HEAD, KEYS_ARE_VALUES, NARROW, WIDE
-from tests.engines.heads.published import HIDDEN, Pair, fused, generic, ringed
+from tests.engines.heads.published import HIDDEN, Pair, by_torch, fused, ringed
 from tests.engines.heads.test_eagle3 import assert_proposes
 from tests.engines.heads.test_head_source import sampled, texts
 from tests.engines.mirrored_texts import some_prompt
@@ -33,7 +33,7 @@ KINDS = {  # the target's kind, then the assistant's
     "the likeliest clusters": (fused, WIDE, CLUSTERS),
     "keys that are values": (fused, OWN_KEYS, {}),
     "rings of its windows": (ringed, WIDE, {}),
-    "transformers' own target": (generic, OWN_KEYS, CLUSTERS),
+    "a target by torch": (by_torch, OWN_KEYS, CLUSTERS),
 }
 
 

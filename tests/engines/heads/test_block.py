@@ -11,7 +11,7 @@ from actors.engines.sampling.noise import gumbel
 from actors.models import Leaf, Window
 from protocols.errors import ModelError
 from protocols.messages import Sampling
-from tests.engines.heads.published import HIDDEN, Pair, fused, generic, rms, some
+from tests.engines.heads.published import HIDDEN, Pair, by_torch, fused, rms, some
 from tests.engines.heads.test_eagle3 import assert_proposes
 from tests.engines.mirrored_texts import some_prompt
 from tests.engines.tiny import VOCAB, info, make
@@ -200,7 +200,7 @@ def root_of(mirror, text):
 
 CASES = {
     "DFlash": (CONFIG, fused),
-    "generic target": (CONFIG, generic),
+    "target by torch": (CONFIG, by_torch),
     "sliding": (SLIDING, fused),
     "DFlash2": (DFLASH2, fused),
     "DSpark": (DSPARK, fused),

@@ -15,10 +15,10 @@ from tests.engines.heads.published import (
     HIDDEN,
     SPECULATORS,
     Pair,
+    by_torch,
     eagle3_reference,
     eagle3_weights,
     fused,
-    generic,
 )
 from tests.engines.mirrored_texts import some_prompt
 from tests.engines.tiny import VOCAB, make
@@ -78,7 +78,7 @@ def test_proposals_are_those_of_the_published_forward(layout):
     assert seen > 12
 
 
-@pytest.mark.parametrize("target", [fused, generic])
+@pytest.mark.parametrize("target", [fused, by_torch])
 def test_several_streams_and_a_resumed_one_draft_as_alone(target):
     pair = pair_of(EAGLE3, {}, target)
     begun = [

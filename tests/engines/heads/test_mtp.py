@@ -36,7 +36,7 @@ from duoactor.config import choose_draft
 from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.families import FAMILIES
-from tests.engines.heads.published import Pair, by_torch, fused, generic
+from tests.engines.heads.published import Pair, by_torch, fused
 from tests.engines.heads.test_eagle3 import assert_proposes
 from tests.engines.mirrored_texts import some_prompt
 from tests.engines.tiny import COMMON, VOCAB, make_model
@@ -75,7 +75,6 @@ MODELS = {
     "deepseek_v3": lambda: DeepseekV3ForCausalLM(DeepseekV3Config(**COMMON | FAMILIES["DeepseekV3"])),
     "glm4_moe_lite": lambda: Glm4MoeLiteForCausalLM(Glm4MoeLiteConfig(**COMMON | FAMILIES["Glm4MoeLite"])),
 }
-GENERIC = "glm4_moe"  # the only one that the generic engine computes
 
 
 @pytest.fixture(autouse=True)
@@ -175,9 +174,8 @@ class OwnLayer(Pair):
                 for name in ("enorm", "hnorm", "eh_proj", "post_norm"):
                     setattr(layer, name, getattr(self.layer[0], name))
             weights |= change(published(layer, convention, stage=stage))
-        target = generic if kind == GENERIC else fused
         super().__init__(
-            target(make_model(MODELS[kind])), model, lambda trunk: Mtp(model.config, weights, trunk, convention)
+            fused(make_model(MODELS[kind])), model, lambda trunk: Mtp(model.config, weights, trunk, convention)
         )
 
     def normed(self, text):
@@ -249,7 +247,7 @@ def test_the_layer_is_found_in_the_checkpoint_itself(kind, tmp_path):
     for stage, layer in enumerate(layers):
         save_file(split_experts(published(layer, convention, stage=stage)), tmp_path / f"mtp{stage}.safetensors")
     assert own_layer(str(tmp_path)) is convention
-    target = (generic if kind == GENERIC else fused)(make_model(MODELS[kind]))
+    target = fused(make_model(MODELS[kind]))
     draft = build_head("", target, str(tmp_path))
     handle = target.open(some_prompt(30), GREEDY)
     outcome = target.prefill(handle)

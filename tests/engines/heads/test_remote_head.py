@@ -17,7 +17,7 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.states import States, unpacked
 from actors.engines.targets.target import Target
 from protocols.messages import HiddenStates, Refuse, Sampling, Verdict
-from tests.engines.heads.published import HIDDEN, fused, generic
+from tests.engines.heads.published import HIDDEN, by_torch, fused
 from tests.engines.heads.test_head_source import PROMPT, model_of_tokens, weights_for
 from tests.engines.tiny import VOCAB, info, make
 from tests.world.caller import tokens_of
@@ -118,7 +118,7 @@ def test_a_head_that_reads_layers_which_the_target_has_not_is_refused():
     run(story())
 
 
-@pytest.mark.parametrize("engine", [fused, generic])
+@pytest.mark.parametrize("engine", [fused, by_torch])
 def test_several_readers_have_the_states_of_their_own_layers(engine):
     torch.set_num_threads(1)
     target = engine(make("llama"))

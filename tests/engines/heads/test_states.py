@@ -1,12 +1,16 @@
 """What a target keeps of the rows that it commits, for draft heads: the states that transformers' own model has."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
+from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
+from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.test_target import begin, some_prompt
 from tests.engines.tiny import info, make
@@ -33,14 +37,14 @@ def normed(target, states):
 
 def target_of(family, engine):
     model = make(family)
-    kinds = {"generic": TransformersEngine, "fused": CompiledEngine}
+    kinds = {"by torch": partial(GpuEngine, plain=True), "fused": CompiledEngine}
     target = Target(kinds[engine](model, info(model), 2048))
     return target, target.keep_states(LAYERS)
 
 
 EVERYWHERE = pytest.mark.parametrize(
     ("family", "engine"),
-    [("llama", "generic"), ("gemma3", "generic"), ("llama-tied", "fused"), ("qwen3", "fused"), ("gemma3", "fused")],
+    [("llama", "by torch"), ("gemma3", "by torch"), ("llama-tied", "fused"), ("qwen3", "fused"), ("gemma3", "fused")],
 )
 
 
@@ -132,7 +136,7 @@ def test_the_oldest_states_of_a_text_that_nobody_reads_are_given_up(monkeypatch)
 
 @torch.inference_mode()
 def test_a_trunk_embeds_and_answers_as_its_target():
-    for family, engine in (("llama", "generic"), ("llama-tied", "fused"), ("gemma3", "fused")):
+    for family, engine in (("llama", "by torch"), ("llama-tied", "fused"), ("gemma3", "fused")):
         target, states = target_of(family, engine)
         prompt = some_prompt(12)
         begin(target, prompt, Sampling(max_tokens=8))
@@ -144,3 +148,12 @@ def test_a_trunk_embeds_and_answers_as_its_target():
         torch.testing.assert_close(trunk.embed(torch.tensor(prompt)), found.hidden_states[0][0], rtol=1e-4, atol=1e-4)
         weight, x = torch.randn(48, trunk.hidden), torch.randn(3, trunk.hidden)
         torch.testing.assert_close(trunk.linear(weight)(x), x @ weight.T, rtol=1e-3, atol=1e-3)
+
+
+def test_a_target_without_a_description_refuses_heads_in_one_sentence():
+    model = make("llama-tanh")
+    target = Target(TransformersEngine(model, info(model), 512), rows_agree=(1, 2))
+    with pytest.raises(ModelError, match=r"a draft head reads targets that .* fused, and tiny is none"):
+        target.engine.trunk()
+    with pytest.raises(ModelError, match="choose a draft model"):
+        target.keep_states(LAYERS)

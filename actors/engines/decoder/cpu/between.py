@@ -262,11 +262,11 @@ def norm_hidden(x, apart, layer_norm, body, rows, out):
 
 
 @linked
-def join_hidden(x, more, apart, layer_norm, scale, body, rows):
-    """``x += scale * more``, which is normed first if there is a norm behind it."""
+def join_hidden(rooms, apart, layer_norm, scale, body):
+    """``rooms.x += scale * rooms.narrow``, which is normed first if there is a norm behind it."""
     if layer_norm.weight != 0:
-        norm_hidden(more, apart, layer_norm, body, rows, more)
-    add_scaled(x, more, apart, scale, body.hidden, rows)
+        norm_hidden(rooms.narrow, apart, layer_norm, body, rooms.rows, rooms.narrow)
+    add_scaled(rooms.x, rooms.narrow, apart, scale, body.hidden, rooms.rows)
 
 
 @linked

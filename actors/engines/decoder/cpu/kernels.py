@@ -326,7 +326,7 @@ def _add_beside(body, index, layer, rooms):
         for i in range(width):
             rooms.activated[row * width + i] *= rooms.inputs[start + i]
     perform(out, rooms.activated, rows, rooms.narrow, rooms.helpers)
-    join_hidden(rooms.x, rooms.narrow, out.apart, layer.beside_norm, layer.mlp_scale, body, rows)
+    join_hidden(rooms, out.apart, layer.beside_norm, layer.mlp_scale, body)
 
 
 @linked
@@ -367,7 +367,7 @@ def _run_layer(body, index, looks, rooms):
     perform(out, rooms.seen, rows, rooms.narrow, rooms.helpers)
     if layer.parallel and not layer.shares:
         norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
-    join_hidden(rooms.x, rooms.narrow, out.apart, layer.behind, layer.mixer_scale, body, rows)
+    join_hidden(rooms, out.apart, layer.behind, layer.mixer_scale, body)
     if layer.experts != 0 or layer.inner_size != 0:
         if not layer.parallel:
             norm_hidden(rooms.x, body.hidden, layer.inner, body, rows, rooms.normed)
@@ -376,7 +376,7 @@ def _run_layer(body, index, looks, rooms):
             apart = _mixture(body, layer, up, down, rooms)
         else:
             _mlp(layer, up, down, rooms, rooms.narrow)
-        join_hidden(rooms.x, rooms.narrow, apart, layer.last, layer.mlp_scale, body, rows)
+        join_hidden(rooms, apart, layer.last, layer.mlp_scale, body)
     if layer.beside != 0:
         _add_beside(body, index, layer, rooms)
     scale_rows(rooms.x, body.hidden, body.hidden, rows, layer.factor)

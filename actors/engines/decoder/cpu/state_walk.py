@@ -61,11 +61,12 @@ def place_streams(walk):
 
 
 @linked
-def _selective_step(mixer, walk, place, row, value, source, target):
+def _selective_step(mixer, walk, place, row, source, target):
     """:func:`_step` of Mamba 1, of each number of whose state a row decides how much of it is left."""
     head, tile = place
     keys, zero, first = mixer.keys, splat(_ZERO), head * mixer.values + tile * LANES
     inner = mixer.heads * mixer.values
+    value = load(array_at(walk.mixed + 4 * row * inner, inner, np.float32), first)
     chosen = array_at(walk.chosen + 4 * (row * mixer.chosen + mixer.rank), 2 * keys, np.float32)
     logarithms = array_at(mixer.decay, keys * inner, np.float32)
     rate = load(array_at(walk.rates + 4 * row * mixer.timed, inner, np.float32), first)
@@ -83,20 +84,20 @@ def _selective_step(mixer, walk, place, row, value, source, target):
 def _step(mixer, walk, place, row, source, target):
     """Compute the tile after a row from the tile before it. ``place``: head, and number of the tile in it. Return the
     row's output."""
+    if mixer.kind == SELECTIVE:
+        return _selective_step(mixer, walk, place, row, source, target)
     head, tile = place
-    keys, channels, kind = mixer.keys, mixer.channels, mixer.kind
+    keys, channels = mixer.keys, mixer.channels
     mixed = array_at(walk.mixed + 4 * row * channels, channels, np.float32)
     query = (head % mixer.groups if mixer.tiled else head * mixer.groups // mixer.heads) * keys
     key, shared = query + mixer.groups * keys, channels - mixer.heads * mixer.values
     value = load(mixed, shared + head * mixer.values + tile * LANES)
-    if kind == SELECTIVE:
-        return _selective_step(mixer, walk, place, row, value, source, target)
     number = row * mixer.heads + head
     count, zero = (walk.rows + walk.pending) * mixer.heads, splat(_ZERO)
     decay = splat(array_at(walk.decays, count, np.float32)[number])
     rate = splat(array_at(walk.rates, count, np.float32)[number])
     a, b, c, d = zero, zero, zero, zero
-    if kind == DELTA:
+    if mixer.kind == DELTA:
         for i in range(0, keys, 4):
             a = fma(load(source, i * LANES), splat(mixed[key + i]), a)
             b = fma(load(source, (i + 1) * LANES), splat(mixed[key + i + 1]), b)

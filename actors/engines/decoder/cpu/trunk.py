@@ -57,7 +57,6 @@ class CompiledTrunk:
         return Trunk(
             *(spec.hidden, len(spec.layers), self._vocabulary, cpu, torch.float32),
             *(embed, self._normed, self._logits, self._linear),
-            neighbours=True,
         )
 
     def _normed(self, x: Tensor) -> Tensor:
