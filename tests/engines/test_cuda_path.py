@@ -206,7 +206,7 @@ def test_weights_that_do_not_fit_the_gpu_are_an_error_that_names_the_other_way_r
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(*place, too_large)
-    monkeypatch.setattr(loading, "supports", lambda *given: False)
+    monkeypatch.setattr(loading, "spec_of", lambda *given: None)
     monkeypatch.setattr(build, "resolve_device", torch.device)
     with pytest.raises(ModelError, match=rf"do not fit the memory of {device}: .*--device cpu --draft-device cuda"):
         build.build_draft(str(resolve_model("bundled", "draft")), build.EngineOptions(device))
