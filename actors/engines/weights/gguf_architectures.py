@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,10 @@ def _of_experts(part: str = "mlp") -> Made:
     }
 
 
+_GRANITE_SHARED: Made = {
+    "shared_mlp.input_linear.weight": (("ffn_gate_shexp.weight", "ffn_up_shexp.weight"), below),
+    "shared_mlp.output_linear.weight": (("ffn_down_shexp.weight",), lambda down: down),
+}
 _ROUTER = {"mlp.gate": "ffn_gate_inp"}
 _SHARED = {f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
 _SHARED_GATE: Made = {
@@ -162,14 +166,36 @@ def _interleaved(part: int) -> Callable[[Config], Order]:
 
 
 _SCAN = {"mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out"}
-_OF_SCAN: Made = {
-    "mamba.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
-    "mamba.conv1d.bias": (("ssm_conv1d.bias",), lambda bias: bias),
-    "mamba.dt_bias": (("ssm_dt.bias",), lambda bias: bias),
-    "mamba.A_log": (("ssm_a",), lambda rates: np.log(-rates).reshape(-1)),
-    "mamba.D": (("ssm_d",), lambda shares: shares.reshape(-1)),
-    "mamba.norm.weight": (("ssm_norm.weight",), lambda weight: weight.reshape(-1)),
-}
+
+
+def _of_scan(part: str = "mamba") -> Made:
+    """Mamba 2 by its name in a layer."""
+    return {
+        f"{part}.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
+        f"{part}.conv1d.bias": (("ssm_conv1d.bias",), lambda bias: bias),
+        f"{part}.dt_bias": (("ssm_dt.bias",), lambda bias: bias),
+        f"{part}.A_log": (("ssm_a",), lambda rates: np.log(-rates).reshape(-1)),
+        f"{part}.D": (("ssm_d",), lambda shares: shares.reshape(-1)),
+        f"{part}.norm.weight": (("ssm_norm.weight",), lambda weight: weight.reshape(-1)),
+    }
+
+
+_NEMOTRON_H = Architecture(
+    "nemotron_h",
+    {ours.replace("self_attn", "mixer"): theirs for ours, theirs in _ATTENTION.items()}
+    | {"norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.out_proj": "ssm_out", "mixer.gate": "ffn_gate_inp"}
+    | {f"mixer.{part}_proj": f"ffn_{part}" for part in ("up", "down")}
+    | {f"mixer.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("up", "down")},
+    configs.nemotron_h,
+    made=_of_scan("mixer")
+    | {
+        "mixer.gate.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias),
+        "mixer.experts.up_proj": (("ffn_up_exps.weight",), lambda up: up),
+        "mixer.experts.down_proj": (("ffn_down_exps.weight",), lambda down: down),
+    },
+    varied=("attention.head_count_kv", "feed_forward_length"),
+    outside={"model.embeddings": "token_embd", "model.norm_f": "output_norm"},
+)
 
 
 def _granite_hybrid(shared: str, experts: Made) -> Architecture:
@@ -183,7 +209,7 @@ def _granite_hybrid(shared: str, experts: Made) -> Architecture:
         | {"block_sparse_moe.router": "ffn_gate_inp", "shared_mlp.output_linear": f"ffn_down{shared}"},
         configs.granite_hybrid,
         turned=True,
-        made=_OF_SCAN | {"shared_mlp.input_linear.weight": (both, below)} | experts,
+        made=_of_scan() | {"shared_mlp.input_linear.weight": (both, below)} | experts,
         varied=("attention.head_count_kv",),
     )
 
@@ -194,6 +220,8 @@ ARCHITECTURES = {  # by the name in the file
     "qwen3": Architecture("qwen3", _STANDARD | _QUERY_NORMS),
     "mistral3": Architecture("ministral3", _STANDARD, configs.mistral3, turned=True),
     "arcee": Architecture("arcee", _ATTENTION | _UNGATED | _IN_FRONT, configs.arcee, turned=True),
+    "qwen2vl": Architecture("qwen2", _STANDARD),
+    "qwen3vl": Architecture("qwen3", _STANDARD | _QUERY_NORMS),
     "seed_oss": Architecture("seed_oss", _ATTENTION | _MLP | _BEHIND_ATTENTION),
     "ernie4_5": Architecture("ernie4_5", _STANDARD),
     "hunyuan-dense": Architecture("hunyuan_v1_dense", _STANDARD | _LATE_NORMS),
@@ -238,6 +266,37 @@ ARCHITECTURES = {  # by the name in the file
     "qwen3moe": Architecture(
         "qwen3_moe", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.experts, made=_of_experts()
     ),
+    "qwen3vlmoe": Architecture(
+        "qwen3_moe", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.experts, made=_of_experts()
+    ),
+    "mellum": Architecture(
+        "mellum", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.mellum, made=_of_experts()
+    ),
+    "exaone-moe": Architecture(
+        "exaone_moe",
+        _STANDARD | _QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
+        configs.exaone_moe,
+        made=_of_experts() | _CORRECTED,
+    ),
+    "laguna": Architecture(
+        "laguna",
+        _STANDARD | _QUERY_NORMS | _ROUTER | _SHARED_EXPERTS | {"self_attn.g_proj": "attn_gate"},
+        configs.laguna,
+        made=_of_experts() | _CORRECTED,
+        varied=("attention.head_count",),
+    ),
+    "afmoe": Architecture(
+        "afmoe",
+        _ATTENTION
+        | _MLP
+        | _QUERY_NORMS
+        | {"self_attn.gate_proj": "attn_gate", "mlp.router.gate": "ffn_gate_inp"}
+        | _SHARED_EXPERTS
+        | {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
+        | {"pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"},
+        configs.afmoe,
+        made=_of_experts() | {"mlp.expert_bias": (("exp_probs_b.bias",), lambda bias: bias)},
+    ),
     "qwen2moe": Architecture(
         "qwen2_moe", _ATTENTION | _IN_FRONT | _ROUTER | _SHARED, configs.qwen2_moe, made=_of_experts() | _SHARED_GATE
     ),
@@ -281,9 +340,21 @@ ARCHITECTURES = {  # by the name in the file
         _ATTENTION | _IN_FRONT | {"block_sparse_moe.router": "ffn_gate_inp"},
         configs.granite_moe,
         turned=True,
-        made=_of_experts("block_sparse_moe"),
+        made=_of_experts("block_sparse_moe") | _GRANITE_SHARED,
     ),
     "granitehybrid": _granite_hybrid("", {}),
+    "falcon-h1": Architecture(
+        "falcon_h1",
+        _ATTENTION
+        | {ours.replace("mlp.", "feed_forward."): theirs for ours, theirs in _MLP.items()}
+        | {"input_layernorm": "attn_norm"}
+        | _SCAN,
+        configs.falcon_h1,
+        made=_of_scan() | {"pre_ff_layernorm.weight": (("ffn_norm",), lambda norm: norm)},
+        outside={"model.final_layernorm": "output_norm"},
+    ),
+    "nemotron_h": _NEMOTRON_H,
+    "nemotron_h_moe": _NEMOTRON_H,
     "glm4moe": Architecture(
         "glm4_moe",
         _ATTENTION | _MLP | _QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED_EXPERTS,
@@ -372,6 +443,24 @@ ARCHITECTURES = {  # by the name in the file
         varied=("attention.head_count_kv",),
         outside={"model.embedding_norm": "token_embd_norm"},
     ),
+}
+
+
+def _neighbours(heads: str) -> Callable[[Config], Order]:
+    """GLM with eyes: what a rotation turns together lies half of its dimensions apart in the file."""
+
+    def rows(config: Config) -> Order:
+        width = config["head_dim"]
+        turned = int(width * config["rope_parameters"].get("partial_rotary_factor", 1.0))
+        own = np.concatenate([np.arange(turned).reshape(2, -1).T.reshape(-1), np.arange(turned, width)])
+        return (np.arange(config[heads])[:, None] * width + own).reshape(-1)
+
+    return rows
+
+
+_TURNED = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}
+WITH_EYES = {  # the same in files of models with eyes, whose positions have sections
+    "glm4": replace(ARCHITECTURES["glm4"], rows={part: _neighbours(heads) for part, heads in _TURNED.items()})
 }
 MIXTURES = {  # the same with experts
     "llama": _MIXTRAL,

@@ -215,7 +215,9 @@ def ernie_moe(file: GGUF, config: Config) -> Config:
 
 
 def granite_moe(file: GGUF, config: Config) -> Config:
-    return granite(file, config) | mixtral(file, config)
+    inner = file.of_architecture("expert_shared_feed_forward_length")
+    shared = {"model_type": "granitemoeshared", "shared_intermediate_size": inner} if inner else {}
+    return granite(file, config) | mixtral(file, config) | shared
 
 
 def granite_hybrid(file: GGUF, config: Config) -> Config:
@@ -268,6 +270,115 @@ def ranked(file: GGUF, config: Config) -> Config:
         "topk_group": of("expert_group_used_count", 1),
         "routed_scaling_factor": of("expert_weights_scale", 1.0),
         "norm_topk_prob": of("expert_weights_norm", False),
+    }
+
+
+def _by_kind(file: GGUF, config: Config, kinds: list[str]) -> Config:
+    """Rotations that differ between layers with windows and others."""
+    of, width = file.of_architecture, config["head_dim"]
+    local: Config = {"rope_type": "default", "rope_theta": of("rope.freq_base_swa", of("rope.freq_base"))}
+    if (turned := of("rope.dimension_count_swa", width)) != width:
+        local["partial_rotary_factor"] = turned / width
+    rope = {"full_attention": config["rope_parameters"], "sliding_attention": local}
+    return {"layer_types": kinds, "rope_parameters": {kind: rope[kind] for kind in dict.fromkeys(kinds)}}
+
+
+def mellum(file: GGUF, config: Config) -> Config:
+    window = exaone4(file, config)
+    return experts(file, config) | window | _by_kind(file, config, window["layer_types"])
+
+
+def exaone_moe(file: GGUF, config: Config) -> Config:
+    ranks = ranked(file, config)
+    dense = ranks.pop("first_k_dense_replace")
+    kinds = ["dense" if layer < dense else "sparse" for layer in range(config["num_hidden_layers"])]
+    counts = {"num_experts": ranks.pop("n_routed_experts"), "num_shared_experts": ranks.pop("n_shared_experts")}
+    return ranks | counts | exaone4(file, config) | {"mlp_layer_types": kinds}
+
+
+def laguna(file: GGUF, config: Config) -> Config:
+    """Every fourth layer from the first on has no window, unless the file says another pattern."""
+    of, layers = file.of_architecture, config["num_hidden_layers"]
+    window = of("attention.sliding_window", 0)
+    local = of("attention.sliding_window_pattern", [bool(window and layer % 4) for layer in range(layers)])
+    kinds = ["sliding_attention" if one else "full_attention" for one in local]
+    dense = of("leading_dense_block_count", 0)
+    return {
+        **experts(file, config),
+        **_by_kind(file, config, kinds),
+        "sliding_window": window,
+        "num_attention_heads_per_layer": np.broadcast_to(of("attention.head_count"), layers).tolist(),
+        "shared_expert_intermediate_size": of("expert_shared_feed_forward_length"),
+        "mlp_layer_types": ["dense" if layer < dense else "sparse" for layer in range(layers)],
+        "moe_routed_scaling_factor": of("expert_weights_scale", 1.0),
+        "moe_router_logit_softcapping": of("router_logit_softcapping", 0.0),
+        "gating": True,
+    }
+
+
+def afmoe(file: GGUF, config: Config) -> Config:
+    """Trinity. Every fourth layer has no window."""
+    of, layers = file.of_architecture, config["num_hidden_layers"]
+    window = of("attention.sliding_window")
+    return {
+        **experts(file, config),
+        "sliding_window": window,
+        "layer_types": _every(4, layers) if window else ["full_attention"] * layers,
+        "num_dense_layers": of("leading_dense_block_count", 0),
+        "num_shared_experts": of("expert_shared_count", 0),
+        "route_scale": of("expert_weights_scale", 1.0),
+        "mup_enabled": True,
+    }
+
+
+def nemotron_h(file: GGUF, config: Config) -> Config:
+    """Layers with heads of keys are attention, those with an inner width an MLP or experts, the others Mamba 2."""
+    of, layers = file.of_architecture, config["num_hidden_layers"]
+    heads, inner = (np.broadcast_to(of(key), layers) for key in ("attention.head_count_kv", "feed_forward_length"))
+    fed = "moe" if of("expert_count", 0) else "mlp"
+    own = of("ssm.time_step_rank")
+    return {
+        **(ranked(file, config) if fed == "moe" else {}),
+        "layers_block_type": [
+            "full_attention" if keys else fed if wide else "linear_attention"
+            for keys, wide in zip(heads, inner, strict=True)
+        ],
+        "mlp_hidden_act": "relu2",
+        "mamba_hidden_act": "silu",
+        "layer_norm_epsilon": of("attention.layer_norm_epsilon", config["rms_norm_eps"]),
+        "mamba_num_heads": own,
+        "mamba_head_dim": of("ssm.inner_size") // own,
+        "n_groups": of("ssm.group_count"),
+        "ssm_state_size": of("ssm.state_size"),
+        "conv_kernel": of("ssm.conv_kernel"),
+        "moe_shared_expert_intermediate_size": of("expert_shared_feed_forward_length", 0),
+        "moe_latent_size": of("moe_latent_size"),
+        "time_step_min": 0.001,  # of all that are published
+        "use_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in file.tensors),
+    }
+
+
+def falcon_h1(file: GGUF, config: Config) -> Config:
+    """The multipliers of the configuration are inside of the file's matrices."""
+    of = file.of_architecture
+    heads, inner = of("ssm.time_step_rank"), of("ssm.inner_size")
+    ones = ("embedding", "lm_head", "attention_in", "attention_out", "key", "ssm_in", "ssm_out")
+    return {
+        "mamba_n_heads": heads,
+        "mamba_d_head": inner // heads,
+        "mamba_d_ssm": inner,
+        "mamba_n_groups": of("ssm.group_count"),
+        "mamba_d_state": of("ssm.state_size"),
+        "mamba_d_conv": of("ssm.conv_kernel"),
+        "mamba_rms_norm": "blk.0.ssm_norm.weight" in file.tensors,
+        "mamba_norm_before_gate": False,
+        "mamba_proj_bias": False,
+        "attention_bias": False,
+        "mamba_conv_bias": "blk.0.ssm_conv1d.bias" in file.tensors,
+        "time_step_limit": (0.0, float("inf")),
+        **{f"{name}_multiplier": 1.0 for name in ones},
+        "mlp_multipliers": [1.0, 1.0],
+        "ssm_multipliers": [1.0] * 5,
     }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from actors.engines.decoder.bounds import check_numbers
 from actors.engines.weights.gguf import GGUF, Stored
-from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, Floats, Order, below
+from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, WITH_EYES, Floats, Order, below
 from actors.engines.weights.gguf_configs import Config
 from actors.engines.weights.matrix import Blocks
 from protocols.errors import ModelError
@@ -127,6 +127,8 @@ class GGUFCheckpoint:
                 f"duoactor reads GGUF files of {', '.join(ARCHITECTURES)}"
             )
         mixture = self.file.of_architecture("expert_count", 0) != 0
+        if self.file.of_architecture("rope.dimension_sections") is not None:
+            known = WITH_EYES.get(self.file.architecture, known)
         self._known = MIXTURES.get(self.file.architecture, known) if mixture else known
         self._check_metadata()
         try:
@@ -230,7 +232,8 @@ class GGUFCheckpoint:
         return self.file.tensors[name]
 
     def _found(self) -> Iterator[tuple[str, FileWeight]]:
-        for ours, theirs in (OUTSIDE | self._known.outside).items():
+        outside = {theirs: ours for ours, theirs in (OUTSIDE | self._known.outside).items()}  # the later name holds
+        for theirs, ours in outside.items():
             yield from self._named(ours, theirs)
         for layer in range(self._one("block_count")):
             ours, theirs = f"model.layers.{layer}.", f"blk.{layer}."

@@ -1,0 +1,48 @@
+"""GGUF files of every family by llama.cpp's own converter (tests/data/gguf_families) give transformers' logits."""
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from actors.engines.build import _engine, _How
+from actors.engines.decoder.configuration import spec_of
+from actors.engines.decoder.cpu.engine import CompiledEngine
+from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.weights.gguf_loading import gguf_config
+from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
+from actors.engines.weights.loading import load_config, load_for_engine
+from actors.models import ModelInfo
+from tests.engines.weights.test_gguf_models import CASES
+from tools.writers.gguf_families import IDS, INTO
+
+FILES = [path.name.removesuffix(".gguf.xz") for path in sorted(INTO.glob("*.gguf.xz"))]
+
+
+def unpacked(name: str, directory: Path) -> str:
+    file = directory / f"{name}.gguf"
+    file.write_bytes(lzma.decompress((INTO / f"{name}.gguf.xz").read_bytes()))
+    return str(file)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_the_converter_computes_what_the_original_does(name: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    file = unpacked(name, tmp_path)
+    assert spec_of(gguf_config(file)) == spec_of(load_config(file))
+    model = load_for_engine(file, torch.device("cpu"), torch.float32)
+    info = ModelInfo(name, 64, 512, frozenset({1}), "tiny-tokenizer")
+    engine = _engine(model, info, 512, _How(exact=True))
+    assert type(engine) is CompiledEngine
+    batch, places = FlatBatch(), list(range(len(IDS)))
+    batch.add(0, IDS, places, places, causal(0, len(IDS)))
+    expected = torch.from_numpy(np.load(INTO / f"{name}.npy"))
+    found = engine.forward(batch)[-len(expected) :, : expected.shape[1]]
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4 * float(expected.abs().max()))
+
+
+def test_every_architecture_is_tried(tmp_path: Path) -> None:
+    found = {GGUFCheckpoint(unpacked(name, tmp_path)).file.architecture for name in FILES}
+    assert found | {architecture for architecture, *_ in CASES.values()} == ARCHITECTURES.keys()
