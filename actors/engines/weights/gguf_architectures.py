@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.weights import gguf_configs as configs
+from actors.engines.weights import gguf_recurrent as recurrent
 from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.gguf_configs import Config
+from actors.engines.weights.gguf_makers import Floats, below, keys_and_values, stacked, swapped, woven
 
-Floats = NDArray[np.float32]
 Made = dict[str, tuple[tuple[str, ...], Callable[..., Floats]]]
 Order = NDArray[np.int64]
 
@@ -73,36 +74,9 @@ _OF_GEMMA4 = {
 }
 
 
-def _keys_and_values(keys: Floats, values: Floats) -> Floats:
-    """Heads one below the other, each its keys and then its values."""
-    whole: Floats = np.concatenate([keys.swapaxes(1, 2), values], 1)
-    return whole.reshape(-1, whole.shape[2])
-
-
-def _stacked(gate: Floats, up: Floats) -> Floats:
-    return np.concatenate([gate, up], 1)
-
-
-def _woven(gate: Floats, up: Floats) -> Floats:
-    """gpt-oss: gate and up side by side in the last dimension, inputs in the one before."""
-    woven: Floats = np.stack([gate, up], -1)
-    if woven.ndim == 3:
-        return woven.reshape(len(gate), -1)
-    return np.ascontiguousarray(woven.transpose(0, 2, 1, 3).reshape(len(gate), gate.shape[2], -1))
-
-
-def below(*parts: Floats) -> Floats:
-    """One below the other, which blocks are without being computed."""
-    return np.concatenate(parts)
-
-
-def _swapped(weight: Floats) -> Floats:
-    return np.ascontiguousarray(weight.swapaxes(1, 2))
-
-
 def _of_experts(part: str = "mlp") -> Made:
     return {
-        f"{part}.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), _stacked),
+        f"{part}.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), stacked),
         f"{part}.experts.down_proj": (("ffn_down_exps.weight",), lambda down: down),
     }
 
@@ -186,7 +160,7 @@ _NEMOTRON_H = Architecture(
     | {"norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.out_proj": "ssm_out", "mixer.gate": "ffn_gate_inp"}
     | {f"mixer.{part}_proj": f"ffn_{part}" for part in ("up", "down")}
     | {f"mixer.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("up", "down")},
-    configs.nemotron_h,
+    recurrent.nemotron_h,
     made=_of_scan("mixer")
     | {
         "mixer.gate.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias),
@@ -207,7 +181,7 @@ def _granite_hybrid(shared: str, experts: Made) -> Architecture:
         | _IN_FRONT
         | _SCAN
         | {"block_sparse_moe.router": "ffn_gate_inp", "shared_mlp.output_linear": f"ffn_down{shared}"},
-        configs.granite_hybrid,
+        recurrent.granite_hybrid,
         turned=True,
         made=_of_scan() | {"shared_mlp.input_linear.weight": (both, below)} | experts,
         varied=("attention.head_count_kv",),
@@ -349,7 +323,7 @@ ARCHITECTURES = {  # by the name in the file
         | {ours.replace("mlp.", "feed_forward."): theirs for ours, theirs in _MLP.items()}
         | {"input_layernorm": "attn_norm"}
         | _SCAN,
-        configs.falcon_h1,
+        recurrent.falcon_h1,
         made=_of_scan() | {"pre_ff_layernorm.weight": (("ffn_norm",), lambda norm: norm)},
         outside={"model.final_layernorm": "output_norm"},
     ),
@@ -371,9 +345,9 @@ ARCHITECTURES = {  # by the name in the file
         made={
             "feed_forward.experts.gate_up_proj": (
                 ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
-                lambda gate, up: _swapped(_stacked(gate, up)),
+                lambda gate, up: swapped(stacked(gate, up)),
             ),
-            "feed_forward.experts.down_proj": (("ffn_down_exps.weight",), _swapped),
+            "feed_forward.experts.down_proj": (("ffn_down_exps.weight",), swapped),
         },
     ),
     "deepseek2": Architecture(
@@ -382,7 +356,7 @@ ARCHITECTURES = {  # by the name in the file
         configs.deepseek2,
         made=_of_experts()
         | _CORRECTED
-        | {"self_attn.kv_b_proj.weight": (("attn_k_b.weight", "attn_v_b.weight"), _keys_and_values)},
+        | {"self_attn.kv_b_proj.weight": (("attn_k_b.weight", "attn_v_b.weight"), keys_and_values)},
     ),
     "gpt-oss": Architecture(
         "gpt_oss",
@@ -390,9 +364,9 @@ ARCHITECTURES = {  # by the name in the file
         configs.gpt_oss,
         made={
             "self_attn.sinks": (("attn_sinks.weight",), lambda sinks: sinks),
-            "mlp.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), _woven),
-            "mlp.experts.gate_up_proj_bias": (("ffn_gate_exps.bias", "ffn_up_exps.bias"), _woven),
-            "mlp.experts.down_proj": (("ffn_down_exps.weight",), _swapped),
+            "mlp.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), woven),
+            "mlp.experts.gate_up_proj_bias": (("ffn_gate_exps.bias", "ffn_up_exps.bias"), woven),
+            "mlp.experts.down_proj": (("ffn_down_exps.weight",), swapped),
             "mlp.experts.down_proj_bias": (("ffn_down_exps.bias",), lambda bias: bias),
         },
     ),
@@ -400,14 +374,14 @@ ARCHITECTURES = {  # by the name in the file
     "qwen35": Architecture(
         "qwen3_5_text",
         _ATTENTION | _QUERY_NORMS | _MLP | _BEHIND_ATTENTION | _DELTA,
-        configs.qwen35,
+        recurrent.qwen35,
         offset=True,
         made=_OF_DELTA,
     ),
     "qwen35moe": Architecture(
         "qwen3_5_moe_text",
         _ATTENTION | _QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED | _DELTA,
-        configs.qwen35_moe,
+        recurrent.qwen35_moe,
         offset=True,
         made=_OF_DELTA | _of_experts() | _SHARED_GATE,
     ),
@@ -420,7 +394,7 @@ ARCHITECTURES = {  # by the name in the file
         | _SHARED
         | _DELTA
         | {"linear_attn.in_proj_a": "ssm_ba", "linear_attn.in_proj_b": "ssm_ba"},
-        configs.qwen3_next,
+        recurrent.qwen3_next,
         offset=True,
         made=_OF_DELTA | _of_experts() | _SHARED_GATE,
         rows={"linear_attn.in_proj_a": _interleaved(1), "linear_attn.in_proj_b": _interleaved(0)},
@@ -428,7 +402,7 @@ ARCHITECTURES = {  # by the name in the file
     "lfm2": Architecture(
         "lfm2",
         _LFM2,
-        configs.lfm2,
+        recurrent.lfm2,
         made=_OF_LFM2,
         varied=("attention.head_count_kv",),
         outside={"model.embedding_norm": "token_embd_norm"},
@@ -436,7 +410,7 @@ ARCHITECTURES = {  # by the name in the file
     "lfm2moe": Architecture(
         "lfm2_moe",
         _LFM2 | {"feed_forward.gate": "ffn_gate_inp"},
-        configs.lfm2_moe,
+        recurrent.lfm2_moe,
         made=_OF_LFM2
         | _of_experts("feed_forward")
         | {"feed_forward.expert_bias": (("exp_probs_b.bias",), lambda bias: bias)},

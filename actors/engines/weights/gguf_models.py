@@ -15,8 +15,9 @@ import numpy as np
 
 from actors.engines.decoder.bounds import check_numbers
 from actors.engines.weights.gguf import GGUF, Stored
-from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, WITH_EYES, Floats, Order, below
+from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, WITH_EYES, Order
 from actors.engines.weights.gguf_configs import Config
+from actors.engines.weights.gguf_makers import Floats, below
 from actors.engines.weights.matrix import Blocks
 from protocols.errors import ModelError
 
