@@ -427,7 +427,8 @@ def _neighbours(heads: str) -> Callable[[Config], Order]:
         width = config["head_dim"]
         turned = int(width * config["rope_parameters"].get("partial_rotary_factor", 1.0))
         own = np.concatenate([np.arange(turned).reshape(2, -1).T.reshape(-1), np.arange(turned, width)])
-        return (np.arange(config[heads])[:, None] * width + own).reshape(-1)
+        found: Order = (np.arange(config[heads])[:, None] * width + own).reshape(-1)
+        return found
 
     return rows
 
