@@ -7,7 +7,8 @@
 #   DEVICE=cpu docs/gpu.sh       rehearse with small models, where there is no GPU: its figures mean nothing
 #   MINUTES=5 docs/gpu.sh        another limit for all together (10; a rehearsal has 30, for machines that others use)
 #   STEPS='tests map' docs/gpu.sh    these steps alone
-#   LLAMA=llama.cpp GGUF=7b.gguf docs/gpu.sh    also builds llama.cpp's sources there for the GPU, and runs both on the file
+#   LLAMA=llama.cpp GGUF=7b.gguf STEPS='peer-built peer file' docs/gpu.sh DIRECTORY    builds llama.cpp's sources there for
+#                                the GPU, which takes minutes of all cores, and runs both on the file
 #
 # A step that fails or takes too long is reported, and the next one runs; one for which no time is left is not begun. The
 # report begins with what became of each, and its seconds. The exit code is the number of steps that were not done.
@@ -103,8 +104,12 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
     bench greedy 75 --target "$costly" --device "$device" --methods "$ours" --tasks "$tasks"
     bench streams 50 --target "$costly" --device "$device" --streams "$many"
     if [ -n "${LLAMA:-}" ] && [ -n "${GGUF:-}" ]; then
-        step peer-built 240 sh -c 'cmake -S "$0" -B "$1" -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DGGML_CUDA_FA=OFF \
-            -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF && cmake --build "$1" -j --target llama-batched-bench' "$LLAMA" "$out/peer"
+        # FlashAttention's templates are what takes longest to compile, and this context is short
+        step peer-built 400 sh -c 'cmake -S "$0" -B "$1" -DGGML_CUDA=ON -DGGML_CUDA_FA=OFF -DGGML_CUDA_NCCL=OFF \
+            -DCMAKE_CUDA_ARCHITECTURES="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)" \
+            -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF \
+            -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
+            && cmake --build "$1" -j "$(nproc)" --target llama-batched-bench' "$LLAMA" "$out/peer"
         step peer 40 "$out/peer/bin/llama-batched-bench" -m "$GGUF" -ngl 99 -c 16384 -npp 128 -ntg 64 -npl 1,4,16
         bench file 60 --target "$GGUF" --device "$device" --streams 1,4,16
     fi

@@ -6,19 +6,30 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from actors.doing import doing
 from actors.engines.cache.kv_cache import full_request
-from actors.engines.cache.memory import MAX_REQUESTS, MIN_TOKENS, STATE_SHARE, kept_bytes, kv_slots, state_room
+from actors.engines.cache.memory import (
+    GPU_SHARE,
+    MAX_REQUESTS,
+    MIN_TOKENS,
+    STATE_SHARE,
+    available_bytes,
+    gigabytes,
+    kept_bytes,
+    kv_slots,
+    state_room,
+)
 from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import compiled_spec, spec_of
 from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
 from actors.engines.decoder.cpu.rings import kv_shapes, ring_slots
 from actors.engines.decoder.gpu.engine import GpuEngine, recorded_bytes
+from actors.engines.decoder.weight_shapes import largest_format
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.recurrent import draft_on
 from actors.engines.heads.kinds import configuration, kind_of
@@ -77,16 +88,30 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
 
 
 @contextlib.contextmanager
-def _fitting(name: str, device: torch.device) -> Iterator[None]:
-    """Raises ModelError where the weights do not fit the device: when they are loaded, or when an engine takes them out
-    of their files."""
+def _fitting(name: str, device: torch.device, model: nn.Module | None = None) -> Iterator[None]:
+    """Raises ModelError where the weights do not fit the device: when they are loaded, or when an engine takes them,
+    as ``model`` has them, out of their files."""
+    free = available_bytes(device)
     try:
         yield
     except torch.OutOfMemoryError:
+        tried = model.source.nbytes if isinstance(model, StoredModel) else 1 << 62
+        fitting = what_fits(known_config(name), free, tried)
         raise ModelError(
-            f"the weights of {name} do not fit the memory of {device}: choose a smaller model, or put the target on "
-            "the CPU and the draft on the GPU, with --device cpu --draft-device cuda"
+            f"the weights of {name} do not fit the memory of {device}: choose {fitting}, or put the target on the CPU "
+            "and the draft on the GPU, with --device cpu --draft-device cuda"
         ) from None
+
+
+def what_fits(config: Any, free: int, tried: int) -> str:
+    """What to choose in place of weights of ``tried`` bytes, for ``free`` bytes of a GPU."""
+    if (spec := spec_of(config)) is None:
+        return "a smaller model"
+    kept = MIN_TOKENS * kv_shapes(spec, False)[0].slot_bytes(torch.bfloat16)
+    room = min(int(GPU_SHARE * free) - kept - recorded_bytes(config, torch.bfloat16), tried - 1)
+    if (found := largest_format(spec, room)) is None:
+        return f"a smaller model: of this one no format fits the {gigabytes(free)} that are free"
+    return f"it in {found[1]} ({gigabytes(found[0])} of the {gigabytes(free)} that are free), or a smaller model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +188,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     slots = _slots(place.kv_tokens, model, full_request(info.max_context), rings=rings)
     compiled = compiled_spec(model.config, where, kind) is not None
     own = Threads.as_torchs(place.spare_cpus) if compiled else None
-    with _fitting(name, where):
+    with _fitting(name, where, model):
         engine = _engine(model, info, slots, _How(True, int8, own, rings))
     engine.info = replace(info, reading=engine.reading())
     how = {
@@ -210,6 +235,6 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
         slots = min(slots, place.kv_tokens)
     other = None if beside is None else beside.engine
     shared = other.threads if isinstance(other, CompiledEngine) else None
-    with _fitting(name, where):
+    with _fitting(name, where, model):
         engine = _engine(model, info, slots, _How(False, int8, shared))
     return draft_on(engine)

@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from actors.engines.decoder.gpu.triton_kernels import attention, between, groups, linear
-from actors.engines.weights.formats import GROUP, KINDS
+from actors.engines.weights.formats import GROUP, KINDS, NVFP4
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 # Of a multiprocessor (CUDA C++ programming guide, technical specifications per compute capability): warps and programs
@@ -44,7 +44,7 @@ def of(kind: Any, *names: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a compiled kernel takes. ``instructions``: of its inner loop."""
+    """What a compiled kernel takes. ``instructions`` and ``spilled``: of its inner loop, or all where it has none."""
 
     registers: int
     spilled: int
@@ -80,15 +80,16 @@ class Kernel:
     options: dict[str, int] = field(default_factory=dict)
     weights: float = 0.0
     fours: int = 0
+    sixteens: tuple[str, ...] = ("outputs", "whole", "columns", "depth")  # numbers that are multiples of it
 
     def compiled(self, capability: int) -> Any:
         names = self.kernel.arg_names
         signature = {name: self.kinds.get(name, "constexpr") for name in names}
-        # as at a launch: memory begins at multiples of 16 bytes, and outputs are a multiple of 16
+        # as at a launch: memory begins at multiples of 16 bytes
         attrs = {
             (at,): [["tt.divisibility", 16]]
             for at, name in enumerate(names)
-            if signature[name].startswith("*") or name in ("outputs", "whole", "columns", "depth")
+            if signature[name].startswith("*") or name in self.sixteens
         }
         source = ASTSource(self.kernel, signature=signature, constexprs=self.sizes, attrs=attrs)
         return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=self.options)
@@ -104,7 +105,7 @@ class Kernel:
         loop = max(loops, key=lambda loop: (_fours(loop), len(loop)), default=[])  # not what is left of an unrolled one
         return Needs(
             int(usage["REG"]),
-            sum(text.startswith(("STL", "LDL")) for _, text in code),
+            sum(text.startswith(("STL", "LDL")) for _, text in loop or code),
             found.metadata.shared,
             found.metadata.num_warps,
             capability,
@@ -138,46 +139,53 @@ def _target(text: str) -> int | None:
 @cache
 def products(name: str, rows: int) -> Kernel:
     """Rows times weights in the groups of a kind of blocks."""
-    options = groups.product_options(next(kind.form for kind in KINDS.values() if kind.name == name), rows)
+    form = NVFP4 if name == "NVFP4" else next(kind.form for kind in KINDS.values() if kind.name == name)
+    options = groups.product_options(form, rows)
     paired = options["MINIMA"] or options["HALVES"]
     kinds = of("*i32", "x", "words", "high") | {"factors": "*i32" if paired else "*fp16"}
-    kinds |= of("i32", "rows", "apart", "outputs", "whole", "groups", "reach") | {"bias": "*bf16", "out": "*fp32"}
-    sizes, times = options | {"BIASED": True}, rows * (2 if options["TABLE"] else 1)
+    kinds |= of("i32", "rows", "apart", "outputs", "whole", "groups", "reach")
+    kinds |= {"bias": "*bf16"} | of("*fp32", "out", "scales")
+    sizes, times = options | {"BIASED": True}, 2 if options["TABLE"] and rows == 1 else rows
     if rows in groups.TILES:
         return Kernel(f"{name}, {rows} rows", groups._multiply_tile, kinds, sizes, weights=GROUP)
     return Kernel(f"{name}, {rows} rows", groups._multiply, kinds, sizes, fours=times)
 
 
+def whole_numbers(rows: int, span: int, capability: int, gated: bool = False) -> Kernel:
+    """Rows in bfloat16 times weights in it (``span`` 0), or in float8 with a scale for so many inputs (1: for all)."""
+    own = "*bf16"
+    cut = linear.cut_of(rows, 4096, 4096, 2, gated, LIMITS[capability][2] - 1 << 10)
+    kinds = of(own, "x", "bias") | {"weight": "*u8" if span else own} | of("*fp32", "scales")
+    kinds |= {"out": own if gated else "*fp32"} | of("i32", "rows", "columns", "depth", "reach")
+    sizes = {"SPAN": span, "PLAIN": False, "BIASED": True, "GATED": gated, "EVEN": True}
+    sizes |= {"ROWS": rows, "COLUMNS": linear.COLUMNS, "DEPTH": cut.depth}
+    weights = linear.COLUMNS * cut.depth * (1 + gated) / 128
+    name = f"float8 by {span}" if span else "bfloat16"
+    sixteens = ("columns", "depth", "reach")
+    options = {"num_stages": cut.stages}
+    return Kernel(f"{name}, {rows} rows", linear._multiply, kinds, sizes, options, weights, sixteens=sixteens)
+
+
 def every(capability: int) -> Iterator[Kernel]:
-    """Those of a round of a model in bfloat16 and in blocks."""
+    """Those of a round of a model in bfloat16, in float8 and in blocks."""
     own = "*bf16"
     for rows in (*groups.STEPS, *groups.TILES):
-        for kind in KINDS.values():
-            if kind.form:
-                yield products(kind.name, rows)
-    shared = LIMITS[capability][2] - 1 << 10
-    for rows in linear.ROWS:
-        cut = linear.cut_of(rows, 4096, 4096, 2, False, shared)
-        kinds = of(own, "x", "weight", "bias") | {"out": "*fp32"} | of("i32", "rows", "columns", "depth", "reach")
-        sizes = {
-            "BIASED": True,
-            "GATED": False,
-            "EVEN": True,
-            "ROWS": rows,
-            "COLUMNS": linear.COLUMNS,
-            "DEPTH": cut.depth,
-        }
-        weights = linear.COLUMNS * cut.depth / 128
-        yield Kernel(f"bfloat16, {rows} rows", linear._multiply, kinds, sizes, {"num_stages": cut.stages}, weights)
+        for name in [*(kind.name for kind in KINDS.values() if kind.form), "NVFP4"]:
+            yield products(name, rows)
+    for span in (0, 1, 32, 128):
+        for rows in linear.ROWS:
+            yield whole_numbers(rows, span, capability)
     heads = {"HEADS": 32, "WIDTH": 128, "DEPTH": 128}
     numbers = of("*i32", "count", "items", "starts", "bases", "prefixes", "lengths", "tails")
     kinds = of(own, "query", "keys", "values") | numbers | of("*fp32", "seen", "tops", "sums")
     kinds |= {"head_stride": "i32", "scale": "fp32", "cap": "fp32"}
     sizes = {"GROUP": 4, "TAIL": 64, "TILE": attention.TILE, "SPLIT": attention.SPLIT, "CAPPED": False, "WINDOW": 0}
-    yield Kernel("attention", attention._attend, kinds, heads | sizes | {"CHUNKED": False})
-    kinds = of(own, "x", "behind", "behind_bias", "then", "then_bias", "out") | {"parts": "*fp32"}
-    kinds |= of("i32", "rows", "size") | of("fp32", "scale", "eps")
-    sizes = of(False, "BEHIND", "BEHIND_BIASED", "THEN_BIASED", "CENTRED") | {"THEN": True, "SPLITS": 4, "BLOCK": 4096}
+    sizes |= heads | {"CHUNKED": False}
+    yield Kernel("attention", attention._attend, kinds, sizes, {"num_stages": 1}, sixteens=("head_stride",))
+    kinds = of(own, "x", "behind", "behind_bias", "then", "then_bias", "out") | {"parts": "*fp32", "records": "*i32"}
+    kinds |= of("i32", "rows", "size", "apart", "groups") | of("fp32", "scale", "eps")
+    sizes = of(False, "BEHIND", "BEHIND_BIASED", "THEN_BIASED", "CENTRED") | of(True, "THEN", "ROUNDED")
+    sizes |= {"SPLITS": 4, "BLOCK": 4096}
     yield Kernel("sum and norm", between._join, kinds, sizes, {"num_warps": 8})
     kinds = {"x": own, "out": "*i32"} | of("i32", "rows", "apart", "depth", "groups")
     yield Kernel("rounding to 8 bits", groups._round, kinds, {"MANY": groups.MANY})

@@ -32,7 +32,7 @@ class Attention:
         return None
 
     @staticmethod
-    def attend(query, keys, values, count, starts, bases, prefixes, lengths, tails, items, partial, spec, sinks, gpu):
+    def attend(query, keys, values, count, starts, bases, prefixes, lengths, tails, items, partial, spec, sinks, *_):
         at = torch.arange(keys.shape[1], device=keys.device)[None]
         tail = tails.gather(1, (at - prefixes[:, None]).clamp(0, tails.shape[1] - 1))
         slots = torch.where(at < prefixes[:, None], bases[:, None] + at, tail)

@@ -208,6 +208,7 @@ def test_weights_that_do_not_fit_the_gpu_are_an_error_that_names_the_other_way_r
     monkeypatch.setattr(*place, too_large)
     monkeypatch.setattr(loading, "spec_of", lambda *given: None)
     monkeypatch.setattr(build, "resolve_device", torch.device)
+    monkeypatch.setattr(build, "available_bytes", lambda device: 1 << 30)
     with pytest.raises(ModelError, match=rf"do not fit the memory of {device}: .*--device cpu --draft-device cuda"):
         build.build_draft(str(resolve_model("bundled", "draft")), build.EngineOptions(device))
 

@@ -1,13 +1,14 @@
 """The size of the KV pool, by the memory that is there."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaConfig
 
-from actors.engines.build import _slots
+from actors.engines.build import _slots, what_fits
 from actors.engines.cache import memory
 from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
 from actors.engines.cache.pool import KVShape
@@ -96,6 +97,22 @@ def test_weights_of_16_bits_count_as_such_on_a_cpu_whatever_they_are_computed_in
 def test_an_8b_model_of_a_large_vocabulary_takes_some_hundred_megabytes_beside_it():
     config = LlamaConfig(vocab_size=128_256, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8)
     assert 0.5e9 < recorded_bytes(config, torch.bfloat16) < 1e9
+
+
+@pytest.mark.parametrize(
+    "gigabytes, tried, said",
+    [
+        (24, 32.0, r"it in BF16 \(16\.1 GB of the 24 GB that are free\), or a smaller model"),
+        (12, 16.1, r"it in Q8_0 \(8\.53 GB .*"),
+        (8, 16.1, r"it in Q5_K \(6\.02 GB .*"),
+        (12, 7.0, r"it in Q5_K .*"),  # what did not fit was smaller than Q8_0
+        (4, 16.1, r"a smaller model: of this one no format fits the 4 GB that are free"),
+    ],
+)
+def test_a_model_that_does_not_fit_a_gpu_is_told_the_largest_format_that_does(gigabytes, tried, said):
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_key_value_heads": 8}
+    config = LlamaConfig(vocab_size=128_256, num_attention_heads=32, tie_word_embeddings=False, **sizes)
+    assert re.fullmatch(said, what_fits(config, int(gigabytes * 1e9), int(tried * 1e9)))
 
 
 def test_where_nothing_sensible_fits_the_sentence_names_the_memory(free):

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="torch's CUDA builds bring Triton, its CPU 
 
 from actors.engines.decoder.gpu.triton_kernels import between, groups
 from actors.engines.weights.formats import KINDS
-from tests.engines.compiled_kernels import CAPABILITIES, Kernel, of, products, read
+from tests.engines.compiled_kernels import CAPABILITIES, Kernel, of, products, read, whole_numbers
 
 
 def test_what_the_kernels_compute_in_tritons_interpreter():
@@ -53,17 +53,19 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
     )
     assert ("mma.sync" in text) == (dtype != "fp32")  # tensor cores round float32
     pointers = of(sums, "seen", "tops", "sums") | of("*i32", "starts", "lengths") | of(own, "sinks", "out")
-    joined = {"SPLIT": attention.SPLIT, "JOINED": attention.JOINED, "SINKS": True}
+    joined = {"SPLIT": attention.SPLIT, "JOINED": attention.JOINED} | of(True, "SINKS", "ROUNDED")
+    pointers |= {"records": "*i32"} | of("i32", "apart", "groups")
     text_of(attention._join, pointers, {"log2_e": "fp32"}, heads | joined | seen)
 
     few = (False, linear.ROWS[0]), (True, linear.ROWS[-1])
     every = itertools.product((False, True), linear.ROWS)
     for gated, rows in every if (dtype, capability) == ("bf16", 90) else few:
         cut = linear.cut_of(rows, 4096, 4096, 4 if dtype == "fp32" else 2, gated, 163 << 10)
-        sizes = {"BIASED": True, "GATED": gated, "EVEN": True, "ROWS": cut.rows, "COLUMNS": linear.COLUMNS}
+        sizes = {"SPAN": 0, "PLAIN": False, "BIASED": True, "GATED": gated, "EVEN": True}
+        sizes |= {"ROWS": cut.rows, "COLUMNS": linear.COLUMNS}
         text = text_of(
             linear._multiply,
-            of(own, "x", "weight", "bias") | of(own if gated else sums, "out"),
+            of(own, "x", "weight", "scales", "bias") | of(own if gated else sums, "out"),
             of("i32", "rows", "columns", "depth", "reach"),
             sizes | {"DEPTH": cut.depth},
             cut.stages,
@@ -71,8 +73,10 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
         assert ("mma" in text) == (dtype != "fp32")
 
     pointers = of(own, "x", "behind", "behind_bias", "then", "then_bias", "out") | of(sums, "parts")
-    sizes = of(True, "BEHIND", "BEHIND_BIASED", "THEN", "THEN_BIASED", "CENTRED") | {"SPLITS": 4, "BLOCK": 4096}
-    text_of(between._join, pointers, of("i32", "rows", "size") | of("fp32", "scale", "eps"), sizes)
+    pointers |= {"records": "*i32"}
+    sizes = of(True, "BEHIND", "BEHIND_BIASED", "THEN", "THEN_BIASED", "CENTRED", "ROUNDED")
+    sizes |= {"SPLITS": 4, "BLOCK": 4096}
+    text_of(between._join, pointers, of("i32", "rows", "size", "apart", "groups") | of("fp32", "scale", "eps"), sizes)
     pointers = (
         of(sums, "parts", "turns", "stretch") | of(own, "norm", "queries", "keys", "values") | of("*i64", "slots")
     )
@@ -82,7 +86,7 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
 
 
 # A kind of blocks for each that the kernels tell apart
-GROUPED = list({str(groups.form_options(kind.form)): kind.name for kind in KINDS.values() if kind.form}.values())
+GROUPED = [*{str(groups.form_options(kind.form)): kind.name for kind in KINDS.values() if kind.form}.values(), "NVFP4"]
 
 
 # A kernel takes a second to compile: every one for these, and for the other capabilities what asks the most of them
@@ -93,18 +97,26 @@ ELSEWHERE = [("Q6_K", capability) for capability in CAPABILITIES if capability n
 @pytest.mark.parametrize("name, capability", [*itertools.product(GROUPED, USUAL), *ELSEWHERE])
 def test_a_row_times_blocks_takes_at_most_two_instructions_a_weight_and_leaves_room_for_32_warps(name, capability):
     needs = products(name, 1).needs(capability)
-    assert 0 < needs.each <= 2
+    assert 0 < needs.each <= (2.15 if name == "NVFP4" else 2)  # two sums of a group are scaled, and made of a table
     assert needs.resident >= 32 and not needs.spilled
 
 
-@pytest.mark.parametrize("rows", [2, 4, 16])
+@pytest.mark.parametrize("span, capability", [(1, 90), (32, 90), *((128, each) for each in USUAL)])
+def test_float8_is_widened_in_few_instructions_and_registers(span, capability):
+    """Eight a weight take an H100 three quarters of the time of reading it."""
+    needs = whole_numbers(16, span, capability).needs(capability)
+    assert 0 < needs.each <= 8 and not needs.spilled
+
+
+@pytest.mark.parametrize("rows", [2, 4, 16, 32])
 @pytest.mark.parametrize("name", GROUPED)
 def test_a_row_beside_others_takes_fewer_instructions_than_alone(name, rows):
     """Counted for each weight and row, because a row's products are made for it alone: of four rows half of the
     instructions are. What is read and taken apart once for all is what makes them fewer, and tensor cores are."""
     needs = products(name, rows).needs(90)
     assert 0 < needs.each <= (0.35 if rows in groups.TILES else 0.9) * rows * products(name, 1).needs(90).each
-    assert needs.resident >= (20 if rows in groups.TILES else 32)
+    assert needs.resident >= {16: 24, 32: 16}.get(rows, 32)
+    assert needs.spilled <= 1  # words that an iteration reads of memory of its own
 
 
 def test_a_products_reads_are_wide_and_its_sums_those_of_integers():
@@ -121,15 +133,15 @@ def test_a_products_reads_are_wide_and_its_sums_those_of_integers():
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_what_stands_around_products_with_blocks_compiles(capability):
     form = groups.form_options(next(kind.form for kind in KINDS.values() if kind.name == "Q6_K"))
-    weights = of("*i32", "words", "high", "factors") | {"chosen": "*i64", "out": "*bf16"}
+    weights = of("*i32", "words", "high", "factors") | {"scales": "*fp32", "chosen": "*i64", "out": "*bf16"}
     numbers = of("i32", "count", "outputs", "depth")
     made = [
         Kernel("numbers", groups._write, weights | numbers, form | {"CHOSEN": True, "MANY": groups.MANY}),
         Kernel(
             "gate",
             between._gate,
-            {"parts": "*fp32", "out": "*bf16", "rows": "i32", "inner": "i32"},
-            {"SPLITS": 4, "BLOCK": between.GATED},
+            {"parts": "*fp32", "out": "*bf16", "records": "*i32"} | of("i32", "rows", "inner", "apart", "groups"),
+            {"SPLITS": 4, "ROUNDED": True, "BLOCK": between.GATED},
         ),
     ]
     rounding = {"x": "*bf16", "out": "*i32"} | of("i32", "rows", "apart", "depth", "groups")
@@ -151,7 +163,7 @@ def test_experts_and_recurrent_states_compile_for_gpus(capability):
         Kernel("", experts._multiply, pointers | numbers, options | {"DEPTH": experts.DEPTH}).needs(capability).resident
     )
     form = groups.product_options(next(kind.form for kind in KINDS.values() if kind.name == "MXFP4"), 1)
-    pointers |= of("*i64", "all_words", "highs", "all_factors") | of("*i32", "x")
+    pointers |= of("*i64", "all_words", "highs", "all_factors", "all_scales") | of("*i32", "x")
     del options["COLUMNS"]
     most = {"maxnreg": experts.REGISTERS}
     made = Kernel("", experts._multiply_groups, pointers | numbers, form | options, most)

@@ -26,17 +26,19 @@ from actors.engines.decoder.gpu import graphs as graphs_module
 from actors.engines.decoder.gpu import in_place as in_place_module
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import Direct, Graphs
-from actors.engines.decoder.gpu.groups import GroupedMatrix, rounded, send
+from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix, rounded, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
 from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
 from actors.engines.decoder.spec import Attention, DeltaNet, Norm, Scan, Selective
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.weights import quantised
 from actors.engines.weights.formats import KINDS
 from actors.engines.weights.gguf import Stored
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
-from actors.engines.weights.matrix import Blocks
+from actors.engines.weights.matrix import Blocks, Grouped, Matrix
+from actors.engines.weights.quantisation import LayerForm
 from actors.engines.weights.source import ModuleSource
 from actors.models import Leaf
 from protocols.messages import Sampling
@@ -190,12 +192,12 @@ def test_a_row_of_a_linear_layer_has_the_bits_that_it_has_alone(columns, depth, 
     x = torch.randn(40, depth, generator=chance).to(dtype)
     weight, bias = ((torch.randn(*size, generator=chance) / 20).to(dtype) for size in ((columns, depth), (columns,)))
     for given in (None, bias):
-        found = linear.multiply(x, weight, given, GPU)
+        found = linear.multiply(x, Matrix(weight, given), GPU)
         assert (len(found) > 1) == (depth > 2000)
         right = x.double() @ weight.double().T + (0 if given is None else given.double())
         assert (found.double().sum(0) - right).abs().max() < 1e-4
         for rows in (1, 3, 17):
-            assert torch.equal(linear.multiply(x[:rows], weight, given, GPU), found[:, :rows])
+            assert torch.equal(linear.multiply(x[:rows], Matrix(weight, given), GPU), found[:, :rows])
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -204,9 +206,9 @@ def test_a_gated_layer_is_silu_of_one_half_times_the_other(biased):
     x, weight = torch.randn(19, 72, generator=chance), torch.randn(140, 72, generator=chance) / 8
     bias = torch.randn(140, generator=chance) if biased else None
     gate, up = torch.nn.functional.linear(x, weight, bias).split(70, 1)
-    found = linear.multiply_gated(x, weight, bias, GPU)
+    found = linear.multiply_gated(x, Matrix(weight, bias), GPU)
     torch.testing.assert_close(found, torch.nn.functional.silu(gate) * up, atol=1e-5, rtol=1e-5)
-    assert torch.equal(linear.multiply_gated(x[:2].contiguous(), weight, bias, GPU), found[:2])
+    assert torch.equal(linear.multiply_gated(x[:2].contiguous(), Matrix(weight, bias), GPU), found[:2])
 
 
 def test_splits_are_added_up_in_order_before_the_norm():
@@ -265,7 +267,7 @@ def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain
 
 def grouped(name: str, *rows: int, bias: torch.Tensor | None = None) -> GroupedMatrix:
     """Parts of the same kind of blocks, one below the other."""
-    parts = [(stored(name, each, at), None) for at, each in enumerate(rows)]
+    parts = [(blocks_of(name, each, at), None) for at, each in enumerate(rows)]
     return GroupedMatrix.of(Blocks(parts), bias, torch.device("cpu"))
 
 
@@ -274,11 +276,56 @@ def product_of(name: str) -> dict[str, object]:
     return groups.form_options(next(kind.form for kind in KINDS.values() if kind.name == name))
 
 
+def blocks_of(name: str, rows: int, seed: int = 0) -> Grouped:
+    return nvfp4(rows, seed) if name == "NVFP4" else stored(name, rows, seed)
+
+
+def nvfp4(rows: int, seed: int) -> Grouped:
+    """As it is published, with groups of zeros and of the smallest and the largest scale."""
+    chance = torch.Generator().manual_seed(seed)
+    scales = torch.randint(1, 127, (rows, INPUTS // 16), generator=chance, dtype=torch.uint8)
+    scales[:, 0], scales[0] = 0, 126
+    parts = {
+        "weight": torch.randint(0, 256, (rows, INPUTS // 2), generator=chance, dtype=torch.uint8),
+        "weight_scale": scales.view(torch.float8_e4m3fn),
+        "weight_scale_2": torch.tensor(3.7e-6 * (1 + seed)),
+    }
+    [(part, _)] = quantised.READERS["nvfp4"][0]("a layer", parts, LayerForm("nvfp4", "", 4)).blocks()[0].parts
+    return part
+
+
+def float8(span: int, rows: int, inputs: int) -> Float8Matrix:
+    """``span``: inputs with a scale; 1: all."""
+    chance = torch.Generator().manual_seed(span)
+    bits = torch.randint(0, 127, (rows, inputs), generator=chance, dtype=torch.uint8)
+    bits[::3] |= 128
+    scales = torch.rand(rows, inputs // span if span > 1 else 1, generator=chance) / 1000
+    if span == 32:
+        scales = scales.log2().round().exp2()
+    made = quantised._float8(bits.view(torch.float8_e4m3fn), scales, (1, span if span > 1 else 0))
+    matrix = Float8Matrix.of(made.blocks()[0], torch.randn(rows, generator=chance), torch.device("cpu"))
+    assert torch.equal(matrix.rows(torch.tensor([3, 1]), torch.float32), made.values()[[3, 1]])
+    return matrix
+
+
+@pytest.mark.parametrize("span", [1, 128, 32])
+def test_float8_is_multiplied_as_it_is_stored_and_a_row_has_the_bits_that_it_has_alone(span):
+    matrix, x = float8(span, 24, 2176), torch.randn(17, 2176, generator=torch.Generator().manual_seed(1)) / 8
+    found = linear.multiply(x, matrix, GPU)
+    assert len(found) > 1 and near(found.sum(0), matrix.multiply(x))
+    for rows in (1, 3):
+        assert torch.equal(linear.multiply(x[:rows], matrix, GPU), found[:, :rows])
+    gate, up = matrix.multiply(x).chunk(2, 1)
+    gated = linear.multiply_gated(x, matrix, GPU)
+    torch.testing.assert_close(gated, torch.nn.functional.silu(gate) * up, atol=1e-5, rtol=1e-4)
+    assert torch.equal(linear.multiply_gated(x[:2], matrix, GPU), gated[:2])
+
+
 def near(found: torch.Tensor, right: torch.Tensor) -> bool:
     return bool((found.double() - right.double()).abs().max() < 1e-6 * right.abs().max())
 
 
-@pytest.mark.parametrize("name", {str(product_of(name)): name for name in CODES}.values())
+@pytest.mark.parametrize("name", [*{str(product_of(name)): name for name in CODES}.values(), "NVFP4"])
 def test_products_of_integers_are_torchs_and_a_row_has_the_bits_that_it_has_alone(name):
     matrix = grouped(name, 24)
     weight = matrix.parts[0].values(slice(None))
@@ -304,6 +351,18 @@ def test_rows_are_rounded_as_on_a_cpu():
     assert torch.equal(floats[..., 1][finite], (scales[..., 0] * whole.sum(2))[finite])
     assert not finite.logical_xor(floats.isfinite().all(2)).any()
     assert not made[3, :3, :10].any()  # a group that fills up
+
+
+def test_rows_that_are_rounded_where_they_are_made_have_the_same_bits():
+    """With groups that fill up."""
+    chance = torch.Generator().manual_seed(6)
+    x, parts, weight = (torch.randn(*size, generator=chance) for size in ((3, 96), (2, 3, 192), (96,)))
+    for by in (
+        lambda room: between.join(x, None, 1.0, None, layout.Affine(weight), Norm(1e-5), room),
+        lambda room: between.gate(parts, torch.float16, room),
+    ):
+        made = by(room := groups.room(x, 96))
+        assert torch.equal(room.records[:, :3, :10], groups.round_rows(made).records[:, :3, :10])
 
 
 def test_a_deep_product_is_split():
@@ -332,12 +391,11 @@ def test_a_gated_layer_is_silu_of_one_half_times_the_other_over_all_splits():
     torch.testing.assert_close(between.gate(parts, torch.float32), torch.nn.functional.silu(gate) * up)
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("name, biased", [("Q4_K", False), ("MXFP4", True), ("NVFP4", True)])
 def test_a_row_has_the_numbers_of_the_experts_that_it_has_chosen(name, biased):
     biases = torch.randn(3, 40) if biased else [None] * 3
     each = [grouped(name, 40, bias=bias) for bias in biases]
-    each[1] = GroupedMatrix.of(Blocks([(stored(name, 40, 7), None)]), biases[1], torch.device("cpu"))
+    each[1] = GroupedMatrix.of(Blocks([(blocks_of(name, 40, 7), None)]), biases[1], torch.device("cpu"))
     x, chosen = torch.randn(2, INPUTS), torch.tensor([0, 1, 1, 2])
     found = experts.multiply(x, chosen, experts.Mixture.of(each, x.device))
     right = [
@@ -375,17 +433,25 @@ def test_rounds_of_a_file_in_blocks_have_torchs_logits_and_a_row_has_the_bits_of
     assert engine.reading().read_bytes == sum(matrix.nbytes for matrix in weights.read())
 
 
-def launches_of(engine: GpuEngine, monkeypatch) -> Counter[str]:
+def prompt(engine: GpuEngine) -> None:
+    batch, at = FlatBatch(), range(5)
+    batch.add(900, TEXTS[64][:5], [*at], [900 + place for place in at], causal(0, 5)).prompt = True
+    engine.forward(batch, [4])
+
+
+def launches_of(
+    engine: GpuEngine, monkeypatch, forward=lambda engine: tree_round(engine, 64, 8, [1], [])
+) -> Counter[str]:
     """Kernels of a round of one row, by their names. They are not run."""
     counted: Counter[str] = Counter()
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", lambda self, *_, **__: counted.update([self.fn.__name__]))
-    tree_round(engine, 64, 8, [1], [])
+    forward(engine)
     return counted
 
 
-def test_a_layer_is_nine_launches_and_in_blocks_five_more(tmp_path, monkeypatch):
-    """Four products, the rotation, attention and its join, and two norms; in blocks rows are rounded before each
-    product, and the gate is apart. Beside layers: the first norm and the head, and in blocks the embedding."""
+def test_a_layer_is_nine_launches_and_in_blocks_one_more(tmp_path, monkeypatch):
+    """Four products, the rotation, attention and its join, and two norms; in blocks the gate is apart. Rows are rounded
+    where they are made. Beside layers: the first norm and the head, and in blocks the embedding."""
     file, cpu = mixed("untied llama", tmp_path, vocab_size=VOCAB, num_hidden_layers=2), torch.device("cpu")
     model, config = packed_model(file, gguf_config(file), cpu, torch.float32), gguf_config(file)
     weights = layout.lay_out(spec_of(config), packed_model(file, config, cpu, torch.float32).source)
@@ -397,8 +463,12 @@ def test_a_layer_is_nine_launches_and_in_blocks_five_more(tmp_path, monkeypatch)
     assert launches_of(engine_in_place(), monkeypatch) == expected + Counter({"_multiply": 2 * 4 + 1})
     forms = sum(len(matrix.parts) for each in weights.layers for matrix in (each.qkv, each.out, each.up, each.down))
     assert forms > 2 * 4  # each form of a matrix is a launch
-    apart = {"_multiply": forms + 1, "_round": 2 * 4 + 1, "_gate": 2, "_write": 1}
+    apart = {"_multiply": forms + 1, "_gate": 2, "_write": 1}
     assert launches_of(blocks, monkeypatch) == expected + Counter(apart)
+    # A piece of a prompt: the numbers of each matrix are made once for all rows, and the head is of its last row
+    monkeypatch.setattr(graphs_module, "PROMPT_ROWS", (4, 8))
+    apart = {"_multiply": 1, "_write": forms + 1, "_round": 1}
+    assert launches_of(blocks, monkeypatch, prompt) == expected + Counter(apart)
 
 
 def weights_of(family: str) -> layout.DecoderWeights:
@@ -412,7 +482,8 @@ def by_triton(engine: GpuEngine, family: str) -> None:
 
 
 def record(engine: GpuEngine, weights: layout.DecoderWeights) -> None:
-    ops = TritonOps(weights.spec.norm, engine.dtype, 2048, Kernels(linear, groups, experts, between, states, GPU))
+    modules = Kernels(linear, groups, experts, between, states, GPU)
+    ops = TritonOps(weights.spec.norm, engine.dtype, 2048, modules, isinstance(weights.head, GroupedMatrix))
     program, seen = Program(weights, engine.pool, ops), InPlace(weights.spec, engine.pool, engine._exact, kernels, GPU)
     engine.graphs = Graphs(program, Direct(), weights.vocabulary, seen)
 

@@ -41,8 +41,10 @@ def status(place: Path) -> str:
         scheme = quantisation_of(model)
         assert scheme is not None
         weights = dict(read_weights(TensorFiles([model / "model.safetensors"]), scheme))
-    packed = [weight for weight in weights.values() if not isinstance(weight, Tensor)]
-    return "read" if any(weight.blocks() is not None for weight in packed) else "read, computed from numbers"
+    blocks = [weight.blocks() for weight in weights.values() if not isinstance(weight, Tensor)]
+    held = [found[0].on_cpu for found in blocks if found is not None]
+    where = "" if held else ", computed from numbers"
+    return f"read{where if any(held) or not held else ', computed from numbers on a CPU'}"
 
 
 def rows() -> Iterator[str]:

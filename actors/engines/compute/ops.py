@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -96,6 +96,14 @@ class Ops(Protocol):
 
     def logits(self, x: Tensor, head: Matrix) -> Tensor:
         """float32 ``(rows, vocabulary)``."""
+        ...
+
+    def room(self, x: Tensor, size: int) -> Any:
+        """Where rows of ``size`` numbers made of ``x`` go as products read them, besides; None: nowhere."""
+        ...
+
+    def made(self, rows: Tensor, room: Any) -> Tensor:
+        """Rows that are in ``room``, too."""
         ...
 
     def whole(self, parts: Parts) -> Tensor:

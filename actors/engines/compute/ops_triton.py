@@ -1,8 +1,8 @@
 """The operations of a layer by kernels of ours, for a GPU with Triton: a row's bits depend on no other row.
 
 The splits' sums of a product are added up by the kernel that reads them. A prompt's rows go through cuBLAS, which is
-quicker for many (256 rows of a 12,288 x 4,096 matrix: half the time); of weights in small groups it gets their numbers,
-made for each product. What no kernel covers runs in torch.
+quicker for many (256 rows of a 12,288 x 4,096 matrix: half the time); of weights in small groups and in float8 it gets
+their numbers, made for each product. What no kernel covers runs in torch.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ class Kernels(NamedTuple):
 class TritonOps(TorchOps):
     """See :class:`actors.engines.compute.ops.Ops`."""
 
-    def __init__(self, norm: Norm, dtype: torch.dtype, positions: int, kernels: Kernels) -> None:
+    def __init__(self, norm: Norm, dtype: torch.dtype, positions: int, kernels: Kernels, grouped: bool = False) -> None:
+        """``grouped``: weights are in small groups, and rows are rounded for their products where they are made."""
         super().__init__(norm, dtype, positions)
-        self._kernels = kernels
+        self._kernels, self._grouped = kernels, grouped
+        self._made: tuple[Tensor, Any] | None = None  # the last rows that were rounded so, and these
         self._mixtures: dict[int, tuple[Any, Any]] = {}  # gate and up, and down, of layers' experts
 
     def embed(self, table: Matrix, ids: Tensor, scale: float) -> Tensor:
@@ -62,10 +64,21 @@ class TritonOps(TorchOps):
             return functional.linear(x, kernels.groups.numbers(matrix, x.dtype), matrix.bias)[None]
         found: Tensor
         if isinstance(matrix, GroupedMatrix):
-            found = kernels.groups.multiply(x, matrix)
+            found = kernels.groups.multiply(x, matrix, self._rounded(x))
         else:
-            found = kernels.linear.multiply(x, matrix.weight, matrix.bias, kernels.gpu)
+            found = kernels.linear.multiply(x, matrix, kernels.gpu)
         return found
+
+    def room(self, x: Tensor, size: int) -> Any:
+        return self._kernels.groups.room(x, size) if self._grouped else None
+
+    def made(self, rows: Tensor, room: Any) -> Tensor:
+        self._made = rows, room
+        return rows
+
+    def _rounded(self, x: Tensor) -> Any:
+        """The rows in 8 bits; None: they are not rounded yet."""
+        return self._made[1] if self._made is not None and self._made[0] is x else None
 
     def whole(self, parts: Parts) -> Tensor:
         return (parts[0] if len(parts) == 1 else parts.sum(0)).to(self._dtype)
@@ -79,13 +92,15 @@ class TritonOps(TorchOps):
             return x
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         norm = replace(self._norm, eps=eps or self._norm.eps)
-        normed: Tensor = self._kernels.between.join(rows, None, 1.0, None, affine, norm)
-        return normed.view(x.shape)
+        room = self.room(rows, rows.shape[1]) if x.ndim == 2 else None
+        normed = self.made(self._kernels.between.join(rows, None, 1.0, None, affine, norm, room), room)
+        return normed if x.ndim == 2 else normed.view(x.shape)
 
     def join(
         self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None
     ) -> tuple[Tensor, Tensor]:
-        return x, self._kernels.between.join(x, parts, scale, behind, then, self._norm)
+        room = None if then is None else self.room(x, x.shape[1])
+        return x, self.made(self._kernels.between.join(x, parts, scale, behind, then, self._norm, room), room)
 
     def heads(
         self,
@@ -115,9 +130,10 @@ class TritonOps(TorchOps):
         kernels, x = self._kernels, x.contiguous()
         found: Tensor
         if isinstance(up, GroupedMatrix):
-            found = kernels.between.gate(kernels.groups.multiply(x, up), x.dtype)
+            parts, room = kernels.groups.multiply(x, up, self._rounded(x)), self.room(x, len(up.weight) // 2)
+            found = self.made(kernels.between.gate(parts, x.dtype, room), room)
         else:
-            found = kernels.linear.multiply_gated(x, up.weight, up.bias, kernels.gpu)
+            found = kernels.linear.multiply_gated(x, up, kernels.gpu)
         return found
 
     def walk(self, mixer: Recurrent, steps: Steps, state: Tensor, kept: int) -> tuple[Tensor, Tensor]:
@@ -171,7 +187,8 @@ def gpu_program(weights: DecoderWeights, pool: KVPool, positions: int) -> Progra
 
     def made() -> Program:
         kernels = Kernels(linear, groups, experts, between, states, gpu.gpu_of(pool.device))
-        return Program(weights, pool, TritonOps(weights.spec.norm, pool.dtype, positions, kernels))
+        grouped = any(isinstance(matrix, GroupedMatrix) for matrix in weights.read())
+        return Program(weights, pool, TritonOps(weights.spec.norm, pool.dtype, positions, kernels, grouped))
 
     program = checked(made, lambda program: error_of(program, plain), CLOSE)
     if not isinstance(program, str):

@@ -367,7 +367,7 @@ class Taken:
         """Several matrices over the same input as one. ``order`` and ``factors``: of the rows of all."""
         blocks = [self._source.blocks(name) for name in names] if factors is None else []
         parts = [part for found in blocks if found is not None for part in found]
-        if len(parts) == len(names):
+        if len(parts) == len(names) and len({part.in_float8 for part in parts}) == 1:
             joined, bias = Blocks.joined(parts), self._joined_bias(names, [len(part) for part in parts])
             if order is not None:
                 joined, bias = joined.in_order(order.numpy()), None if bias is None else bias[order]

@@ -21,6 +21,7 @@ from actors.engines.decoder.spec import (
     Selective,
     ShortConvolution,
 )
+from actors.engines.weights.formats import GPU_FORMS, KINDS
 from protocols.errors import ModelError
 
 Shape = tuple[int, ...]
@@ -274,3 +275,16 @@ def check_shapes(
     for name in shapes.wanted:
         if (shape := shape_of(name)) is not None:
             shapes.check(name, shape, place(name))
+
+
+def largest_format(spec: DecoderSpec, room: int) -> tuple[int, str] | None:
+    """The size on a GPU, and ggml's name, of the largest format in which a model's matrices are no larger than ``room``
+    bytes."""
+    wanted = ([size or 1 for size, _ in one.dimensions] for one in Shapes.whole(spec, spec.vocabulary).wanted.values())
+    matrices = [(math.prod(shape[:-1]), shape[-1]) for shape in wanted if len(shape) > 1]
+    sizes = [(2 * sum(rows * inputs for rows, inputs in matrices), "BF16")]
+    for kind in KINDS.values():
+        if kind.form:
+            form = GPU_FORMS[kind.form - 1]
+            sizes.append((int(sum(rows * form.output_on_gpu(inputs) for rows, inputs in matrices)), kind.name))
+    return max((one for one in sizes if one[0] <= room), default=None)

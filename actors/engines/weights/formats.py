@@ -42,7 +42,8 @@ class Form:
 
     ``scaled`` groups have scales of 8 bits times steps of float16 that ``SUPER`` groups share, which lie before them;
     others one float16. Of ``halves`` each 16 inputs have a scale. A weight is ``scale * (code - offset) + minimum``, or
-    with a ``table`` of 16 numbers ``scale * table[code]``.
+    with a ``table`` of 16 numbers ``scale * table[code]``. On a GPU alone: ``whole`` outputs have a float32 scale, too;
+    ``float8``: codes are the bits of float8_e4m3fn, and as many inputs (0: all) have a scale, which is a float32.
     """
 
     bits: int
@@ -51,6 +52,8 @@ class Form:
     scaled: bool = False
     halves: bool = False
     table: tuple[int, ...] = ()
+    whole: bool = False
+    float8: int | None = None
 
     @property
     def wide(self) -> int:
@@ -77,10 +80,12 @@ class Form:
         """Bytes of a weight, scales included."""
         return (self.group + self.steps / SUPER) / (PANEL * GROUP)
 
-    @property
-    def weight_on_gpu(self) -> float:
-        """The same in :class:`actors.engines.decoder.gpu.groups.Groups`: one or two numbers of float16 a group."""
-        return self.bits / 8 + (4 if self.minima or self.halves else 2) / GROUP
+    def output_on_gpu(self, inputs: int) -> float:
+        """Bytes of an output on a GPU: one or two numbers of float16 a group, of which four stand together."""
+        if self.float8 is not None:
+            return inputs + 4 * inputs / (self.float8 or inputs)
+        each = self.bits / 8 + (4 if self.minima or self.halves else 2) / GROUP
+        return -(-inputs // (4 * GROUP)) * 4 * GROUP * each + (4 if self.whole else 0)
 
     def bytes_of(self, groups: int) -> int:
         """Bytes of a panel."""
@@ -95,13 +100,17 @@ class Codes:
     codes: Bytes
     steps: NDArray[Any]  # float16 (rows, groups of 256 or 32, 1 or 2): scales, and minima
     scales: Bytes | None = None  # 8 bits (rows, groups of 32, 1 or 2): scales, and minima or those of second halves
+    whole: Floats | None = None  # (rows, 1)
 
     def values(self) -> Floats:
         """The numbers that they stand for, as :class:`Form` says."""
-        form, rows = FORMS[self.form - 1], len(self.codes)
+        form, rows = GPU_FORMS[self.form - 1], len(self.codes)
         table = np.array(form.table, np.float32)
         numbers = table[self.codes] if form.table else self.codes.astype(np.float32) - form.offset
-        steps, minima = self.steps.astype(np.float32), self.steps.shape[2] == 2
+        if form.float8 is not None:  # moved into float16, whose exponents are 8 larger
+            moved = ((self.codes & 128).astype(np.uint16) << 1 | self.codes & 127) << 7
+            numbers = np.ldexp(moved.view(np.float16).astype(np.float32), 8)
+        steps, minima = self.steps.astype(np.float32), form.minima
         if self.scales is not None:
             steps = np.repeat(steps, self.scales.shape[1] // steps.shape[1], 1)
             steps = steps * (self.scales if minima else self.scales.view(np.int8))
@@ -110,7 +119,8 @@ class Codes:
         numbers *= factors
         if minima:
             numbers += steps[:, :, 1:]
-        return numbers.reshape(rows, -1)
+        numbers = numbers.reshape(rows, -1)
+        return numbers if self.whole is None else numbers * self.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +256,14 @@ _TABLE: tuple[tuple[str, int, int, Form | None, Callable[[Bytes], Any]], ...] = 
     ("MXFP4", 32, 17, Form(4, 16, table=E2M1), lambda b: (_nibbles(b[:, 1:]), half_powers(b[:, :1]))),
 )
 FORMS = tuple(dict.fromkeys(form for *_, form, _ in _TABLE if form is not None))
-NUMBER = {form: number for number, form in enumerate(FORMS, 1)}
+# Those that a GPU reads: NVFP4's scales are numbers of 8 bits, as they are, with a float32 beside them
+GPU_FORMS = (
+    *FORMS,
+    Form(4, 16, halves=True, table=E2M1, whole=True),
+    *(Form(8, float8=inputs) for inputs in (0, 128, GROUP)),
+)
+NUMBER = {form: number for number, form in enumerate(GPU_FORMS, 1)}
+NVFP4 = len(FORMS) + 1
 MXFP4 = NUMBER[Form(4, 16, table=E2M1)]
 KINDS: dict[int, BlockKind] = {
     NAMES.index(name): BlockKind(name, elements, size, 0 if form is None else NUMBER[form], read)

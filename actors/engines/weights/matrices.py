@@ -124,9 +124,17 @@ class Dequantised:
 
     shape: tuple[int, ...]
     make: Callable[[], Tensor]  # in float32
+    form: int = 0  # of the products that read its codes, see :class:`Codes`; 0: there is none
+    read: Callable[[Tensor], Codes] | None = None  # codes of int64 rows
 
     def values(self) -> Tensor:
         return self.make()
 
-    def blocks(self) -> None:
-        return None
+    def blocks(self) -> list[Blocks] | None:
+        if not self.form or self.shape[0] < PANEL or self.shape[1] % GROUP:
+            return None
+        return [Blocks([(self, None)])]
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        assert self.read is not None
+        return self.read(torch.from_numpy(rows))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.weights.formats import FORMS, GROUP, Codes, Floats
+from actors.engines.weights.formats import FORMS, GPU_FORMS, Codes, Floats
 
 
 class Grouped(Protocol):
@@ -58,9 +58,19 @@ class Blocks:
 
     @property
     def nbytes_on_gpu(self) -> int:
-        """The same in :class:`actors.engines.decoder.gpu.groups.Groups`, of which four groups stand together."""
-        rows = ((_count(*part), -(-part[0].shape[1] // (4 * GROUP)) * 4 * GROUP, part[0].form) for part in self.parts)
-        return sum(int(count * inputs * FORMS[form - 1].weight_on_gpu) for count, inputs, form in rows)
+        """The same as a GPU reads them."""
+        forms = (GPU_FORMS[part.form - 1] for part, _ in self.parts)
+        rows = zip(forms, self.parts, strict=True)
+        return sum(int(_count(*part) * form.output_on_gpu(part[0].shape[1])) for form, part in rows)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether a CPU reads them, too."""
+        return all(part.form <= len(FORMS) for part, _ in self.parts)
+
+    @property
+    def in_float8(self) -> bool:
+        return GPU_FORMS[self.parts[0][0].form - 1].float8 is not None
 
     def in_order(self, order: NDArray[np.int64]) -> Blocks:
         """With the rows in that order, in which at least ``PANEL`` of a part stay together."""

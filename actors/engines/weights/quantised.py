@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from actors.engines.weights.formats import GROUP, MXFP4, NUMBER, NVFP4, Codes, Form, half_powers, in_float16
 from actors.engines.weights.matrices import FP4, Dequantised, Integers, Microscaled
 from actors.engines.weights.quantisation import ALL, LayerForm, Scheme, refused
 from actors.engines.weights.unneeded import OF_ACTIVATIONS
@@ -148,8 +150,10 @@ def _scaled(name: str, parts: Parts, form: LayerForm) -> Integers | Dequantised:
         zero = zero.reshape(down, across)
     else:
         zero = None
-    if form.numbers == "integers" and block == (1, ALL) and zero is None:
-        return _signed(weight, scale)
+    if form.numbers == "integers" and across == 1 and zero is None:
+        return _signed(weight, _spread(scale, (block[0] or rows, 1), (rows, 1)))
+    if form.numbers != "integers":
+        return _float8(weight, scale.float(), block)
 
     def numbers() -> Tensor:
         values = weight.float()
@@ -158,6 +162,22 @@ def _scaled(name: str, parts: Parts, form: LayerForm) -> Integers | Dequantised:
         return values * _spread(scale.float(), block, (rows, inputs))
 
     return Dequantised((rows, inputs), numbers)
+
+
+def _float8(weight: Tensor, scale: Tensor, block: tuple[int, int]) -> Dequantised:
+    """float8_e4m3fn times float32 scales of blocks."""
+    rows, inputs = shape = (weight.shape[0], weight.shape[1])
+    bits, each = weight.view(torch.uint8), 0 if scale.shape[1] == 1 else block[1]
+    held = each in (0, 128) and inputs % (each or inputs) == 0
+    if each == GROUP:  # powers of two, which round no number of bfloat16
+        held = inputs % GROUP == 0 and bool((scale.frexp().mantissa == 0.5).all())
+    number = NUMBER[Form(8, float8=each)] if held and not bool((bits & 127 == 127).any()) else 0  # NaN is not held
+
+    def codes(chosen: Tensor) -> Codes:
+        steps = scale[chosen // (block[0] or rows)]
+        return Codes(number, bits[chosen].numpy(), steps[:, :, None].numpy())
+
+    return Dequantised(shape, lambda: weight.float() * _spread(scale, block, shape), number, codes)
 
 
 def _spread(scales: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
@@ -181,32 +201,43 @@ def _mxfp8(name: str, parts: Parts, form: LayerForm) -> Dequantised:
         raise refused(name, f"MXFP8 in {_name(weight)} and {_name(scale)}", "float8_e4m3fn and uint8")
     rows, inputs = int(weight.shape[0]), int(weight.shape[1])
     _wanted(f"{name}.weight_scale", scale, _blocks((rows, inputs), (1, 32)))
-
-    def numbers() -> Tensor:
-        return weight.float() * _spread(torch.exp2(scale.float() - 127), (1, 32), (rows, inputs))
-
-    return Dequantised((rows, inputs), numbers)
+    return _float8(weight, torch.exp2(scale.float() - 127), (1, 32))
 
 
-def _fp4(name: str, packed: Tensor, scale: Tensor, size: int, steps: Callable[[], Tensor]) -> Dequantised:
-    """Two codes of 4 bits in a byte, the even input's in its low half."""
+def _fp4(
+    name: str, packed: Tensor, scale: Tensor, size: int, steps: Callable[[], Tensor],
+    number: int, held: Callable[[Tensor], tuple[Any, Any]],
+) -> Dequantised:  # fmt: skip
+    """Two codes of 4 bits in a byte, the even input's in its low half. ``held``: for the products, see :class:`Codes`,
+    the scales of int64 rows, and of the whole rows."""
     if packed.dtype != torch.uint8 or packed.ndim != 2:
         raise refused(name, f"codes of 4 bits in {_name(packed)}", "codes in uint8")
     rows, inputs = int(packed.shape[0]), 2 * int(packed.shape[1])
     _wanted(f"{name}.weight_scale", scale, _blocks((rows, inputs), (1, size)))
 
-    def numbers() -> Tensor:
-        codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
-        return FP4[codes.long()] * _spread(steps(), (1, size), (rows, inputs))
+    def fours(bytes_: Tensor) -> Tensor:
+        return torch.stack([bytes_ & 15, bytes_ >> 4], -1).flatten(-2)
 
-    return Dequantised((rows, inputs), numbers)
+    def codes(chosen: Tensor) -> Codes:
+        each, whole = held(chosen)
+        return Codes(number, fours(packed[chosen]).numpy(), each, whole=whole)
+
+    def numbers() -> Tensor:
+        return FP4[fours(packed).long()] * _spread(steps(), (1, size), (rows, inputs))
+
+    return Dequantised((rows, inputs), numbers, number, codes)
 
 
 def _mxfp4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
     packed, scale = _part(name, parts, "weight_packed"), _part(name, parts, "weight_scale")
     if scale.dtype != torch.uint8:
         raise refused(name, f"scales of MXFP4 in {_name(scale)}", "scales in uint8")
-    return _fp4(name, packed, scale, 32, lambda: torch.exp2(scale.float() - 127))
+    powers = scale.numpy()
+    number = MXFP4 if in_float16(powers) else 0
+    return _fp4(
+        name, packed, scale, 32, lambda: torch.exp2(scale.float() - 127),
+        number, lambda rows: (half_powers(powers[rows.numpy()])[:, :, None], None),
+    )  # fmt: skip
 
 
 def _nvfp4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
@@ -217,9 +248,16 @@ def _nvfp4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
     divided = "weight_packed" in parts
     whole = _part(name, parts, "weight_global_scale" if divided else "weight_scale_2")
     _wanted(f"{name}.{'weight_global_scale' if divided else 'weight_scale_2'}", whole, (1,), ())
-    if divided:
-        return _fp4(name, packed, scale, 16, lambda: scale.float() / whole.float())
-    return _fp4(name, packed, scale, 16, lambda: scale.float() * whole.float())
+    factor = 1 / float(whole) if divided else float(whole)
+
+    def held(rows: Tensor) -> tuple[Any, Any]:
+        each = scale[rows].float() / 2  # the table's numbers are doubled
+        return each.numpy().reshape(len(rows), -1, 2), np.full((len(rows), 1), factor, np.float32)
+
+    def steps() -> Tensor:
+        return scale.float() / whole.float() if divided else scale.float() * whole.float()
+
+    return _fp4(name, packed, scale, 16, steps, NVFP4, held)
 
 
 def _gptq(name: str, parts: Parts, form: LayerForm) -> Integers:
@@ -234,9 +272,10 @@ def _gptq(name: str, parts: Parts, form: LayerForm) -> Integers:
     zeros = _unpacked(packed, bits, outputs).t() + (0 if form.kind == "gptq_v2" else 1)
     if (places := parts.get("g_idx")) is not None:
         _wanted(f"{name}.g_idx", places, (inputs,))
-    order = _ordered(f"{name}.g_idx", places, each, groups)
+    order, middle = _ordered(f"{name}.g_idx", places, each, groups), 1 << (bits - 1)
+    zero: Tensor | float = middle if bool((zeros == middle).all()) else zeros  # symmetric: products need none
     return Integers(
-        (outputs, inputs), bits, lambda rows: _unpacked(words[:, rows].t(), bits, inputs), stored.t(), zeros, order
+        (outputs, inputs), bits, lambda rows: _unpacked(words[:, rows].t(), bits, inputs), stored.t(), zero, order
     )
 
 

@@ -124,7 +124,9 @@ class StoredSource(WeightSource):
         return self._blocks(self._weights.get(own))
 
     def _blocks(self, found: Tensor | StoredWeight | None) -> list[Blocks] | None:
-        return None if found is None or isinstance(found, Tensor) or not self._packed else found.blocks()
+        """What the products of the device read."""
+        blocks = None if found is None or isinstance(found, Tensor) or not self._packed else found.blocks()
+        return None if blocks is None or (self.device.type == "cpu" and not blocks[0].on_cpu) else blocks
 
     def check_used(self, layers: int) -> None:
         refuse_unused(self._where, self._weights.keys() - self._used, layers)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,7 +15,10 @@ from torch import Tensor
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.weights.faults import quantisation_of
 from actors.engines.weights.loading import load_for_engine, load_model
+from actors.engines.weights.quantised import read_weights
+from actors.engines.weights.tensor_files import TensorFiles, weight_files
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 from tools.writers.table import PAGE, page
@@ -90,6 +94,18 @@ def test_the_numbers_and_the_greedy_tokens_are_those_of_the_tool(name: str) -> N
         for _ in said["tokens"]:
             ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
     assert ids[len(said["prompt"]) :] == said["tokens"]
+
+
+@pytest.mark.parametrize("name", [name for name in READ if not name.startswith("gguf-")])
+def test_what_a_gpu_is_sent_of_a_file_has_its_numbers(name: str) -> None:
+    place = WRITTEN / name / "model"
+    scheme = quantisation_of(place)
+    assert scheme is not None
+    for weight in dict(read_weights(TensorFiles(weight_files(place)), scheme)).values():
+        for blocks in () if isinstance(weight, Tensor) or len(weight.shape) > 2 else weight.blocks() or ():
+            right = weight.values()
+            near = 1e-6 if not blocks.on_cpu else 1e-3  # scales of integers are rounded to float16
+            assert np.abs(blocks.values() - right.numpy()).max() <= near * float(right.abs().max())
 
 
 @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")

@@ -139,7 +139,7 @@ class Graphs:
         self._replay(plan.rows, in_prompt)()
         self.tapped = self._tapped[:count]
         if in_prompt:
-            return self._logits[count - 1 : count].clone()
+            return self._logits[:1].clone()
         self.best = self._best[:count]
         return self._logits[:count].clone()  # the next round writes there
 
@@ -163,11 +163,14 @@ class Graphs:
 
         def program() -> None:
             sent = self._buffer.unpack(rows)
-            sight = self.layout.sight(rows, sent.told)
+            sight = self.layout.sight(rows, sent.told, body.ops)
             x = body.run_layers(BatchRows(sent.tokens, sent.positions, body.pool, sent.slots, sight, prompt=in_prompt))
             if body.taps:
                 self._tapped[:rows].copy_(body.tapped())
-            self._logits[:rows].copy_(body.logits(x))
-            self._best[:rows].copy_(likeliest(self._logits[:rows, : self._vocabulary]))
+            if in_prompt:  # the head of its last row alone; there is none while it is recorded
+                x = x.index_select(0, (self.layout.used(rows, sent.told) - 1).clamp(min=0))
+            self._logits[: len(x)].copy_(body.logits(x))
+            if not in_prompt:
+                self._best[:rows].copy_(likeliest(self._logits[:rows, : self._vocabulary]))
 
         return program

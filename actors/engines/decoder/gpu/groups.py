@@ -8,7 +8,7 @@ into pieces, and stands in bits that other words leave.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from actors.cpus import on_all_cpus
 from actors.engines.decoder.layout import DecoderWeights
-from actors.engines.weights.formats import FORMS, GROUP, SUPER, Codes, Form
+from actors.engines.weights.formats import GPU_FORMS, GROUP, SUPER, Codes, Form
 from actors.engines.weights.matrix import Blocks, Grouped, Matrix
 
 LEAST = 1e-36  # 127 divided by less overflows
@@ -63,6 +63,7 @@ class Groups:
     left by as many bits as codes are moved up; forms of 8 bits have ``(groups, 2, outputs, 4)``. ``high``: int32
     ``(groups, n, outputs)``, the others. With a table bits 4i of a word are input 4w + i, and bits 16 + 4i the one 16
     behind it. ``factors``: ``(groups, outputs)``, a float16; of forms with minima or scales of halves two in an int32.
+    ``whole``: float32 ``(outputs,)``, of forms that say so, else none.
     """
 
     number: int  # number of its form, from 1
@@ -70,24 +71,26 @@ class Groups:
     words: Tensor
     high: Tensor
     factors: Tensor
+    whole: Tensor
 
     @classmethod
     def of(cls, part: Grouped, order: NDArray[np.int64] | None, device: torch.device) -> Groups:
         """``order``: of its rows."""
         rows, inputs = np.arange(part.shape[0]) if order is None else order, part.shape[1]
-        each, form = max(1, PIECE // inputs), FORMS[part.form - 1]
+        each, form = max(1, PIECE // inputs), GPU_FORMS[part.form - 1]
         pieces = on_all_cpus(part.codes, [rows[begin : begin + each] for begin in range(0, len(rows), each)])
-        words, high, factors = zip(*(_laid_out(piece, form, device) for piece in pieces), strict=True)
-        return cls(part.form, inputs, torch.cat(words, -2), torch.cat(high, -1), torch.cat(factors, -1))
+        words, *rest = zip(*(_laid_out(piece, form, device) for piece in pieces), strict=True)
+        return cls(part.form, inputs, torch.cat(words, -2), *(torch.cat(each, -1) for each in rest))
 
     def above(self, other: Groups) -> Groups:
         """One above another of the same form: one launch multiplies both."""
         words, high = torch.cat([self.words, other.words], -2), torch.cat([self.high, other.high], -1)
-        return replace(self, words=words, high=high, factors=torch.cat([self.factors, other.factors], -1))
+        factors, whole = torch.cat([self.factors, other.factors], -1), torch.cat([self.whole, other.whole])
+        return replace(self, words=words, high=high, factors=factors, whole=whole)
 
     @property
     def form(self) -> Form:
-        return FORMS[self.number - 1]
+        return GPU_FORMS[self.number - 1]
 
     @property
     def unit(self) -> float:
@@ -100,7 +103,7 @@ class Groups:
 
     @property
     def nbytes(self) -> int:
-        return self.words.nbytes + self.high.nbytes + self.factors.nbytes
+        return self.words.nbytes + self.high.nbytes + self.factors.nbytes + self.whole.nbytes
 
     def values(self, rows: slice | Tensor) -> Tensor:
         """float32 ``(rows, inputs)``: the numbers of those."""
@@ -113,7 +116,8 @@ class Groups:
             first, second = factors[..., None].view(torch.float16).float().chunk(2, 2)
             scales = torch.cat([first, second if form.halves else first], 2)
             numbers = numbers * scales[..., None] + (second[..., None] if form.minima else 0.0)
-        return numbers.flatten(1)[:, : self.inputs]
+        found = numbers.flatten(1)[:, : self.inputs]
+        return found * self.whole[rows, None] if form.whole else found
 
 
 def moved_up(form: Form) -> int:
@@ -139,8 +143,8 @@ def tabled(form: Form) -> tuple[int, ...]:
     return tuple(found.view("<i4").tolist())
 
 
-def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """``words``, ``high`` and ``factors`` of some rows."""
+def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, ...]:
+    """``words``, ``high``, ``factors`` and ``whole`` of some rows."""
     rows, inputs = piece.codes.shape
     groups = -(-inputs // (LANES * GROUP)) * LANES
     codes = torch.from_numpy(np.ascontiguousarray(piece.codes)).to(device)
@@ -169,7 +173,8 @@ def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, T
     halves = functional.pad(factors, (0, 0, 0, groups - factors.shape[1])).half().contiguous()
     pairs = halves.view(torch.int32) if paired(form) else halves
     words = words if form.bits == 8 else words[:, 0]
-    return words.contiguous(), high.contiguous(), pairs[:, :, 0].t().contiguous()
+    whole = torch.zeros(0, device=device) if piece.whole is None else torch.from_numpy(piece.whole[:, 0]).to(device)
+    return words.contiguous(), high.contiguous(), pairs[:, :, 0].t().contiguous(), whole
 
 
 def _bytes(words: Tensor, high: Tensor, form: Form) -> Tensor:
@@ -231,6 +236,33 @@ class GroupedMatrix(Matrix):
         return whole if self.bias is None else whole + self.bias
 
 
+@dataclass(slots=True)
+class Float8Matrix(Matrix):
+    """A matrix whose ``weight`` is the bits of float8_e4m3fn. ``scales``: float32 ``(outputs, n)``, of inputs side by
+    side."""
+
+    scales: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    @classmethod
+    def of(cls, blocks: Blocks, bias: Tensor | None, device: torch.device) -> Float8Matrix:
+        found = [part.codes(np.arange(part.shape[0]) if rows is None else rows) for part, rows in blocks.parts]
+        most = max(each.steps.shape[1] for each in found)
+        steps = np.concatenate([np.repeat(each.steps[:, :, 0], most // each.steps.shape[1], 1) for each in found])
+        weight = torch.from_numpy(np.concatenate([each.codes for each in found])).to(device)
+        return cls(weight, bias, None, torch.from_numpy(steps).to(device))
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes + self.scales.nbytes
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        numbers, scales = self.weight[ids].view(torch.float8_e4m3fn).float(), self.scales[ids]
+        return (numbers.view(*scales.shape, -1) * scales[..., None]).flatten(-2).to(dtype)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.rows(torch.arange(len(self.weight), device=x.device), x.dtype), self.bias)
+
+
 def send(weights: DecoderWeights, device: torch.device) -> None:
     """Put matrices with blocks on the device."""
     tied = weights.head is weights.embedding
@@ -256,6 +288,7 @@ def send(weights: DecoderWeights, device: torch.device) -> None:
 
 def _sent(matrix: Matrix, device: torch.device) -> Matrix:
     if matrix.blocks is not None:
-        return GroupedMatrix.of(matrix.blocks, matrix.bias, device)
+        made = Float8Matrix if matrix.blocks.in_float8 else GroupedMatrix
+        return made.of(matrix.blocks, matrix.bias, device)
     matrix.weight = matrix.weight.contiguous()  # kernels read it by its address
     return matrix

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.compute.ops import SlotSight
+from actors.engines.compute.ops import Ops, SlotSight
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.decoder.spec import Attention, DecoderSpec
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
@@ -116,13 +116,16 @@ class InPlace:
             items += [(first + row, 1, part) for row in tile for part in range(whole, int(parts[row]))]
         return items
 
-    def sight(self, rows: int, told: Tensor) -> SlotSight:
-        """The attention of a program that reads ``told``, what was packed, on the device."""
+    def sight(self, rows: int, told: Tensor, ops: Ops | None = None) -> SlotSight:
+        """The attention of a program that reads ``told``, what was packed, on the device. ``ops``: who goes on."""
         numbers = self.unpack(rows, told)
 
         def see(place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
             pool = self._pool.keys[place], self._pool.values[place]
-            return self.attend(queries, pool, numbers, attention, sinks)
+            width, size = attention.width, attention.heads * attention.width
+            room = None if ops is None or width % 32 or size % 128 else ops.room(queries, size)
+            seen = self.attend(queries, pool, numbers, attention, sinks, room)
+            return seen if ops is None else ops.made(seen, room)
 
         return see
 
@@ -136,6 +139,10 @@ class InPlace:
         items = numbers[begin : begin + (len(numbers) - begin) // 3 * 3]
         return count, *parts, tails.view(rows, -1), items.view(-1, 3)
 
+    def used(self, rows: int, told: Tensor) -> Tensor:
+        """How many rows see something: int64 (1,), on the device."""
+        return torch.count_nonzero(self.unpack(rows, told)[4]).view(1)
+
     def attend(
         self,
         queries: Tensor,
@@ -143,9 +150,10 @@ class InPlace:
         numbers: tuple[Tensor, ...],
         attention: Attention,
         sinks: Tensor | None = None,
+        rounded: Any = None,
     ) -> Tensor:
         seen: Tensor = self._kernels.attend(
-            queries.contiguous(), *pool, *numbers, self._partial, attention, sinks, self._gpu
+            queries.contiguous(), *pool, *numbers, self._partial, attention, sinks, self._gpu, rounded
         )
         return seen
 

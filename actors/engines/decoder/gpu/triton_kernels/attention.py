@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from actors.engines.decoder.gpu.triton_kernels.gpu import Gpu
+from actors.engines.decoder.gpu.triton_kernels.groups import RoundedRows, records_of, write_record
 from actors.engines.decoder.spec import Attention
 
 # Tokens of one part; their keys and values are all on their way at once. On an H200, 32 key heads of 128, in us: 8 rows
@@ -89,11 +90,11 @@ def _attend(
         tl.store(seen + place[:, None] * WIDTH + depth[None, :], sums_of, mask=live[:, None] & inner[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["apart"])
 def _join(
-    seen, tops, sums, starts, lengths, sinks, log2_e, out,
+    seen, tops, sums, starts, lengths, sinks, log2_e, out, records, apart, groups,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, SPLIT: tl.constexpr, JOINED: tl.constexpr,
-    WINDOW: tl.constexpr, CHUNKED: tl.constexpr, SINKS: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNKED: tl.constexpr, SINKS: tl.constexpr, ROUNDED: tl.constexpr,
 ):  # fmt: skip
     """One row and head: its parts, ``JOINED`` after ``JOINED``."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -123,7 +124,11 @@ def _join(
         whole = whole * tl.exp2(top - higher)
     total = tl.where(total == 0.0, 1.0, total)  # rows that only fill up
     place = (row * HEADS + head) * WIDTH + depth
-    tl.store(out + place, (whole / total).to(out.dtype.element_ty), mask=depth < WIDTH)
+    found = (whole / total).to(out.dtype.element_ty)
+    tl.store(out + place, found, mask=depth < WIDTH)
+    if ROUNDED:
+        first = head * (WIDTH // 32)
+        write_record(found.to(tl.float32), records, row, first, apart, first + WIDTH // 32, DEPTH // 32)
 
 
 def tile_rows(heads: int, kv_heads: int) -> int:
@@ -158,6 +163,7 @@ def attend(
     spec: Attention,
     sinks: Tensor | None,
     gpu: Gpu,
+    rounded: RoundedRows | None = None,
 ) -> Tensor:
     """``(rows, heads * width)`` from query ``(rows, heads, width)`` and the pool's keys and values of a layer
     ``(kv_heads, slots, width)``. ``spec``: of the layer, whose ``sinks`` ``(heads,)`` take part.
@@ -166,7 +172,8 @@ def attend(
     of ``SPLIT`` tokens of their texts: one row, or up to :func:`tile_rows` of one request that all see the part whole,
     in a row of slots. Every part of every row is in one item. ``bases``, ``prefixes``, ``lengths`` (rows,): the first
     ``prefix`` of the ``length`` tokens that a row sees lie in slots ``base ..``, and the others in its ``tails`` (rows,
-    most). A row of length 0 gets zeros. ``starts`` (rows,): parts of the rows before, in ``partial``.
+    most). A row of length 0 gets zeros. ``rounded``: the same in 8 bits. ``starts`` (rows,): parts of the rows before,
+    in ``partial``.
     """
     rows, heads, width = query.shape
     assert query.is_contiguous() and keys.stride() == values.stride() and keys.stride()[1:] == (width, 1)
@@ -185,7 +192,9 @@ def attend(
         )  # fmt: skip
         _join[(rows, heads)](
             seen, tops, sums, starts, lengths, query if sinks is None else sinks, LOG2_E, out,
-            HEADS=heads, WIDTH=width, DEPTH=depth, SPLIT=SPLIT, JOINED=JOINED, SINKS=sinks is not None, **window,
+            *records_of(rounded, out),
+            HEADS=heads, WIDTH=width, DEPTH=depth, SPLIT=SPLIT, JOINED=JOINED, SINKS=sinks is not None,
+            ROUNDED=rounded is not None, **window,
             num_warps=1,
         )  # fmt: skip
     return out.view(rows, heads * width)

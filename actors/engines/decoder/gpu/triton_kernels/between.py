@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from actors.engines.compute.ops import RowTurns
+from actors.engines.decoder.gpu.triton_kernels.groups import RoundedRows, records_of, write_record
 from actors.engines.decoder.layout import Affine
 from actors.engines.decoder.spec import Norm
 
@@ -28,13 +29,14 @@ def _normed(value, weight, bias, at, inside, size, eps, CENTRED: tl.constexpr, B
     return normed
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "apart"])
 def _join(
-    x, parts, behind, behind_bias, then, then_bias, out, rows, size, scale, eps,
+    x, parts, behind, behind_bias, then, then_bias, out, records, apart, groups, rows, size, scale, eps,
     SPLITS: tl.constexpr, BEHIND: tl.constexpr, BEHIND_BIASED: tl.constexpr, THEN: tl.constexpr,
-    THEN_BIASED: tl.constexpr, CENTRED: tl.constexpr, BLOCK: tl.constexpr,
+    THEN_BIASED: tl.constexpr, CENTRED: tl.constexpr, ROUNDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row: the splits' sums, normed by ``behind`` and scaled, are added to x, and the result's norm is taken."""
+    """One row: the splits' sums, normed by ``behind`` and scaled, are added to x, and the result's norm is taken, and
+    ``ROUNDED`` to 8 bits, too."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -50,7 +52,10 @@ def _join(
         value = rounded.to(tl.float32)
     if THEN:
         normed = _normed(value, then, then_bias, at, inside, size, eps, CENTRED, THEN_BIASED)
-        tl.store(out + row * size + at, normed.to(out.dtype.element_ty), mask=inside)
+        normed = normed.to(out.dtype.element_ty)
+        tl.store(out + row * size + at, normed, mask=inside)
+        if ROUNDED:
+            write_record(tl.where(inside, normed.to(tl.float32), 0.0), records, row, 0, apart, groups, BLOCK // 32)
 
 
 def join(
@@ -60,30 +65,35 @@ def join(
     behind: Affine | None,
     then: Affine | None,
     norm: Norm,
+    rounded: RoundedRows | None = None,
 ) -> Tensor:
     """Add ``parts`` ``(splits, rows, size)``, if any, to x ``(rows, size)`` in place, normed by ``behind`` and
-    times ``scale``; return x normed by ``then``."""
+    times ``scale``; return x normed by ``then``, which is ``rounded``, too."""
     rows, size = x.shape
     assert x.is_contiguous() and (parts is None or parts.is_contiguous())
     out = x if then is None else torch.empty_like(x)
-    block = triton.next_power_of_2(size)
+    block = triton.next_power_of_2(size) if rounded is None else max(128, triton.next_power_of_2(size))
 
     def told(affine: Affine | None) -> tuple[Tensor, Tensor]:
         return (x, x) if affine is None else (affine.weight, x if affine.bias is None else affine.bias)
 
     with torch.cuda.device_of(x):
         _join[(rows,)](
-            x, x if parts is None else parts, *told(behind), *told(then), out, rows, size, scale, norm.eps,
+            x, x if parts is None else parts, *told(behind), *told(then), out, *records_of(rounded, out),
+            rows, size, scale, norm.eps,
             SPLITS=0 if parts is None else len(parts), BEHIND=behind is not None,
             BEHIND_BIASED=behind is not None and behind.bias is not None, THEN=then is not None,
-            THEN_BIASED=then is not None and then.bias is not None, CENTRED=norm.centred, BLOCK=block,
+            THEN_BIASED=then is not None and then.bias is not None, CENTRED=norm.centred,
+            ROUNDED=rounded is not None, BLOCK=block,
             num_warps=min(16, max(1, block // 512)),
         )  # fmt: skip
     return out
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _gate(parts, out, rows, inner, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["rows", "apart"])
+def _gate(
+    parts, out, records, apart, groups, rows, inner, SPLITS: tl.constexpr, ROUNDED: tl.constexpr, BLOCK: tl.constexpr
+):
     """Some inner numbers of one row."""
     row, at = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < inner
@@ -92,15 +102,21 @@ def _gate(parts, out, rows, inner, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
         here = parts + (split * rows + row).to(tl.int64) * (2 * inner) + at
         gate += tl.load(here, mask=inside, other=0.0)
         up += tl.load(here + inner, mask=inside, other=0.0)
-    tl.store(out + row * inner + at, (gate / (1.0 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=inside)
+    found = (gate / (1.0 + tl.exp(-gate)) * up).to(out.dtype.element_ty)
+    tl.store(out + row * inner + at, found, mask=inside)
+    if ROUNDED:
+        write_record(found.to(tl.float32), records, row, tl.program_id(1) * (BLOCK // 32), apart, groups, BLOCK // 32)
 
 
-def gate(parts: Tensor, dtype: torch.dtype) -> Tensor:
+def gate(parts: Tensor, dtype: torch.dtype, rounded: RoundedRows | None = None) -> Tensor:
     """``silu(g) * u`` ``(rows, inner)``, of ``parts`` ``(splits, rows, 2 * inner)`` in which each g stands before u."""
     splits, rows, both = parts.shape
     out = parts.new_empty((rows, both // 2), dtype=dtype)
     with torch.cuda.device_of(parts):
-        _gate[(rows, triton.cdiv(both // 2, GATED))](parts, out, rows, both // 2, SPLITS=splits, BLOCK=GATED)
+        _gate[(rows, triton.cdiv(both // 2, GATED))](
+            parts, out, *records_of(rounded, out), rows, both // 2,
+            SPLITS=splits, ROUNDED=rounded is not None, BLOCK=GATED,
+        )  # fmt: skip
     return out
 
 

@@ -59,6 +59,12 @@ def _listed(codes, none, TABLE: tl.constexpr, PLAIN: tl.constexpr):
 
 
 @triton.jit
+def _signed(above, below):
+    """Bytes of words, of which each is 0 in one: below 128 nothing is borrowed from a neighbour."""
+    return above | ((-0x7F7F7F80 - below) ^ -0x7F7F7F80)
+
+
+@triton.jit
 def four_words(words):
     """The four words that lie side by side, from pointers to them."""
     read = tl.load(words)
@@ -82,9 +88,10 @@ def _taken(word, FROM: tl.constexpr, TO: tl.constexpr, COUNT: tl.constexpr, UP: 
 
 @triton.jit
 def unpacked(
-    words, high, none, outputs, BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, PLAIN: tl.constexpr,
+    words, high, none, outputs, BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, SIGNED: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
-    """What is multiplied of groups: eight words of four inputs, and what is taken away again.
+    """What is multiplied of groups: eight words of four inputs, and, unless they are ``SIGNED``, what is taken away.
 
     As :data:`actors.engines.decoder.gpu.groups.PIECES` says. ``none``: zeros that a compiler does not know for such, so
     that it keeps a table in registers of each thread, which permutations read. ``words``: pointers ``(.., .., 4)``."""
@@ -93,8 +100,16 @@ def unpacked(
     if len(TABLE) > 0:
         one, two = _listed(one, none, TABLE, PLAIN), _listed(two, none, TABLE, PLAIN)
         three, four = _listed(three, none, TABLE, PLAIN), _listed(four, none, TABLE, PLAIN)
-        coded = one[0], two[0], three[0], four[0], one[1], two[1], three[1], four[1]
-        taken = one[2], two[2], three[2], four[2], one[3], two[3], three[3], four[3]  # type: ignore[assignment]
+        if SIGNED:
+            coded = (
+                _signed(one[0], one[2]), _signed(two[0], two[2]),
+                _signed(three[0], three[2]), _signed(four[0], four[2]),
+                _signed(one[1], one[3]), _signed(two[1], two[3]),
+                _signed(three[1], three[3]), _signed(four[1], four[3]),
+            )  # fmt: skip
+        else:
+            coded = one[0], two[0], three[0], four[0], one[1], two[1], three[1], four[1]
+            taken = one[2], two[2], three[2], four[2], one[3], two[3], three[3], four[3]  # type: ignore[assignment]
     elif BITS == 4:
         coded = (
             _taken(one, 0, 0, 4, UP), _taken(two, 0, 0, 4, UP), _taken(three, 0, 0, 4, UP), _taken(four, 0, 0, 4, UP),

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.decoder.gpu.groups import GroupedMatrix
+from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix
 from actors.engines.decoder.gpu.triton_kernels.groups import COLUMNS, product_options, round_rows, sums_of
 from actors.engines.weights.matrix import Matrix
 
@@ -50,10 +50,10 @@ def _multiply(
 
 @triton.jit(do_not_specialize=["shared", "apart"])
 def _multiply_groups(
-    x, all_words, highs, all_factors, biases, chosen, out, shared, apart, columns, groups,
+    x, all_words, highs, all_factors, all_scales, biases, chosen, out, shared, apart, columns, groups,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STEPS: tl.constexpr,
-    KIND: tl.constexpr, BIASED: tl.constexpr,
+    WHOLE: tl.constexpr, PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    STEPS: tl.constexpr, KIND: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     """The same with weights in groups, and rows in 8 bits."""
     pair = tl.program_id(0)
@@ -63,8 +63,9 @@ def _multiply_groups(
     factors = _address(all_factors, expert, tl.int32 if MINIMA or HALVES else tl.float16)
     own = tl.minimum(column, columns - 1)
     (total,) = sums_of(
-        x, words, _address(highs, expert, tl.int32), factors, own, pair // shared, 0, groups, apart, columns,
-        BITS, UP, TABLE, MINIMA, HALVES, PLAIN, ROWS, COLUMNS, LANES, STEPS,
+        x, words, _address(highs, expert, tl.int32), factors, _address(all_scales, expert, tl.float32), own,
+        pair // shared, 0, groups, apart, columns,
+        BITS, UP, TABLE, MINIMA, HALVES, WHOLE, PLAIN, ROWS, COLUMNS, LANES, STEPS,
     )  # fmt: skip
     if BIASED:
         total += tl.load(_address(biases, expert, KIND) + own).to(tl.float32)
@@ -76,7 +77,7 @@ class Mixture:
     """One matrix of each expert, by address. It keeps what it names alive."""
 
     matrices: Sequence[Matrix]
-    weights: tuple[Tensor, ...]  # int64 (experts,) each: weights, or their words, high bits and factors
+    weights: tuple[Tensor, ...]  # int64 (experts,) each: weights, or their words, high bits, factors and scales
     biases: Tensor | None  # int64 (experts,)
 
     @classmethod
@@ -92,14 +93,15 @@ class Mixture:
         dense = [matrix.weight for matrix in matrices if not isinstance(matrix, GroupedMatrix)]
         if len(biases) not in (0, len(matrices)) or not all(one.is_contiguous() for one in (*dense, *biases)):
             return None
+        if any(isinstance(matrix, Float8Matrix) for matrix in matrices):
+            return None
         held = addresses(biases) if biases else None
         if dense:
             return cls(matrices, (addresses(dense),), held) if len(dense) == len(matrices) else None
         if len(forms) > 1 or any(len(matrix.parts) > 1 for matrix in grouped):
             return None
-        kinds = zip(
-            *((part.words, part.high, part.factors) for matrix in grouped for part in matrix.parts), strict=True
-        )
+        parts = (part for matrix in grouped for part in matrix.parts)
+        kinds = zip(*((part.words, part.high, part.factors, part.whole) for part in parts), strict=True)
         return cls(matrices, tuple(addresses(kind) for kind in kinds), held)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from actors.engines.decoder.gpu.groups import LANES, LEAST, GroupedMatrix, Groups, moved_up, tabled
 from actors.engines.decoder.gpu.triton_kernels.codes import dot, four_words, unpacked
-from actors.engines.weights.formats import FORMS, GROUP
+from actors.engines.weights.formats import GPU_FORMS, GROUP
 
 COLUMNS = 32  # outputs of a program: with the lanes a warp each
 # By a program's rows: groups that a lane reads at once, of fewer than 8 bits and of 8. With more a thread takes over 64
@@ -36,9 +36,14 @@ _RECORD = tl.constexpr(RECORD)
 
 
 @triton.jit
-def _scales(factors, PAIRED: tl.constexpr):
+def _scales(factors, PAIRED: tl.constexpr, PLAIN: tl.constexpr):
     """Two numbers of a group: its scale, and the other one that its form has."""
-    if PAIRED:
+    if PAIRED and not PLAIN:
+        first, second = tl.inline_asm_elementwise(
+            "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.f32.f16 $0, a; cvt.f32.f16 $1, b; }",
+            "=f,=f,r", [tl.load(factors)], dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    elif PAIRED:
         pair = tl.load(factors)
         first = (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
         second = (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
@@ -72,10 +77,15 @@ def _joined(sums, UP: tl.constexpr):
 
 
 @triton.jit
+def _scaled(total, scales, own, WHOLE: tl.constexpr):
+    return total * tl.load(scales + own) if WHOLE else total
+
+
+@triton.jit
 def sums_of(
-    x, words, high, factors, own, first, begin, end, apart, outputs,
+    x, words, high, factors, scales, own, first, begin, end, apart, outputs,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    WHOLE: tl.constexpr, PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr,
 ):  # fmt: skip
     """Sums ``(COLUMNS,)`` of each of ``ROWS`` rows with outputs ``own``, over the groups from ``begin`` to ``end``.
@@ -91,16 +101,17 @@ def sums_of(
     x, inputs = x + record, x + tl.expand_dims(record, 2) + word
     sums = (tl.zeros([LANES, COLUMNS], tl.float32),) * ROWS
     for _ in tl.range(begin, end, LANES, loop_unroll_factor=STEPS):
-        coded, taken = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, PLAIN)
-        scale, second = _scales(factors, MINIMA or HALVES)
+        # a table's numbers with signs are two instructions more, and a product less for each row
+        coded, taken = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, ROWS > 1, PLAIN)
+        scale, second = _scales(factors, MINIMA or HALVES, PLAIN)
         grown = ()
         for row in tl.static_range(ROWS):
             total = _summed(coded, taken, four_words(inputs + _RECORD * row), 0, PLAIN)
             other = _summed(coded, taken, four_words(inputs + (_RECORD * row + 4)), 1, PLAIN)
             unit = tl.load(x + (_RECORD * row + 8)).to(tl.float32, bitcast=True)
             if HALVES:
-                added = tl.fma(total.to(tl.float32) * unit, scale, sums[row])
-                added = tl.fma(other.to(tl.float32) * unit, second, added)
+                both = tl.fma(other.to(tl.float32), second, total.to(tl.float32) * scale)
+                added = tl.fma(both, unit, sums[row])
             else:
                 added = tl.fma((total + other).to(tl.float32) * unit, scale, sums[row])
             if MINIMA:
@@ -114,15 +125,15 @@ def sums_of(
         x += LANES * _RECORD * apart
     joined = ()
     for row in tl.static_range(ROWS):
-        joined += (_joined(sums[row], UP),)  # type: ignore[assignment]
+        joined += (_scaled(_joined(sums[row], UP), scales, own, WHOLE),)  # type: ignore[assignment]
     return joined
 
 
 @triton.jit(do_not_specialize=["rows", "apart"])
 def _multiply(
-    x, words, high, factors, bias, out, rows, apart, outputs, whole, groups, reach,
+    x, words, high, factors, scales, bias, out, rows, apart, outputs, whole, groups, reach,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    WHOLE: tl.constexpr, PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     """Some rows and outputs of ``x W^T + b``, over one split of the inner dimension, of ``whole`` outputs a row."""
@@ -131,8 +142,8 @@ def _multiply(
     own = tl.minimum(column, outputs - 1)
     begin = split * reach
     sums = sums_of(
-        x, words, high, factors, own, first, begin, tl.minimum(begin + reach, groups), apart, outputs,
-        BITS, UP, TABLE, MINIMA, HALVES, PLAIN, ROWS, COLUMNS, LANES, STEPS,
+        x, words, high, factors, scales, own, first, begin, tl.minimum(begin + reach, groups), apart, outputs,
+        BITS, UP, TABLE, MINIMA, HALVES, WHOLE, PLAIN, ROWS, COLUMNS, LANES, STEPS,
     )  # fmt: skip
     for row in tl.static_range(ROWS):
         total = sums[row]
@@ -158,9 +169,9 @@ def _side_by_side(coded, PLAIN: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows", "apart"])
 def _multiply_tile(
-    x, words, high, factors, bias, out, rows, apart, outputs, whole, groups, reach,
+    x, words, high, factors, scales, bias, out, rows, apart, outputs, whole, groups, reach,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    WHOLE: tl.constexpr, PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     """What :func:`_multiply` gives, for many rows."""
@@ -180,23 +191,19 @@ def _multiply_tile(
     asked = tl.zeros([LANES, ROWS, 1], tl.int32) == 0
     sums = tl.zeros([LANES, COLUMNS, ROWS], tl.float32)
     for _ in tl.range(begin, tl.minimum(begin + reach, groups), LANES, loop_unroll_factor=STEPS):
-        coded, taken = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, PLAIN)
-        scale, second = _scales(factors, MINIMA or HALVES)
+        coded, _ = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, True, PLAIN)
+        scale, second = _scales(factors, MINIMA or HALVES, PLAIN)
         scale, second = tl.expand_dims(scale, 2), tl.expand_dims(second, 2)
         weights = _side_by_side(coded, PLAIN)
         unit = tl.expand_dims(tl.load(x + 8).to(tl.float32, bitcast=True), 1)
         if HALVES:
             half = tl.load(numbers, mask=(byte < 16) & asked, other=0)
             total = tl.dot(weights, tl.permute(half, (0, 2, 1)), out_dtype=tl.int32)
-            sums = tl.fma(total.to(tl.float32) * unit, scale, sums)
             half = tl.load(numbers, mask=(byte >= 16) & asked, other=0)
-            total = tl.dot(weights, tl.permute(half, (0, 2, 1)), out_dtype=tl.int32)
-            sums = tl.fma(total.to(tl.float32) * unit, second, sums)
+            other = tl.dot(weights, tl.permute(half, (0, 2, 1)), out_dtype=tl.int32)
+            sums = tl.fma(tl.fma(other.to(tl.float32), second, total.to(tl.float32) * scale), unit, sums)
         else:
-            given = tl.permute(tl.load(numbers), (0, 2, 1))
-            total = tl.dot(weights, given, out_dtype=tl.int32)
-            if len(taken) > 0:
-                total -= tl.dot(_side_by_side(taken, PLAIN), given, out_dtype=tl.int32)
+            total = tl.dot(weights, tl.permute(tl.load(numbers), (0, 2, 1)), out_dtype=tl.int32)
             sums = tl.fma(total.to(tl.float32) * unit, scale, sums)
         if MINIMA:
             sums = tl.fma(tl.expand_dims(tl.load(x + 9).to(tl.float32, bitcast=True), 1), second, sums)
@@ -206,18 +213,17 @@ def _multiply_tile(
         numbers += 4 * LANES * _RECORD * apart
         x += LANES * _RECORD * apart
     total = tl.reshape(_joined(tl.reshape(sums, [LANES, COLUMNS * ROWS]), UP), [COLUMNS, ROWS])
+    total = _scaled(total, scales, own[:, None], WHOLE)
     if BIASED and split == 0:
         total += tl.load(bias + own).to(tl.float32)[:, None]
     place = (split * rows + row[None, :]).to(tl.int64) * whole + column[:, None]
     tl.store(out + place, total, mask=(row[None, :] < rows) & (column[:, None] < outputs))
 
 
-@triton.jit(do_not_specialize=["rows", "apart"])
-def _round(x, out, rows, apart, depth, groups, MANY: tl.constexpr):
-    """Some groups of a row; of the last one for those that fill a program."""
-    row, group = tl.program_id(0), tl.program_id(1) * MANY + tl.arange(0, MANY)
-    at = group[:, None] * 32 + tl.arange(0, 32)[None, :]
-    value = tl.load(x + tl.minimum(row, rows - 1).to(tl.int64) * depth + at, mask=at < depth, other=0.0).to(tl.float32)
+@triton.jit
+def write_record(value, out, row, first, apart, groups, MANY: tl.constexpr):
+    """Round float32 numbers ``(32 MANY,)``, the groups of a row from ``first`` on. Those behind its end are zeros."""
+    value, group = tl.reshape(value, [MANY, 32]), first + tl.arange(0, MANY)
     largest = tl.max(tl.abs(value), 1) + tl.sum(value * 0.0, 1)  # NaN unless all are finite
     inverse = tl.where(largest > _LEAST, tl.div_rn(127.0, tl.maximum(largest, _LEAST)), 0.0)
     whole = ((value * inverse[:, None] + _NEAREST) - _NEAREST).to(tl.int32)
@@ -230,6 +236,15 @@ def _round(x, out, rows, apart, depth, groups, MANY: tl.constexpr):
     tl.store(to + 9, total.to(tl.int32, bitcast=True), mask=inside)
 
 
+@triton.jit(do_not_specialize=["rows", "apart"])
+def _round(x, out, rows, apart, depth, groups, MANY: tl.constexpr):
+    """Some groups of a row; of the last one for those that fill a program."""
+    row, first = tl.program_id(0), tl.program_id(1) * MANY
+    at = first * 32 + tl.arange(0, 32 * MANY)
+    value = tl.load(x + tl.minimum(row, rows - 1).to(tl.int64) * depth + at, mask=at < depth, other=0.0)
+    write_record(value.to(tl.float32), out, row, first, apart, groups, MANY)
+
+
 @triton.jit
 def _numbered(word, scale, least):
     """``(1, n, 4)`` of a word: what its bytes stand for."""
@@ -239,9 +254,9 @@ def _numbered(word, scale, least):
 
 @triton.jit(do_not_specialize=["count"])
 def _write(
-    words, high, factors, chosen, out, count, outputs, depth,
+    words, high, factors, scales, chosen, out, count, outputs, depth,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    PLAIN: tl.constexpr, CHOSEN: tl.constexpr, MANY: tl.constexpr,
+    WHOLE: tl.constexpr, PLAIN: tl.constexpr, CHOSEN: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """The numbers of a group of some outputs."""
     place = tl.program_id(1) * MANY + tl.arange(0, MANY)
@@ -253,19 +268,17 @@ def _write(
     bits: tl.constexpr = 0 if BITS == 8 else BITS - 4
     own = own[None, :]
     at = tl.expand_dims(group * (planes * outputs) + own, 2) * 4 + tl.arange(0, 4)
-    coded, taken = unpacked(
-        words + at, high + (group * (bits * outputs) + own), own >> 31, outputs, BITS, UP, TABLE, PLAIN
+    coded, _ = unpacked(
+        words + at, high + (group * (bits * outputs) + own), own >> 31, outputs, BITS, UP, TABLE, True, PLAIN
     )
-    scale, second = _scales(factors + group * outputs + own, MINIMA or HALVES)
+    scale, second = _scales(factors + group * outputs + own, MINIMA or HALVES, PLAIN)
     least = second if MINIMA else second * 0.0
     within = group * 32 + tl.arange(0, 4)[None, None, :]
     asked = tl.expand_dims((place < count)[None, :], 2)
     to = out + tl.expand_dims(place[None, :].to(tl.int64), 2) * depth + within
     for word in tl.static_range(8):
         unit = (second if HALVES and word > 3 else scale) * (1.0 / (1 << UP))
-        value = _numbered(coded[word], unit, least)
-        if len(taken) > 0:
-            value -= _numbered(taken[word], unit, least)
+        value = _scaled(_numbered(coded[word], unit, least), scales, tl.expand_dims(own, 2), WHOLE)
         tl.store(to + 4 * word, value.to(out.dtype.element_ty), mask=asked & (within + 4 * word < depth))
 
 
@@ -274,20 +287,21 @@ PLAIN = not isinstance(_multiply, triton.runtime.JITFunction)  # Triton's interp
 
 def form_options(number: int) -> dict[str, Any]:
     """What of a form is compiled in."""
-    form = FORMS[number - 1]
+    form = GPU_FORMS[number - 1]
     return {
         "BITS": form.bits,
         "UP": moved_up(form),
         "TABLE": tabled(form),
         "MINIMA": form.minima,
         "HALVES": form.halves,
+        "WHOLE": form.whole,
         "PLAIN": PLAIN,
     }
 
 
 def product_options(number: int, rows: int) -> dict[str, Any]:
     """What is compiled into a product of ``rows`` rows a program."""
-    steps = (STEPS_OF_8 if FORMS[number - 1].bits == 8 else STEPS).get(rows, 1)
+    steps = (STEPS_OF_8 if GPU_FORMS[number - 1].bits == 8 else STEPS).get(rows, 1)
     return form_options(number) | {"ROWS": rows, "COLUMNS": COLUMNS, "LANES": LANES, "STEPS": steps}
 
 
@@ -308,15 +322,26 @@ def _tile(rows: int) -> int:
     return next((size for size in (*STEPS, *TILES) if size >= rows), TILES[-1])
 
 
+def records_of(rounded: RoundedRows | None, other: Tensor) -> tuple[Tensor, int, int]:
+    """What :func:`write_record` is told of memory, rows with those that fill, and groups."""
+    return (other, 0, 0) if rounded is None else (rounded.records, *rounded.records.shape[1::-1])
+
+
+def room(x: Tensor, depth: int) -> RoundedRows | None:
+    """Memory for rows of so many numbers; None: they are no groups."""
+    rows, groups, tile = len(x), -(-depth // (GROUP * LANES)) * LANES, _tile(len(x))
+    records = x.new_empty((groups, -(-rows // tile) * tile, RECORD), dtype=torch.int32)
+    return RoundedRows(records, rows) if depth % GROUP == 0 else None
+
+
 def round_rows(x: Tensor) -> RoundedRows:
     """Rows ``(rows, in)`` for the products."""
-    rows, depth = x.shape
-    assert x.is_contiguous() and depth % GROUP == 0
-    groups, tile = -(-depth // (GROUP * LANES)) * LANES, _tile(rows)
-    records = x.new_empty((groups, -(-rows // tile) * tile, RECORD), dtype=torch.int32)
+    (rows, depth), made = x.shape, room(x, x.shape[1])
+    assert x.is_contiguous() and made is not None
+    records, groups = made.records, len(made.records)
     with torch.cuda.device_of(x):  # Triton launches on the current device
         _round[(records.shape[1], -(-groups // MANY))](x, records, rows, records.shape[1], depth, groups, MANY=MANY)
-    return RoundedRows(records, rows)
+    return made
 
 
 def cut_of(outputs: int, groups: int) -> tuple[int, int]:
@@ -327,9 +352,10 @@ def cut_of(outputs: int, groups: int) -> tuple[int, int]:
     return splits, -(-groups // (splits * LANES)) * LANES
 
 
-def multiply(x: Tensor, matrix: GroupedMatrix) -> Tensor:
-    """float32 ``(splits, rows, out)``; its sum over the splits is ``x W^T + b``, from x ``(rows, in)``."""
-    rounded, columns, first = round_rows(x), len(matrix.weight), 0
+def multiply(x: Tensor, matrix: GroupedMatrix, rounded: RoundedRows | None = None) -> Tensor:
+    """float32 ``(splits, rows, out)``; its sum over the splits is ``x W^T + b``, from x ``(rows, in)``, which may be
+    ``rounded`` already."""
+    rounded, columns, first = rounded or round_rows(x), len(matrix.weight), 0
     groups, apart, _ = rounded.records.shape
     splits, reach = cut_of(columns, groups)
     out = x.new_empty((splits, len(x), columns), dtype=torch.float32)
@@ -339,7 +365,7 @@ def multiply(x: Tensor, matrix: GroupedMatrix) -> Tensor:
         bias = part.factors if matrix.bias is None else matrix.bias[own]
         with torch.cuda.device_of(x):
             product[(apart // rounded.tile, -(-part.outputs // COLUMNS), splits)](
-                rounded.records, part.words, part.high, part.factors, bias, out[..., own],
+                rounded.records, part.words, part.high, part.factors, part.whole, bias, out[..., own],
                 len(x), apart, part.outputs, columns, groups, reach,
                 **product_options(part.number, rounded.tile), BIASED=matrix.bias is not None,
             )  # fmt: skip
@@ -352,7 +378,7 @@ def write(part: Groups, chosen: Tensor | None, out: Tensor) -> None:
     count = len(out)
     with torch.cuda.device_of(out):
         _write[(part.inputs // GROUP, -(-count // MANY))](
-            part.words, part.high, part.factors, part.factors if chosen is None else chosen, out,
+            part.words, part.high, part.factors, part.whole, part.factors if chosen is None else chosen, out,
             count, part.outputs, part.inputs,
             **form_options(part.number), CHOSEN=chosen is not None, MANY=MANY,
         )  # fmt: skip
