@@ -139,7 +139,7 @@ FAMILIES = {  # what their configurations need beside what all share
     "AriaText": {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
     "Cohere2Moe": EXPERTS | HEAD | {"sliding_window": 9, "intermediate_size": 48, "num_shared_experts": 1},
     "CohereCompass": WINDOWS | {"rope_parameters": dict.fromkeys(BOTH, BASE)},
-    "Mistral4": EXPERTS | RANKED | LATENT | {"q_lora_rank": 16, "rope_parameters": YARN},
+    "Mistral4": EXPERTS | RANKED | LATENT | {"q_lora_rank": 16, "rope_parameters": {**YARN}},
     "Youtu": LATENT | {"q_lora_rank": 16},
     "MiniCPM3": LATENT | {"q_lora_rank": 16, "dim_model_base": 32},
     "AXK1": EXPERTS | RANKED | LATENT | {"q_lora_rank": 16},

@@ -22,7 +22,17 @@ from actors.engines.heads.draft import HeadDraft
 from actors.engines.heads.eagle3 import Eagle3
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.heads.head import Head, NotComputed
-from actors.engines.heads.kinds import DEEPSEEK, EAGLE3, GEMMA4, NEXT, UNREAD, configuration, kind_of, own_layer
+from actors.engines.heads.kinds import (
+    DEEPSEEK,
+    EAGLE3,
+    GEMMA4,
+    NEXT,
+    UNREAD,
+    configuration,
+    kind_of,
+    own_layer,
+    unread_kind,
+)
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
@@ -95,7 +105,7 @@ def _published(name: str, target: Target | None, target_name: str, trunk: Trunk)
     kind = kind_of(config)
     try:
         if kind == UNREAD:
-            raise NotComputed(f"it is speculators' head of kind {config['speculators_model_type']}, which is not read")
+            raise NotComputed(f"it is a head of kind {unread_kind(config)}, which is not computed")
         if kind == NEXT:
             return _out_of_file(name, load_config(target_name), trunk)
         weights = tensors(name)

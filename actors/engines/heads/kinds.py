@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 EAGLE3, GEMMA4, BLOCK = "EAGLE-3 head", "Gemma 4 assistant", "block drafter"
 NEXT = "layer for more tokens"  # in a GGUF file beside its target's
 UNREAD = "head of a kind that duoactor does not compute"
+# Heads of other kinds, by their model_type and by what their class begins with
+OTHERS = {"medusa": "medusa", "hydra": "hydra", "mlp_speculator": "mlpspeculator", "eagle": "eaglellama"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,16 @@ def kind_of(config: Mapping[str, Any]) -> str:
     blocks = ("dflash", "dspark", "xpress")
     if any(kind in named or kind in speculators for kind in blocks) or "dflash_config" in config:
         return BLOCK
-    return UNREAD if speculators else ""
+    return UNREAD if unread_kind(config) else ""
+
+
+def unread_kind(config: Mapping[str, Any]) -> str:
+    """The name of a kind of head that is not computed; empty: it is none, or another kind."""
+    kind, named = str(config.get("speculators_model_type", "")), " ".join(config.get("architectures") or ()).lower()
+    other = (
+        family for family, begin in OTHERS.items() if family == config.get("model_type") or named.startswith(begin)
+    )
+    return kind or next(other, "")
 
 
 def configuration(name: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ REFUSED = {
     "specforge-dspark-gated": "it is a gated DSpark head, whose markov_head.gate_proj.",
     "specforge-dspark-rnn": "it is a recurrent DSpark head, whose markov_head.joint_proj.",
     "specforge-domino": "it is a Domino head, whose prefix_gru.",
-    "mtp": "mtp cannot draft: it is speculators' head of kind mtp, which is not read; choose another head of this",
+    "mtp": "mtp cannot draft: it is a head of kind mtp, which is not computed; choose another head of this",
 }
 
 
