@@ -111,11 +111,10 @@ def kind_of(config: Mapping[str, Any]) -> str:
 
 def unread_kind(config: Mapping[str, Any]) -> str:
     """The name of a kind of head that is not computed; empty: it is none, or another kind."""
-    kind, named = str(config.get("speculators_model_type", "")), " ".join(config.get("architectures") or ()).lower()
-    other = (
-        family for family, begin in OTHERS.items() if family == config.get("model_type") or named.startswith(begin)
-    )
-    return kind or next(other, "")
+    if kind := str(config.get("speculators_model_type", "")):
+        return kind
+    family, named = config.get("model_type"), " ".join(config.get("architectures") or ()).lower()
+    return next((one for one, begin in OTHERS.items() if one == family or named.startswith(begin)), "")
 
 
 def configuration(name: str) -> dict[str, Any]:

@@ -115,6 +115,22 @@ def test_a_head_with_a_tensor_that_is_not_computed_with_is_refused(name, tmp_pat
         build_head(copied("eagle3", tmp_path / "head", (), {name: torch.zeros(32)}), target, str(DATA / "target"))
 
 
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ({"model_type": "medusa"}, "medusa"),
+        ({"architectures": ["EagleLlamaForCausalLM"], "model_type": "llama"}, "eagle"),
+        ({"architectures": ["MLPSpeculatorPreTrainedModel"], "model_type": "mlp_speculator"}, "mlp_speculator"),
+    ],
+)
+def test_a_head_of_a_kind_that_is_not_computed_is_named(said, kind, tmp_path, target):
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(
+        ModelError, match=f"cannot draft: it is a head of kind {kind}, which is not computed; choose an"
+    ):
+        build_head(str(tmp_path), target, str(DATA / "target"))
+
+
 def test_a_block_whose_masks_are_no_token_that_its_config_names_is_refused(tmp_path, target):
     place = copied("specforge-peagle", tmp_path / "head", {"mask_token_id": None})
     with pytest.raises(ModelError, match=r"does not say which token its masks are .*: add mask_token_id, the number"):
