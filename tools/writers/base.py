@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 PROMPT = (3, 17, 5, 40, 22, 9, 60, 31)
 TOKENS = 16
+EXPERTS = {"model_type": "qwen3_moe", "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
 TYPE = "dtype" if version("transformers") >= "5" else "torch_dtype"
 KEPT = ("*.safetensors", "config.json", "*quant*.json", "*.safetensors.index.json", "*.gguf", "qmodel.pt")
 
@@ -100,6 +101,8 @@ def greedy(model_config: Any, weights: Mapping[str, Tensor]) -> list[int]:
     """transformers' tokens in float32 with these weights."""
     model_config.tie_word_embeddings = "lm_head.weight" not in weights
     model = AutoModelForCausalLM.from_config(model_config).float().eval()
+    if not weights.keys() <= model.state_dict().keys():  # GPTQModel makes transformers keep experts apart
+        weights = joined(weights)
     lacking = model.load_state_dict({name: one.float() for name, one in weights.items()}, strict=False)
     assert not lacking.unexpected_keys and set(lacking.missing_keys) <= {"lm_head.weight"}, lacking
     ids = list(PROMPT)
@@ -120,14 +123,13 @@ def keep(
     """Keep a checkpoint that a tool wrote, with the numbers that the tool computes of it. ``said``: tool, version and
     call; ``changes``: of the model's sizes. Without numbers it is to be refused: by the config, which is kept alone, or
     by the tensors (``whole``)."""
-    weights = joined(weights)
     shutil.rmtree(into, ignore_errors=True)
     (into / "model").mkdir(parents=True)
     for pattern in KEPT if weights or whole else KEPT[1:]:
         for file in written.glob(pattern):
             shutil.copyfile(file, into / "model" / file.name)
     if weights:
-        save_file(summary(weights), into / "numbers.safetensors")
+        save_file(summary(joined(weights)), into / "numbers.safetensors")
     tokens = greedy(config(**changes), weights) if weights else []
     (into / "said.json").write_text(json.dumps({**said, "prompt": PROMPT, "tokens": tokens}) + "\n")
 

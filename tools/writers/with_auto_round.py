@@ -15,13 +15,20 @@ from transformers import AutoTokenizer
 
 
 def write(
-    into: Path, scheme: str, form: str, sizes: dict[str, Any] | None = None, read: bool = True, **options: Any
+    into: Path,
+    scheme: str,
+    form: str,
+    sizes: dict[str, Any] | None = None,
+    read: bool = True,
+    whole: bool = False,
+    **options: Any,
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         plain = base.made(Path(place) / "plain", **(sizes or {}))
         model, tokenizer = base.loaded(plain), AutoTokenizer.from_pretrained(plain)
+        grouped = {"group_size": 32} if scheme.startswith("W") else {}
         tool = AutoRound(
-            model, tokenizer, scheme=scheme, iters=0, disable_opt_rtn=True, device_map="cpu", group_size=32, **options
+            model, tokenizer, scheme=scheme, iters=0, disable_opt_rtn=True, device_map="cpu", **{**grouped, **options}
         )
         rounded, _ = tool.quantize()  # whose weights are the numbers that will be packed
         found = {name: weight.detach().float().clone() for name, weight in rounded.state_dict().items()}
@@ -31,12 +38,12 @@ def write(
         directory = next(Path(place, "written").rglob("config.json")).parent
         said = {
             "tool": f"auto-round {version('auto-round')}",
-            "call": f"{scheme}, {form}, {options}{', experts' if sizes is EXPERTS else ''}",
+            "call": f"{scheme}, {form}, {options}{', experts' if sizes is base.EXPERTS else ''}",
         }
-        base.keep(directory, into, found if read else {}, said, whole=True, **(sizes or {}))
+        base.keep(directory, into, found if read else {}, said, whole, **(sizes or {}))
 
 
-EXPERTS = {"model_type": "qwen3_moe", "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
+WIDE = {"hidden_size": 128, "intermediate_size": 256}  # its blocks are of 128
 CASES: dict[str, Callable[[Path], None]] = {
     "autoround-gptq": lambda into: write(into, "W4A16", "auto_gptq"),
     "autoround-gptq-3": lambda into: write(into, "W3A16", "auto_gptq"),
@@ -45,16 +52,18 @@ CASES: dict[str, Callable[[Path], None]] = {
     "autoround-awq": lambda into: write(into, "W4A16", "auto_awq", sym=False),
     "autoround-awq-sym": lambda into: write(into, "W4A16", "auto_awq"),
     "autoround-awq-mixed": lambda into: write(
-        into, "W4A16", "auto_awq", read=False, layer_config={"down_proj": {"group_size": 16}}
+        into, "W4A16", "auto_awq", read=False, whole=True, layer_config={"down_proj": {"group_size": 16}}
     ),
-    "autoround-gptq-experts": lambda into: write(into, "W4A16", "auto_gptq", EXPERTS),
-    "autoround-own-experts": lambda into: write(into, "W4A16", "auto_round", EXPERTS),
+    "autoround-gptq-experts": lambda into: write(into, "W4A16", "auto_gptq", base.EXPERTS),
+    "autoround-own-experts": lambda into: write(into, "W4A16", "auto_round", base.EXPERTS),
     "autoround-gptq-mixed": lambda into: write(
         into, "W4A16", "auto_gptq", layer_config={"down_proj": {"bits": 8}, "k_proj": {"bits": 16}}
     ),
     "autoround-own": lambda into: write(into, "W4A16", "auto_round"),
     "autoround-own-2": lambda into: write(into, "W2A16", "auto_round", sym=False),
     "autoround-own-gptqmodel": lambda into: write(into, "W4A16", "auto_round:gptqmodel"),
+    "autoround-mxfp4": lambda into: write(into, "MXFP4", "auto_round", read=False),
+    "autoround-fp8-block": lambda into: write(into, "FP8_BLOCK", "auto_round", WIDE, read=False),
     "autoround-own-mixed": lambda into: write(
         into, "W4A16", "auto_round", layer_config={"down_proj": {"bits": 8}, "k_proj": {"bits": 16}}
     ),

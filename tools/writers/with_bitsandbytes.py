@@ -51,6 +51,9 @@ CASES: dict[str, Callable[[Path], None]] = {
     "bnb-nf4-float32": lambda into: write(
         into, "nf4, storage float32", {**FOUR, "bnb_4bit_quant_type": "nf4", "bnb_4bit_quant_storage": torch.float32}
     ),
+    "bnb-nf4-odd": lambda into: write(
+        into, "nf4, rows of 112 numbers in blocks of 64", {**FOUR, "bnb_4bit_quant_type": "nf4"}, intermediate_size=112
+    ),
     "bnb-int8": lambda into: write(into, "int8", {"load_in_8bit": True}),
 }
 

@@ -61,6 +61,7 @@ CASES: dict[str, Callable[[Path], None]] = {
         write, call="4 bits, dynamic: 8 bits for down_proj, none for k_proj", bits=4, dynamic=OVERRIDES
     ),
     "gptq-head": partial(write, call="4 bits, lm_head", bits=4, lm_head=True, sizes=UNTIED),
+    "gptq-experts": partial(write, call="4 bits, experts", bits=4, sizes=base.EXPERTS),
     "gptq-p": partial(write, call="gptq_p", read=False, bits=4, format="gptq_p"),
     "gptq-fp8": partial(write, call="fp8", read=False, method="fp8", format="float8_e4m3fn"),
     "gptq-gguf": partial(write, call="gguf", read=False, method="gguf", bits="q4_k_m"),

@@ -12,22 +12,23 @@ from typing import Any
 
 import base
 import torch
-from compressed_tensors.compressors import BaseCompressor
-from compressed_tensors.compressors.nvfp4 import base as nvfp4
 from compressed_tensors.quantization import QuantizationConfig
-from compressed_tensors.utils.match import match_targets
 from llmcompressor import oneshot
 from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-nvfp4.unpack_fp4_from_uint8 = partial(nvfp4.unpack_fp4_from_uint8, dtype=torch.float32)  # no rounding to bfloat16
 LEFT = {"quant_method", "transform_config", "sparsity_config", "version"}
 
 
 def numbers(directory: Path) -> dict[str, Tensor]:
     """The tool's own."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.compressors.nvfp4 import base as nvfp4
+    from compressed_tensors.utils.match import match_targets
+
+    nvfp4.unpack_fp4_from_uint8 = partial(nvfp4.unpack_fp4_from_uint8, dtype=torch.float32)  # no rounding to bfloat16
     said = json.loads((directory / "config.json").read_text())["quantization_config"]
     config = QuantizationConfig(**{key: value for key, value in said.items() if key not in LEFT})
     file = safe_open(directory / "model.safetensors", "pt")
@@ -116,6 +117,14 @@ def sparse() -> Any:
     return SparseGPTModifier(sparsity=0.5, mask_structure="2:4", ignore=["lm_head"])
 
 
+def smoothed(weights: Any) -> list[Any]:
+    from llmcompressor.modifiers.transform.awq import AWQModifier
+
+    if not torch.cuda.is_available():
+        Tensor.pin_memory = lambda self: self  # type: ignore[method-assign, assignment]  # there is none to pin for
+    return [AWQModifier(), groups((["Linear"], weights))]
+
+
 LINEAR = ["Linear"]
 STILL = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 CASES: dict[str, Callable[[Path], None]] = {
@@ -172,6 +181,14 @@ CASES: dict[str, Callable[[Path], None]] = {
         "4 bits for Linear, FP8 for re:.*down_proj$",
         groups((LINEAR, integers(4)), (["re:.*down_proj$"], integers(8, 0, True, "channel", "float"))),
     ),
+    "ct-mixed-names": lambda into: write(
+        into,
+        "4 bits for Linear, 8 bits for model.layers.0.mlp.down_proj",
+        groups((LINEAR, integers(4)), (["model.layers.0.mlp.down_proj"], integers(8))),
+    ),
+    "ct-awq": lambda into: write(
+        into, "AWQModifier, 4 bits, asymmetric", smoothed(integers(4, symmetric=False)), calibrated=True
+    ),
     "ct-ignore": lambda into: write(
         into, "4 bits, ignore lm_head and re:.*k_proj", groups((LINEAR, integers(4)), ignore=("lm_head", "re:.*k_proj"))
     ),
@@ -207,6 +224,12 @@ CASES: dict[str, Callable[[Path], None]] = {
         num_experts_per_tok=2,
         moe_intermediate_size=64,
     ),
+    **{
+        f"ct-experts-{kind}": lambda into, name=name: write(
+            into, f"{name} of experts", preset(name, ignore=("lm_head", "re:.*mlp.gate$")), **base.EXPERTS
+        )
+        for kind, name in (("fp8", "FP8_DYNAMIC"), ("nvfp4", "NVFP4A16"))
+    },
     "ct-mixtral": lambda into: write(
         into,
         "4 bits of Mixtral's experts",
@@ -222,6 +245,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "ct-spin-online": lambda into: write(
         into, "SpinQuant R1, R2 and R4, 4 bits", rotated("R1", "R2", "R4"), read=False, intermediate_size=128
     ),
+    "ct-spin-heads": lambda into: write(into, "SpinQuant R1, R2 and R3, 4 bits", rotated("R1", "R2", "R3"), read=False),
 }
 
 OLD: dict[str, Callable[[Path], None]] = {  # of llm-compressor 0.12: later ones pack otherwise, and order no groups
@@ -234,7 +258,12 @@ OLD: dict[str, Callable[[Path], None]] = {  # of llm-compressor 0.12: later ones
         ),
         calibrated=True,
     ),
-    "ct-old-w3": lambda into: write(into, "3 bits, groups of 32", groups((LINEAR, integers(3)))),
+    **{
+        f"ct-old-w{bits}": lambda into, bits=bits: write(
+            into, f"{bits} bits, groups of 32", groups((LINEAR, integers(bits)))
+        )
+        for bits in (3, 5, 7)
+    },
     "ct-old-w6": lambda into: write(
         into, "6 bits, groups of 32, asymmetric", groups((LINEAR, integers(6, symmetric=False)))
     ),
@@ -247,5 +276,12 @@ NEW: dict[str, Callable[[Path], None]] = {  # of compressed-tensors 0.20, which 
     "ct-new-mxfp6": lambda into: write(into, "MXFP6A16", preset("MXFP6A16"), read=False),
 }
 
+OLDEST: dict[str, Callable[[Path], None]] = {  # of llm-compressor 0.8: later ones write sparse weights densely
+    "ct-sparse-24": lambda into: write(into, "SparseGPT 2:4", [sparse()], calibrated=True, read=False),
+    "ct-sparse-24-fp8": lambda into: write(
+        into, "SparseGPT 2:4, FP8_DYNAMIC", [sparse(), preset("FP8_DYNAMIC")], calibrated=True, read=False
+    ),
+}
+
 if __name__ == "__main__":
-    base.main({"0.17": OLD, "0.20": NEW}.get(version("compressed-tensors")[:4], CASES))
+    base.main({"0.12": OLDEST, "0.17": OLD, "0.20": NEW}.get(version("compressed-tensors")[:4], CASES))

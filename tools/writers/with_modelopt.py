@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 
-def write(into: Path, name: str, read: bool = True, **changes: Any) -> None:
+def write(into: Path, name: str, read: bool = True, whole: bool = False, **changes: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
         model = base.loaded(base.made(Path(place) / "plain", **changes)).float()
 
@@ -44,9 +44,9 @@ def write(into: Path, name: str, read: bool = True, **changes: Any) -> None:
         found = plain | dequantised(tensors) if read else {}
         said = {
             "tool": f"modelopt {version('nvidia-modelopt')}",
-            "call": "FP8 of attention, NVFP4 of the rest" if name == "mixed" else name,
+            "call": f"{MIXTURE if name == 'mixed' else name}{', experts' if changes == base.EXPERTS else ''}",
         }
-        base.keep(written, into, found, said, **changes)
+        base.keep(written, into, found, said, whole, **changes)
 
 
 KINDS = {torch.int8: INT8QTensor, torch.float8_e4m3fn: FP8QTensor}
@@ -106,6 +106,7 @@ GPT_OSS = {
     "layer_types": ["full_attention"],
 }
 FP8 = {"num_bits": (4, 3), "axis": None}
+MIXTURE = "FP8 of attention, NVFP4 of the rest"
 MIXED = {
     "quant_cfg": [
         *mtq.W4A16_NVFP4_CFG["quant_cfg"],
@@ -124,8 +125,11 @@ CASES: dict[str, Callable[[Path], None]] = {
     "modelopt-mxfp4": lambda into: write(into, "MXFP4_DEFAULT_CFG", False),
     "modelopt-mxfp8": lambda into: write(into, "MXFP8_DEFAULT_CFG"),
     "modelopt-int8": lambda into: write(into, "INT8_DEFAULT_CFG"),
+    "modelopt-int8-smooth": lambda into: write(into, "INT8_SMOOTHQUANT_CFG", read=False, whole=True),
     "modelopt-int8-only": lambda into: write(into, "INT8_WEIGHT_ONLY_CFG"),
     "modelopt-int8-embedding": lambda into: write(into, "NVFP4_KV_ROTATE_CFG"),
+    "modelopt-fp8-experts": lambda into: write(into, "FP8_DEFAULT_CFG", **base.EXPERTS),
+    "modelopt-nvfp4-experts": lambda into: write(into, "W4A16_NVFP4_CFG", **base.EXPERTS),
     "gpt-oss": write_gpt_oss,
     "modelopt-int4-awq": lambda into: write(into, "INT4_AWQ_CFG", False, **WIDE),
     "modelopt-w4a8-awq": lambda into: write(into, "W4A8_AWQ_BETA_CFG", False, **WIDE),

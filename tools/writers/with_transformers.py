@@ -43,7 +43,6 @@ def write(into: Path, call: str, read: bool = True, sizes: dict[str, Any] | None
         base.keep(written, into, numbers(written) if read else {}, said, whole=True, **changes)
 
 
-EXPERTS = {"model_type": "qwen3_moe", "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
 UNTIED = {"tie_word_embeddings": False}
 CASES: dict[str, Callable[[Path], None]] = {
     "fp8-block": partial(write, call="blocks of 32 x 32"),
@@ -55,7 +54,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     ),
     "fp8-head": partial(write, call="lm_head too", modules_to_not_convert=["k_proj"], sizes=UNTIED),
     "fp8-odd": partial(write, call="48 rows in blocks of 32", read=False, sizes={"intermediate_size": 48}),
-    "fp8-experts": partial(write, call="experts", read=False, sizes=EXPERTS),
+    "fp8-experts": partial(write, call="experts", read=False, sizes=base.EXPERTS),
 }
 
 if __name__ == "__main__":

@@ -110,10 +110,8 @@ class CompressedTensors:
     @classmethod
     def of(cls, where: str, config: Config) -> CompressedTensors:
         name = "compressed-tensors"
-        if config.get("format") in ("marlin-24", "sparse-24-bitmask", "sparse-bitmask") or (
-            _part(config, "sparsity_config").get("format", "dense") != "dense"
-        ):
-            raise refused(where, "sparse weights", "dense ones")
+        if (sparse := _part(config, "sparsity_config").get("format", "dense")) != "dense":
+            raise refused(where, f"sparsity_config.format {sparse!r} of {name}", "dense weights")
         read = read_struct(CtConfig, where, name, config, without=CT_PROVENANCE)
         transforms = _part(_part(config, "transform_config"), "config_groups").items()
         for key, one in transforms:

@@ -403,8 +403,8 @@ def with_group(**weights: Any) -> dict[str, Any]:
 
 OF_TRANSFORMERS = AUTO_QUANTIZATION_CONFIG_MAPPING.keys() - {"bitsandbytes_4bit", "bitsandbytes_8bit"}  # it asks itself
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({**CT, "format": "marlin-24"}, "sparse"),
-    ({**CT, "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse"),
+    ({**CT, "format": "marlin-24"}, "format 'marlin-24' in its quantization_config of compressed-tensors"),
+    ({**CT, "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config.format 'sparse-24-bitmask' of compr"),
     ({**GPTQ, "checkpoint_format": "marlin"}, "one GPU kernel"),
     ({**GPTQ, "bits": 5}, "bits 5 in its quantization_config of gptq.* GPTQ of 2, 3, 4 and 8 bits"),
     ({**GPTQ, "checkpoint_format": "gptq_p"}, "checkpoint_format 'gptq_p'"),
