@@ -1,10 +1,14 @@
-"""Checkpoints that auto-round writes for other tools, with the numbers that it has rounded weights to."""
+"""Checkpoints that auto-round writes for other tools, with the numbers that it has rounded weights to.
+
+Those for llm-compressor have the numbers that compressed-tensors decompresses them to.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +31,20 @@ def write(
         plain = base.made(Path(place) / "plain", **(sizes or {}))
         model, tokenizer = base.loaded(plain), AutoTokenizer.from_pretrained(plain)
         grouped = {"group_size": 32} if scheme.startswith("W") else {}
-        tool = AutoRound(
-            model, tokenizer, scheme=scheme, iters=0, disable_opt_rtn=True, device_map="cpu", **{**grouped, **options}
-        )
+        rows = [torch.tensor([ids]) for ids in base.calibration()]
+        calls = {"iters": 0, "disable_opt_rtn": True, "device_map": "cpu", "dataset": rows, "nsamples": len(rows)}
+        lengths = {"seqlen": rows[0].shape[1], "batch_size": 1}
+        tool = AutoRound(model, tokenizer, scheme=scheme, **calls, **lengths, **{**grouped, **options})
         rounded, _ = tool.quantize()  # whose weights are the numbers that will be packed
         found = {name: weight.detach().float().clone() for name, weight in rounded.state_dict().items()}
         if (sizes or {}).get("tie_word_embeddings", True):
             found.pop("lm_head.weight")
         tool.save_quantized(str(Path(place) / "written"), format=form)
         directory = next(Path(place, "written").rglob("config.json")).parent
+        if form == "llm_compressor":
+            from with_llmcompressor import numbers
+
+            found = numbers(directory)
         said = {
             "tool": f"auto-round {version('auto-round')}",
             "call": f"{scheme}, {form}, {options}{', experts' if sizes is base.EXPERTS else ''}",
@@ -72,6 +81,11 @@ CASES: dict[str, Callable[[Path], None]] = {
     ),
 }
 
+FOR_CT: dict[str, Callable[[Path], None]] = {  # which the environment of llm-compressor writes
+    f"autoround-ct-{name.lower().replace('_', '-')}": lambda into, name=name: write(into, name, "llm_compressor")
+    for name in ("FP8_STATIC", "INT8_W8A8", "MXFP4", "MXFP8", "NVFP4", "W4A16")
+}
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    base.main(CASES)
+    base.main(FOR_CT if find_spec("llmcompressor") else CASES)

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-LEFT = {"quant_method", "transform_config", "sparsity_config", "version"}
+LEFT = {"quant_method", "transform_config", "sparsity_config", "version", "provider"}
 
 
 def numbers(directory: Path) -> dict[str, Tensor]:
@@ -43,7 +43,7 @@ def numbers(directory: Path) -> dict[str, Tensor]:
             module = nn.Embedding(1, 1) if "embed_tokens" in layer else nn.Linear(1, 1)
             scheme = schemes[match_targets(layer, module, schemes)[0]]
             parts = {
-                end: one.float() if one.dtype == torch.bfloat16 else one for end, one in parts.items()
+                end: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one for end, one in parts.items()
             }  # no rounding
             compressor = BaseCompressor.get_value_from_registry(scheme.format or config.format)
             found[f"{layer}.weight"] = compressor.decompress(parts, scheme)["weight"].float()
@@ -125,6 +125,12 @@ def smoothed(weights: Any) -> list[Any]:
     return [AWQModifier(), groups((["Linear"], weights))]
 
 
+def smoothquant() -> list[Any]:
+    from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
+
+    return [SmoothQuantModifier(smoothing_strength=0.8), preset("W8A8")]
+
+
 LINEAR = ["Linear"]
 STILL = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 CASES: dict[str, Callable[[Path], None]] = {
@@ -171,6 +177,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "ct-nvfp4": lambda into: write(into, "NVFP4A16", preset("NVFP4A16")),
     "ct-mxfp4": lambda into: write(into, "MXFP4A16", preset("MXFP4A16")),
     "ct-mxfp8": lambda into: write(into, "MXFP8A16", preset("MXFP8A16")),
+    "ct-smooth": lambda into: write(into, "SmoothQuantModifier, W8A8", smoothquant(), calibrated=True),
     "ct-mixed": lambda into: write(
         into,
         "4 bits for Linear, 8 bits for re:.*down_proj$",

@@ -97,7 +97,7 @@ class CtConfig(Strict, frozen=True, forbid_unknown_fields=True):
     moe_sparsity_config: None = None
 
 
-CT_PROVENANCE = "quant_method version global_compression_ratio"
+CT_PROVENANCE = "quant_method version provider global_compression_ratio"
 
 
 @dataclass(frozen=True, slots=True)
