@@ -43,26 +43,30 @@ fma.rn.bf16x2 $0, low, most, none; fma.rn.bf16x2 $1, high, most, none; }""")
 def _numbers(bits, kind: tl.constexpr, PLAIN: tl.constexpr):
     """What the bits of float8_e4m3fn stand for."""
     if kind == tl.bfloat16 and not PLAIN:
-        return tl.inline_asm_elementwise(_WIDENED, "=&r,=&r,r", [bits], dtype=tl.bfloat16, is_pure=True, pack=4)
-    halves = ((bits & 128).to(tl.int16) << 8) | ((bits & 127).to(tl.int16) << 7)
-    return (halves.to(tl.float16, bitcast=True).to(tl.float32) * 256.0).to(kind)
+        found = tl.inline_asm_elementwise(_WIDENED, "=&r,=&r,r", [bits], dtype=tl.bfloat16, is_pure=True, pack=4)
+    else:
+        halves = ((bits & 128).to(tl.int16) << 8) | ((bits & 127).to(tl.int16) << 7)
+        found = (halves.to(tl.float16, bitcast=True).to(tl.float32) * 256.0).to(kind)
+    return found
 
 
 @triton.jit
 def _added(total, read, turned, scales, own, here, depth, SPAN: tl.constexpr, DEPTH: tl.constexpr, PLAIN: tl.constexpr):
-    """``total`` and the products of some inputs."""
+    """``total`` and the products of some inputs. A return in front of others would not keep Triton from compiling them."""
     if SPAN == 0:
-        return tl.dot(read, turned, total, input_precision="ieee")
-    numbers = _numbers(read, turned.dtype, PLAIN)
-    if SPAN == 1:
-        return tl.dot(numbers, turned, total, input_precision="ieee")
-    at = scales + own[:, None] * (depth // SPAN)
-    if SPAN >= DEPTH:
-        return total + tl.dot(numbers, turned, input_precision="ieee") * tl.load(at + here // SPAN)
-    place = tl.minimum(here // SPAN + tl.arange(0, DEPTH // SPAN), depth // SPAN - 1)
-    powers = tl.expand_dims(tl.load(at + place[None, :]).to(turned.dtype), 2)  # of two, so that nothing is rounded
-    powers = tl.reshape(tl.broadcast_to(powers, [read.shape[0], DEPTH // SPAN, SPAN]), [read.shape[0], DEPTH])
-    return tl.dot(numbers * powers, turned, total, input_precision="ieee")
+        total = tl.dot(read, turned, total, input_precision="ieee")
+    elif SPAN == 1:
+        total = tl.dot(_numbers(read, turned.dtype, PLAIN), turned, total, input_precision="ieee")
+    elif SPAN >= DEPTH:
+        scale = tl.load(scales + own[:, None] * (depth // SPAN) + here // SPAN)
+        total += tl.dot(_numbers(read, turned.dtype, PLAIN), turned, input_precision="ieee") * scale
+    else:
+        place = tl.minimum(here // SPAN + tl.arange(0, DEPTH // SPAN), depth // SPAN - 1)
+        scale = tl.load(scales + own[:, None] * (depth // SPAN) + place[None, :])
+        powers = tl.expand_dims(scale.to(turned.dtype), 2)  # of two, so that nothing is rounded
+        powers = tl.reshape(tl.broadcast_to(powers, [read.shape[0], DEPTH // SPAN, SPAN]), [read.shape[0], DEPTH])
+        total = tl.dot(_numbers(read, turned.dtype, PLAIN) * powers, turned, total, input_precision="ieee")
+    return total
 
 
 @triton.jit(do_not_specialize=["rows"])  # one program for all counts of rows
