@@ -52,7 +52,7 @@ def _numbers(bits, kind: tl.constexpr, PLAIN: tl.constexpr):
 
 @triton.jit
 def _added(total, read, turned, scales, own, here, depth, SPAN: tl.constexpr, DEPTH: tl.constexpr, PLAIN: tl.constexpr):
-    """``total`` and the products of some inputs. A return in front of others would not keep Triton from compiling them."""
+    """``total`` and the products of some inputs. Triton would compile also what stands behind a return in a branch."""
     if SPAN == 0:
         total = tl.dot(read, turned, total, input_precision="ieee")
     elif SPAN == 1:
