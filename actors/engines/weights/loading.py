@@ -32,7 +32,7 @@ from actors.engines.weights.hub import FILES, located
 from actors.engines.weights.identity import identity
 from actors.engines.weights.kept_config import KeptConfig
 from actors.engines.weights.quantisation import Scheme
-from actors.engines.weights.quantised import dequantised, read_weights
+from actors.engines.weights.quantised import Weight, read_weights
 from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import Checkpoint, StoredModel, compare, generation_of, stored_model
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
@@ -166,14 +166,21 @@ def _read_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[s
     if (scheme := _quantisation(str(directory))) is None:
         return None
     log.info("%s has %s weights, which are computed in %s", name, scheme.tool, dtype)
-    whole = dequantised(_quantised_files(directory), scheme)
-    return {key: tensor.to(dtype) if tensor.is_floating_point() else tensor for key, tensor in whole}
+    found: dict[str, Tensor] = {}
+    for key, weight in _stored_weights(directory, scheme).items():
+        tensor = weight if isinstance(weight, Tensor) else weight.values()
+        found[key] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return found
 
 
-def _quantised_files(directory: Path) -> TensorFiles:
-    """The tensors that transformers would read, if there are others beside them; some tools name their one file after
-    themselves."""
-    return TensorFiles(weight_files(directory) or sorted(directory.glob("*.safetensors")))
+def _stored_weights(directory: Path, scheme: Scheme) -> dict[str, Weight]:
+    """Those that transformers would read, if there are others beside them; some tools name their one file after
+    themselves. Raises ModelError."""
+    files = TensorFiles(weight_files(directory) or sorted(directory.glob("*.safetensors")))
+    try:
+        return dict(read_weights(files, scheme))
+    except ModelError as error:
+        raise ModelError(f"in {directory}, {error}") from None
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -248,7 +255,7 @@ def _quantised_model(
     directory = Path(located(name))
     scheme = _quantisation(str(directory))
     assert scheme is not None
-    weights = dict(read_weights(_quantised_files(directory), scheme))
+    weights = _stored_weights(directory, scheme)
     source, spec = StoredSource(name, weights, dtype, device, packed), spec_of(config)
     tied = config.get_text_config().tie_word_embeddings
     if spec is None or any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):

@@ -144,5 +144,6 @@ def test_what_is_not_read_is_refused_before_it_is_loaded(name: str) -> None:
 @pytest.mark.parametrize("name", BY_TENSORS)
 def test_what_tensors_alone_show_is_refused_by_its_layer(name: str) -> None:
     for load in (load_model, load_for_engine):
-        with pytest.raises(ModelError, match=BY_TENSORS[name]):
+        with pytest.raises(ModelError, match=BY_TENSORS[name]) as told:
             load(model_of(name), CPU, torch.float32)
+        assert model_of(name) in str(told.value)
