@@ -128,7 +128,6 @@ interpreter._get_np_dtype = np_dtype
 EVERY_PART = every_part()  # with three layers
 # Here a row's last bit depends on the rows beside it; why is not known. A GPU's start would check it on the device.
 ROUNDED = ("SolarOpen",)
-groups.PLAIN = False  # its instructions are interpreted above
 COMMON["num_hidden_layers"] = 2  # layers of every model here: it is slow
 GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
 NAME = "actors.engines.decoder.gpu.triton_kernels"

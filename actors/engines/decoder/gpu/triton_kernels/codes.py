@@ -7,16 +7,11 @@ import triton.language as tl
 
 
 @triton.jit
-def dot(a, b, total, PLAIN: tl.constexpr):
+def dot(a, b, total):
     """``total`` and the products of the bytes of words, which have signs."""
-    if PLAIN:
-        for byte in tl.static_range(4):
-            total += ((a << (24 - 8 * byte)) >> 24) * ((b << (24 - 8 * byte)) >> 24)
-    else:
-        total = tl.inline_asm_elementwise(
-            "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, total], dtype=tl.int32, is_pure=True, pack=1
-        )
-    return total
+    return tl.inline_asm_elementwise(
+        "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, total], dtype=tl.int32, is_pure=True, pack=1
+    )
 
 
 # Of a word $4 with eight codes: see :func:`_listed`
@@ -28,34 +23,17 @@ _LISTED = tl.constexpr(LISTED)
 
 
 @triton.jit
-def _listed(codes, none, TABLE: tl.constexpr, PLAIN: tl.constexpr):
+def _listed(codes, none, TABLE: tl.constexpr):
     """Numbers above zero of the low and of the high half of words, and those below it without their signs.
 
     A byte each, zero where the code is of the other kind. Positive ones have codes from 8 on. A permutation gives a
     byte that its selector's fourth bit asks for the sign of, and no number here has one.
     """
-    if PLAIN:
-        first, second = codes * 0, codes * 0
-        less, least = first, first
-        for place in tl.static_range(8):
-            code = (codes >> (4 * place)) & 15
-            one = tl.where(
-                code & 4 != 0, tl.where(code < 8, TABLE[3], TABLE[1]), tl.where(code < 8, TABLE[2], TABLE[0])
-            )
-            number = ((one >> (8 * (code & 3))) & 255) << (8 * (place % 4))
-            if place < 4:
-                first |= tl.where(code < 8, 0, number)
-                less |= tl.where(code < 8, number, 0)
-            else:
-                second |= tl.where(code < 8, 0, number)
-                least |= tl.where(code < 8, number, 0)
-    else:
-        first, second, less, least = tl.inline_asm_elementwise(
-            _LISTED,
-            "=&r,=&r,=&r,=r,r,r,r,r,r", [codes, none + TABLE[0], none + TABLE[1], none + TABLE[2], none + TABLE[3]],
-            dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
-    return first, second, less, least
+    return tl.inline_asm_elementwise(
+        _LISTED,
+        "=&r,=&r,=&r,=r,r,r,r,r,r", [codes, none + TABLE[0], none + TABLE[1], none + TABLE[2], none + TABLE[3]],
+        dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -89,7 +67,6 @@ def _taken(word, FROM: tl.constexpr, TO: tl.constexpr, COUNT: tl.constexpr, UP: 
 @triton.jit
 def unpacked(
     words, high, none, outputs, BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, SIGNED: tl.constexpr,
-    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """What is multiplied of groups: eight words of four inputs, and, unless they are ``SIGNED``, what is taken away.
 
@@ -98,8 +75,8 @@ def unpacked(
     one, two, three, four = four_words(words)
     taken = ()
     if len(TABLE) > 0:
-        one, two = _listed(one, none, TABLE, PLAIN), _listed(two, none, TABLE, PLAIN)
-        three, four = _listed(three, none, TABLE, PLAIN), _listed(four, none, TABLE, PLAIN)
+        one, two = _listed(one, none, TABLE), _listed(two, none, TABLE)
+        three, four = _listed(three, none, TABLE), _listed(four, none, TABLE)
         if SIGNED:
             coded = (
                 _signed(one[0], one[2]), _signed(two[0], two[2]),

@@ -52,7 +52,7 @@ def _multiply(
 def _multiply_groups(
     x, all_words, highs, all_factors, all_scales, biases, chosen, out, shared, apart, columns, groups,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    WHOLE: tl.constexpr, PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr, KIND: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     """The same with weights in groups, and rows in 8 bits."""
@@ -65,7 +65,7 @@ def _multiply_groups(
     (total,) = sums_of(
         x, words, _address(highs, expert, tl.int32), factors, _address(all_scales, expert, tl.float32), own,
         pair // shared, 0, groups, apart, columns,
-        BITS, UP, TABLE, MINIMA, HALVES, WHOLE, PLAIN, ROWS, COLUMNS, LANES, STEPS,
+        BITS, UP, TABLE, MINIMA, HALVES, WHOLE, ROWS, COLUMNS, LANES, STEPS,
     )  # fmt: skip
     if BIASED:
         total += tl.load(_address(biases, expert, KIND) + own).to(tl.float32)

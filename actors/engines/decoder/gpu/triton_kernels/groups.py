@@ -36,17 +36,13 @@ _RECORD = tl.constexpr(RECORD)
 
 
 @triton.jit
-def _scales(factors, PAIRED: tl.constexpr, PLAIN: tl.constexpr):
+def _scales(factors, PAIRED: tl.constexpr):
     """Two numbers of a group: its scale, and the other one that its form has."""
-    if PAIRED and not PLAIN:
+    if PAIRED:
         first, second = tl.inline_asm_elementwise(
             "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.f32.f16 $0, a; cvt.f32.f16 $1, b; }",
             "=f,=f,r", [tl.load(factors)], dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
         )  # fmt: skip
-    elif PAIRED:
-        pair = tl.load(factors)
-        first = (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        second = (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     else:
         first = tl.load(factors).to(tl.float32)
         second = first
@@ -54,16 +50,16 @@ def _scales(factors, PAIRED: tl.constexpr, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def _summed(coded, taken, given, HALF: tl.constexpr, PLAIN: tl.constexpr):
+def _summed(coded, taken, given, HALF: tl.constexpr):
     """Sum of the products of the half of a group, from words and those of a row."""
     first: tl.constexpr = 4 * HALF
     total = coded[0] * 0
     for word in tl.static_range(4):
-        total = dot(coded[first + word], given[word], total, PLAIN)
+        total = dot(coded[first + word], given[word], total)
     if len(taken) > 0:
         less = total * 0
         for word in tl.static_range(4):
-            less = dot(taken[first + word], given[word], less, PLAIN)
+            less = dot(taken[first + word], given[word], less)
         total -= less
     return total
 
@@ -85,7 +81,7 @@ def _scaled(total, scales, own, WHOLE: tl.constexpr):
 def sums_of(
     x, words, high, factors, scales, own, first, begin, end, apart, outputs,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    WHOLE: tl.constexpr, PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr,
 ):  # fmt: skip
     """Sums ``(COLUMNS,)`` of each of ``ROWS`` rows with outputs ``own``, over the groups from ``begin`` to ``end``.
@@ -102,12 +98,12 @@ def sums_of(
     sums = (tl.zeros([LANES, COLUMNS], tl.float32),) * ROWS
     for _ in tl.range(begin, end, LANES, loop_unroll_factor=STEPS):
         # a table's numbers with signs are two instructions more, and a product less for each row
-        coded, taken = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, ROWS > 1, PLAIN)
-        scale, second = _scales(factors, MINIMA or HALVES, PLAIN)
+        coded, taken = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, ROWS > 1)
+        scale, second = _scales(factors, MINIMA or HALVES)
         grown = ()
         for row in tl.static_range(ROWS):
-            total = _summed(coded, taken, four_words(inputs + _RECORD * row), 0, PLAIN)
-            other = _summed(coded, taken, four_words(inputs + (_RECORD * row + 4)), 1, PLAIN)
+            total = _summed(coded, taken, four_words(inputs + _RECORD * row), 0)
+            other = _summed(coded, taken, four_words(inputs + (_RECORD * row + 4)), 1)
             unit = tl.load(x + (_RECORD * row + 8)).to(tl.float32, bitcast=True)
             if HALVES:
                 both = tl.fma(other.to(tl.float32), second, total.to(tl.float32) * scale)
@@ -133,7 +129,7 @@ def sums_of(
 def _multiply(
     x, words, high, factors, scales, bias, out, rows, apart, outputs, whole, groups, reach,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    WHOLE: tl.constexpr, PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     """Some rows and outputs of ``x W^T + b``, over one split of the inner dimension, of ``whole`` outputs a row."""
@@ -143,7 +139,7 @@ def _multiply(
     begin = split * reach
     sums = sums_of(
         x, words, high, factors, scales, own, first, begin, tl.minimum(begin + reach, groups), apart, outputs,
-        BITS, UP, TABLE, MINIMA, HALVES, WHOLE, PLAIN, ROWS, COLUMNS, LANES, STEPS,
+        BITS, UP, TABLE, MINIMA, HALVES, WHOLE, ROWS, COLUMNS, LANES, STEPS,
     )  # fmt: skip
     for row in tl.static_range(ROWS):
         total = sums[row]
@@ -154,16 +150,14 @@ def _multiply(
 
 
 @triton.jit
-def _side_by_side(coded, PLAIN: tl.constexpr):
+def _side_by_side(coded):
     """int8 ``(.., .., 32)`` of eight words."""
     even = tl.join(tl.join(coded[0], coded[4]), tl.join(coded[2], coded[6]))
     odd = tl.join(tl.join(coded[1], coded[5]), tl.join(coded[3], coded[7]))
     words = tl.expand_dims(tl.reshape(tl.join(even, odd), [coded[0].shape[0], coded[0].shape[1], 8]), 3)
-    if PLAIN:
-        found = (words >> (8 * tl.arange(0, 4))).to(tl.int8)
-    else:  # four copies of a word are asked for four bytes, which together are that word
-        words = tl.broadcast_to(words, [coded[0].shape[0], coded[0].shape[1], 8, 4])
-        found = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [words], dtype=tl.int8, is_pure=True, pack=4)
+    # four copies of a word are asked for four bytes, which together are that word
+    words = tl.broadcast_to(words, [coded[0].shape[0], coded[0].shape[1], 8, 4])
+    found = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [words], dtype=tl.int8, is_pure=True, pack=4)
     return tl.reshape(found, [coded[0].shape[0], coded[0].shape[1], 32])
 
 
@@ -171,7 +165,7 @@ def _side_by_side(coded, PLAIN: tl.constexpr):
 def _multiply_tile(
     x, words, high, factors, scales, bias, out, rows, apart, outputs, whole, groups, reach,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    WHOLE: tl.constexpr, PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     """What :func:`_multiply` gives, for many rows."""
@@ -191,10 +185,10 @@ def _multiply_tile(
     asked = tl.zeros([LANES, ROWS, 1], tl.int32) == 0
     sums = tl.zeros([LANES, COLUMNS, ROWS], tl.float32)
     for _ in tl.range(begin, tl.minimum(begin + reach, groups), LANES, loop_unroll_factor=STEPS):
-        coded, _ = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, True, PLAIN)
-        scale, second = _scales(factors, MINIMA or HALVES, PLAIN)
+        coded, _ = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, True)
+        scale, second = _scales(factors, MINIMA or HALVES)
         scale, second = tl.expand_dims(scale, 2), tl.expand_dims(second, 2)
-        weights = _side_by_side(coded, PLAIN)
+        weights = _side_by_side(coded)
         unit = tl.expand_dims(tl.load(x + 8).to(tl.float32, bitcast=True), 1)
         if HALVES:
             half = tl.load(numbers, mask=(byte < 16) & asked, other=0)
@@ -256,7 +250,7 @@ def _numbered(word, scale, least):
 def _write(
     words, high, factors, scales, chosen, out, count, outputs, depth,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    WHOLE: tl.constexpr, PLAIN: tl.constexpr, CHOSEN: tl.constexpr, MANY: tl.constexpr,
+    WHOLE: tl.constexpr, CHOSEN: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """The numbers of a group of some outputs."""
     place = tl.program_id(1) * MANY + tl.arange(0, MANY)
@@ -268,10 +262,8 @@ def _write(
     bits: tl.constexpr = 0 if BITS == 8 else BITS - 4
     own = own[None, :]
     at = tl.expand_dims(group * (planes * outputs) + own, 2) * 4 + tl.arange(0, 4)
-    coded, _ = unpacked(
-        words + at, high + (group * (bits * outputs) + own), own >> 31, outputs, BITS, UP, TABLE, True, PLAIN
-    )
-    scale, second = _scales(factors + group * outputs + own, MINIMA or HALVES, PLAIN)
+    coded, _ = unpacked(words + at, high + (group * (bits * outputs) + own), own >> 31, outputs, BITS, UP, TABLE, True)
+    scale, second = _scales(factors + group * outputs + own, MINIMA or HALVES)
     least = second if MINIMA else second * 0.0
     within = group * 32 + tl.arange(0, 4)[None, None, :]
     asked = tl.expand_dims((place < count)[None, :], 2)
@@ -280,9 +272,6 @@ def _write(
         unit = (second if HALVES and word > 3 else scale) * (1.0 / (1 << UP))
         value = _scaled(_numbered(coded[word], unit, least), scales, tl.expand_dims(own, 2), WHOLE)
         tl.store(to + 4 * word, value.to(out.dtype.element_ty), mask=asked & (within + 4 * word < depth))
-
-
-PLAIN = not isinstance(_multiply, triton.runtime.JITFunction)  # Triton's interpreter, which knows no assembler
 
 
 def form_options(number: int) -> dict[str, Any]:
@@ -295,7 +284,6 @@ def form_options(number: int) -> dict[str, Any]:
         "MINIMA": form.minima,
         "HALVES": form.halves,
         "WHOLE": form.whole,
-        "PLAIN": PLAIN,
     }
 
 
