@@ -15,8 +15,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from actors.process import loading
+
+settings.register_profile("patient", deadline=None)  # on a busy machine an example may take any time
+settings.load_profile("patient")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start; without it each compiles the product
 
