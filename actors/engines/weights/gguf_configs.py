@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from actors.engines.weights.gguf import GGUF
+from protocols.errors import ModelError
 
 Config = dict[str, Any]
 
 _MAVERICK = 128  # experts: the only number that tells it from Scout
-_SOFTMAX = 1  # value of expert_gating_func
+_SOFTMAX, _SIGMOID = 1, 2  # values of expert_gating_func
 
 
 def _every(period: int, layers: int) -> list[str]:
@@ -265,7 +266,17 @@ def mellum(file: GGUF, config: Config) -> Config:
     return experts(file, config) | window | _by_kind(file, config, window["layer_types"])
 
 
+def _check_sigmoid(file: GGUF) -> None:
+    """Raise ModelError for experts that are not chosen by sigmoids."""
+    if (found := file.of_architecture("expert_gating_func", _SIGMOID)) != _SIGMOID:
+        raise ModelError(
+            f"{file.path} has {file.architecture}.expert_gating_func = {found}, which duoactor does not compute for "
+            "this architecture; choose a file without it, or the model's safetensors"
+        )
+
+
 def exaone_moe(file: GGUF, config: Config) -> Config:
+    _check_sigmoid(file)
     ranks = ranked(file, config)
     dense = ranks.pop("first_k_dense_replace")
     kinds = ["dense" if layer < dense else "sparse" for layer in range(config["num_hidden_layers"])]
@@ -275,6 +286,7 @@ def exaone_moe(file: GGUF, config: Config) -> Config:
 
 def laguna(file: GGUF, config: Config) -> Config:
     """Every fourth layer from the first on has no window, unless the file says another pattern."""
+    _check_sigmoid(file)
     of, layers = file.of_architecture, config["num_hidden_layers"]
     window = of("attention.sliding_window", 0)
     local = of("attention.sliding_window_pattern", [bool(window and layer % 4) for layer in range(layers)])
@@ -295,6 +307,7 @@ def laguna(file: GGUF, config: Config) -> Config:
 
 def afmoe(file: GGUF, config: Config) -> Config:
     """Trinity. Every fourth layer has no window."""
+    _check_sigmoid(file)
     of, layers = file.of_architecture, config["num_hidden_layers"]
     window = of("attention.sliding_window")
     return {

@@ -102,6 +102,7 @@ IDLE: dict[str, tuple[float, ...]] = {
     "residual_scale": (0, 1),
     "expert_weights_scale": (0, 1),
     "expert_group_count": (0, 1),
+    "expert_weights_norm": (True,),
     "activation_sparsity_scale": (0,),
     "swiglu_clamp_exp": (0,),
     "swiglu_clamp_shexp": (0,),

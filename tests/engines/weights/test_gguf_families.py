@@ -2,6 +2,7 @@
 
 import lzma
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from actors.engines.weights.gguf_loading import gguf_config
 from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
 from actors.engines.weights.loading import load_config, load_for_engine
 from actors.models import ModelInfo
+from protocols.errors import ModelError
 from tests.engines.weights.test_gguf_models import CASES
 from tools.writers.gguf_families import IDS, INTO
 
@@ -41,6 +43,24 @@ def test_a_file_of_the_converter_computes_what_the_original_does(name: str, tmp_
     expected = torch.from_numpy(np.load(INTO / f"{name}.npy"))
     found = engine.forward(batch)[-len(expected) :, : expected.shape[1]]
     torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        *((name, "expert_gating_func", 1) for name in ("Afmoe", "ExaoneMoe", "Laguna")),
+        *((name, "expert_weights_norm", False) for name in ("Afmoe", "Laguna", "Qwen3Moe")),
+    ],
+)
+def test_experts_chosen_in_another_way_are_refused(name: str, key: str, value: int, tmp_path: Path) -> None:
+    checkpoint = GGUFCheckpoint(unpacked(name, tmp_path))
+    file = checkpoint.file
+    file.metadata[f"{file.architecture}.{key}"] = value
+    with (
+        patch("actors.engines.weights.gguf_models.GGUF", lambda path: file),
+        pytest.raises(ModelError, match=rf"{key} = {value}, which duoactor does not compute for this architecture"),
+    ):
+        GGUFCheckpoint(file.path)
 
 
 def test_every_architecture_is_tried(tmp_path: Path) -> None:
