@@ -311,7 +311,7 @@ def _tile(rows: int) -> int:
 
 
 def records_of(rounded: RoundedRows | None, other: Tensor) -> tuple[Tensor, int, int]:
-    """What :func:`write_record` is told of memory, rows with those that fill, and groups."""
+    """The arguments of :func:`write_record`: memory, the number of rows with those that fill up, and of groups."""
     return (other, 0, 0) if rounded is None else (rounded.records, *rounded.records.shape[1::-1])
 
 
