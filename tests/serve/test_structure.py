@@ -84,7 +84,7 @@ def in_form(form, *calls):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_required_call_is_written_in_the_models_form_and_read_again(form):
-    asked, calling = question(chat, tools=TOOLS, tool_choice="required"), Calling(form)
+    asked, calling = question(chat, tools=TOOLS, tool_choice="required", parallel_tool_calls=True), Calling(form)
     grammar = asked.structure(calling)[0].grammar
     for calls in ([PARIS], [WAIT], [PARIS, WAIT]):
         text = in_form(form, *calls)
@@ -109,15 +109,22 @@ def test_a_named_function_is_called_once_and_no_other():
         assert param == "tools"
 
 
-def test_one_call_at_a_time_if_that_is_asked_for():
-    chatted = question(chat, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
-    choice = {"type": "any", "disable_parallel_tool_use": True}
-    asked = question(anthropic, tools=[{"name": "wait", "input_schema": {}}], tool_choice=choice)
-    for one in (chatted, asked):
+@pytest.mark.parametrize("several", [None, False, True])
+def test_a_required_call_is_the_only_one_unless_several_are_asked_for(several):
+    """A small model that may go on with another call goes on until its tokens end."""
+    parallel = {} if several is None else {"parallel_tool_calls": several}
+    disabled = {} if several is None else {"disable_parallel_tool_use": not several}
+    flat = [{"type": "function", **one["function"]} for one in TOOLS]
+    tools = [{"name": "wait", "input_schema": {}}]
+    for asked in (
+        question(chat, tools=TOOLS, tool_choice="required", **parallel),
+        question(responses, tools=flat, tool_choice="required", **parallel),
+        question(anthropic, tools=tools, tool_choice={"type": "any", **disabled}),
+    ):
         for form in FORMS:
-            grammar = one.structure(Calling(form))[0].grammar
+            grammar = asked.structure(Calling(form))[0].grammar
             assert written(in_form(form, WAIT), grammar)
-            assert not written(in_form(form, WAIT, WAIT), grammar)
+            assert written(in_form(form, WAIT, WAIT), grammar) == (several is True and form != "llama")
 
 
 def test_a_choice_of_the_models_own_binds_nothing():

@@ -45,7 +45,7 @@ class ToolDefinition(msgspec.Struct, frozen=True):
 class ToolChoice(msgspec.Struct, frozen=True):
     type: Literal["auto", "any", "tool", "none"]
     name: str = ""
-    disable_parallel_tool_use: bool = False
+    disable_parallel_tool_use: bool | None = None
 
 
 class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +133,8 @@ def use(tools: Sequence[ToolDefinition], choice: ToolChoice | None) -> ToolUse:
     picked: Choice | Pick = "required"  # any
     if given.type != "any":
         picked = Pick(name=given.name) if given.type == "tool" else given.type
-    return ToolUse.of(functions, picked, not given.disable_parallel_tool_use, "tools[{}].name")
+    alone = given.disable_parallel_tool_use
+    return ToolUse.of(functions, picked, None if alone is None else not alone, "tools[{}].name")
 
 
 def shape(wanted: OutputConfig) -> AnswerForm | None:

@@ -37,7 +37,7 @@ class ChatRequest(ThinkingParameters, frozen=True, kw_only=True):
     max_completion_tokens: Limit | None = None
     tools: tuple[FunctionTool, ...] = ()
     tool_choice: Choice | Pick = "auto"
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
     add_generation_prompt: bool | None = None

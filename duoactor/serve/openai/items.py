@@ -128,6 +128,6 @@ def _add_call(made: list[ChatTurn], call: ToolCall, thought: str) -> None:
     made.append(msgspec.structs.replace(last, tool_calls=(*last.tool_calls, call)))
 
 
-def use(tools: Sequence[ToolItem], choice: Choice | Pick, parallel: bool) -> ToolUse:
+def use(tools: Sequence[ToolItem], choice: Choice | Pick, parallel: bool | None) -> ToolUse:
     functions = (Tool(one.name, one.description or "", one.parameters) for one in tools if one.type == "function")
     return ToolUse.of(functions, choice, parallel, "tools[{}].name")

@@ -58,7 +58,7 @@ class FunctionTool(msgspec.Struct, frozen=True):
     type: str = "function"
 
 
-def use(tools: Sequence[FunctionTool], choice: Choice | Pick = "auto", parallel: bool = True) -> ToolUse:
+def use(tools: Sequence[FunctionTool], choice: Choice | Pick = "auto", parallel: bool | None = None) -> ToolUse:
     """The tools of a request. ApiError for an impossible choice or name."""
     for at, tool in enumerate(tools):
         if tool.function is None and tool.type == "function":

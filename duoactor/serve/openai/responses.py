@@ -45,7 +45,7 @@ class ResponsesRequest(Speculation, frozen=True, kw_only=True):
     text: TextOptions = TextOptions()
     tools: tuple[ToolItem, ...] = ()
     tool_choice: Choice | Pick = "auto"
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = None
     background: Literal[False] = False
     truncation: Literal["disabled"] = "disabled"
     previous_response_id: str = ""
@@ -199,7 +199,7 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
             text=wanted.text,
             tools=wanted.tools,
             tool_choice=wanted.tool_choice,
-            parallel_tool_calls=wanted.parallel_tool_calls,
+            parallel_tool_calls=use(wanted.tools, wanted.tool_choice, wanted.parallel_tool_calls).several,
             previous_response_id=wanted.previous_response_id or None,
             store=wanted.store,
         )

@@ -102,15 +102,16 @@ Choice = Literal["none", "auto", "required"]
 
 @dataclass(frozen=True)
 class ToolUse:
-    """``choice``: "required" means one call at least; ``named``: this function and no other."""
+    """``choice``: "required" means one call at least; ``named``: this function and no other; ``parallel``: whether an
+    answer may have several calls, or None where the request did not say."""
 
     tools: tuple[Tool, ...] = ()
     choice: Choice = "auto"
     named: str = ""
-    parallel: bool = True
+    parallel: bool | None = None
 
     @classmethod
-    def of(cls, tools: Iterable[Tool], choice: Choice | Pick, parallel: bool, place: str) -> ToolUse:
+    def of(cls, tools: Iterable[Tool], choice: Choice | Pick, parallel: bool | None, place: str) -> ToolUse:
         """ApiError about what cannot be; ``place`` is where the names stand."""
         offered = tuple(tools)
         if isinstance(choice, str):
@@ -151,6 +152,11 @@ class ToolUse:
     def forced(self) -> bool:
         return self.offered and self.choice == "required"
 
+    @property
+    def several(self) -> bool:
+        """Whether an answer may have several calls. A small model that must call would go on calling."""
+        return not self.named and (not self.forced if self.parallel is None else self.parallel)
+
     @cached_property
     def described(self) -> str:
         """The JSON of ``Generate.tools``; empty where no call is allowed."""
@@ -162,7 +168,7 @@ class ToolUse:
         if not self.offered:
             return NoTools()
         parser = self._parser(calling, constrained, sure)
-        return parser if self.parallel else FirstCall(parser)
+        return parser if self.several else FirstCall(parser)
 
     def _parser(self, calling: Calling, constrained: bool, sure: bool) -> Parser:
         if calling.template and not constrained:
@@ -176,8 +182,8 @@ class ToolUse:
         functions = [(tool.name, tool.schema) for tool in self.tools if self.named in ("", tool.name)]
         if calling.channels:
             return channel_grammar(functions, calling.thinking, otherwise)
-        several = self.parallel and not self.named
-        return FORMS[calling.form].lark(functions, several=several, mark=calling.mark, otherwise=otherwise)
+        form = FORMS[calling.form]
+        return form.lark(functions, several=self.several, mark=calling.mark, otherwise=otherwise)
 
 
 NO_TOOLS = ToolUse()
