@@ -42,6 +42,7 @@ from duoactor.serve.ollama import models
 from duoactor.serve.ollama import requests as ollama
 from duoactor.serve.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer
 from duoactor.serve.openai import chat, completions, responses
+from duoactor.serve.openai.items import items, page
 from duoactor.serve.openai.kept import Keeping, Kept
 from duoactor.serve.openapi import describe
 from duoactor.serve.parameters import WHOLE_PROMPT, decode
@@ -69,10 +70,15 @@ ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+")  # as a browser name
 _NO_EMBEDDINGS = "a model that writes text has no embeddings of it: ask a server of an embedding model"
 _NO_RANKS = "a model that writes text ranks none: ask a server of a reranking model"
 _NO_SHOP = "models are neither pulled nor made by requests: start `duoactor up MODEL` with another"
+_NO_CANCEL = "nothing is made in the background here: to end an answer, close the connection that it comes by"
+_NO_COMPACTION = "conversations are not compacted here: ask the model for a summary, and go on from that"
+# Paths of other servers, and what to do about each
 ELSEWHERE = {
-    **dict.fromkeys(("/embeddings", "/embedding", "/api/embed", "/api/embeddings"), _NO_EMBEDDINGS),
-    **dict.fromkeys(("/rerank", "/reranking", "/score"), _NO_RANKS),
-    **dict.fromkeys((f"/api/{one}" for one in ("pull", "push", "create", "copy", "delete")), _NO_SHOP),
+    r"/embeddings?|/api/embed(dings)?": _NO_EMBEDDINGS,
+    r"/rerank(ing)?|/score": _NO_RANKS,
+    r"/api/(pull|push|create|copy|delete|blobs/.*)": _NO_SHOP,
+    r"/responses/[^/]*/cancel": _NO_CANCEL,
+    r"/responses/compact": _NO_COMPACTION,
 }
 # What writes text, by path: how a request is parsed, its answer's class, and the operation as the semantic conventions
 # for generative AI call it. The base URL may end in /v1 or not.
@@ -108,6 +114,7 @@ def make_app(
             *(route(path, routes.responses) for path in RESPONSES),
             *(route(f"{path}/input_tokens", routes.input_tokens) for path in RESPONSES),
             *(Route(f"{path}/{{ident}}", routes.response, methods=["GET", "DELETE"]) for path in RESPONSES),
+            *(Route(f"{path}/{{ident}}/input_items", routes.input_items) for path in RESPONSES),
             route("/v1/messages/count_tokens", routes.count_tokens),
             route("/tokenize", partial(routes.computed, tokens.tokenize)),
             route("/detokenize", partial(routes.computed, tokens.detokenize)),
@@ -172,6 +179,12 @@ class Routes:
         if request.query_params.get("stream", "false") == "true":
             raise bad("stream", "is for answers that are being made: leave it out, this one is complete")
         return json(self._kept.found(keeping.holder, ident).body)
+
+    async def input_items(self, request: Request) -> Response:
+        """What a kept answer answers."""
+        keeping, ident, asked = self._keeping(request), request.path_params["ident"], request.query_params
+        listed = items(self._kept.found(keeping.holder, ident).turns[:-1], ident)
+        return json(page(listed, asked.get("order", "desc"), asked.get("limit", "20"), asked.get("after", "")))
 
     async def input_tokens(self, request: Request) -> Response:
         wanted, question = self._keeping(request).parse(await read_body(request))
@@ -365,24 +378,25 @@ def refused(request: Request, error: Exception) -> Response:
 
 def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = request.url.path
+    path, status = request.url.path, error.status_code
+    other = _elsewhere(path)
     detail = {
-        404: f"there is nothing at {path}; {_elsewhere(path)}",
+        404: f"there is nothing at {path}; {other or '/openapi.json lists what there is'}",
         405: f"{path} does not take {request.method}; /openapi.json says what it takes",
     }
-    answer = refused(request, ApiError(error.status_code, detail.get(error.status_code, str(error.detail))))
+    if other:
+        status = 404
+    answer = refused(request, ApiError(status, detail.get(status, str(error.detail))))
     answer.headers.update(error.headers or {})
     return answer
 
 
 def _elsewhere(path: str) -> str:
-    """What to do about a path that is not served."""
+    """What to do about a path that other servers serve; "": nothing is known of it."""
     if path.startswith(("/v1/v1/", "/v1/api/")):
         return f"the base URL should end before /v1: this is at {path.removeprefix('/v1')}"
     plain = path.removeprefix("/v1").removeprefix("/v2")
-    if plain.startswith("/api/blobs/"):
-        return _NO_SHOP
-    return ELSEWHERE.get(plain, "/openapi.json lists what there is")
+    return next((told for pattern, told in ELSEWHERE.items() if re.fullmatch(pattern, plain)), "")
 
 
 class Farewell:

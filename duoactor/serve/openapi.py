@@ -81,6 +81,9 @@ def describe(version: str) -> dict[str, Any]:
             "get": {"summary": "A response that is kept", "responses": _answers(content)},
             "delete": {"summary": "Keep it no longer", "responses": _answers({"application/json": {"schema": {}}})},
         }
+        paths[f"{path}/input_items"] = {
+            "get": {"summary": "What it answers", "responses": _answers({"application/json": {"schema": {}}})}
+        }
     for path, methods in paths.items():
         for name in re.findall(r"{(\w+)}", path):
             named = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}

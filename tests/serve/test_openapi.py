@@ -14,7 +14,7 @@ async def test_the_description_covers_every_route_and_parameter_and_resolves():
             path = path.format(name="toy", ident="none")
             for method in methods:
                 answer = await gateway.request(method.upper(), path, {} if method == "post" else None)
-                expected = 400 if method == "post" else 404 if path.endswith("/none") else 200
+                expected = 400 if method == "post" else 404 if "/none" in path else 200
                 assert answer.status_code == expected, path
         routes = {route.path.replace(":path", "") for route in make_app(gateway.gateway).routes}
     assert routes - NOT_DESCRIBED == set(described["paths"])

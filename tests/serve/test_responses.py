@@ -3,6 +3,7 @@
 import tracemalloc
 from dataclasses import replace
 
+import msgspec
 import openai
 import pytest
 
@@ -130,6 +131,45 @@ async def test_a_response_is_retrieved_deleted_and_its_input_counted():
     assert [one.output_text for one in found] == [made.output_text, last.output_text]
     assert found[0].usage == made.usage and found[0].status == "incomplete"
     assert counted.input_tokens == 5 + len(made.output_text) + 5
+
+
+async def test_the_items_that_a_response_answers_are_listed_in_pages_and_can_be_sent_again():
+    calls = [
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "4"},
+    ]
+    ask = {"model": "toy", "max_output_tokens": 3, "temperature": 0}
+    async with served(keys=("one", "two")) as gateway:
+        client = gateway.openai("one")
+        first = await client.responses.create(input="Hello", instructions="Be", **ask)
+        second = await client.responses.create(input=calls, previous_response_id=first.id, **ask)
+        listed = client.responses.input_items.list
+        items = [one async for one in listed(second.id, order="asc", limit=2)]
+        latest = await listed(second.id)
+        page = await listed(second.id, limit=2, after=latest.data[0].id)
+        assert [one async for one in listed(first.id)] and [one async for one in listed(second.id)] == items[::-1]
+        for query in ({"after": "msg_none"}, {"limit": 0}, {"limit": 101}, {"order": "up"}):
+            with pytest.raises(openai.BadRequestError) as caught:
+                await listed(second.id, **query)
+            assert caught.value.param == next(iter(query))
+        with pytest.raises(openai.NotFoundError):
+            await gateway.openai("two").responses.input_items.list(second.id)
+    assert [one.type for one in items] == ["message", "message", *(one["type"] for one in calls)]
+    assert (items[0].role, items[0].content[0].text, items[1].content[0].text) == ("user", "Hello", first.output_text)
+    assert len({one.id for one in items}) == 5
+    assert page.data == latest.data[1:3] and page.has_more and not latest.has_more
+    before, after = (turns("", "Hello"), turns("", msgspec.convert(calls, tuple[InputItem, ...])))
+    again = msgspec.convert([one.model_dump(exclude_none=True) for one in items], tuple[InputItem, ...])
+    assert turns("", again) == (*before, ChatTurn("assistant", first.output_text), *after)
+
+
+@pytest.mark.parametrize("path", ["compact", "resp_1/cancel"])
+async def test_what_is_not_done_with_a_response_says_what_to_do_instead(path):
+    async with served() as gateway:
+        answer = await gateway.post(f"/v1/responses/{path}", model="toy")
+    assert answer.status_code == 404
+    assert "close the connection" in answer.text or "ask the model for a summary" in answer.text
 
 
 async def test_a_response_is_kept_for_its_own_key_and_only_if_it_may_be():

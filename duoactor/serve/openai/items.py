@@ -89,6 +89,36 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
 OutputItem = OutputMessage | OutputCall | OutputReasoning
 
 
+class InputText(msgspec.Struct, frozen=True):
+    text: str
+    type: str = "input_text"
+
+
+class SentMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    id: str
+    role: str
+    status: str = "completed"
+    content: tuple[InputText]
+
+
+class SentResult(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
+    id: str
+    status: str = "completed"
+    call_id: str
+    output: str
+
+
+ListedItem = SentMessage | SentResult | OutputItem
+
+
+class ItemPage(msgspec.Struct, frozen=True):
+    data: list[ListedItem]
+    first_id: str
+    last_id: str
+    has_more: bool
+    object: str = "list"
+
+
 def turns(instructions: str, given: str | Sequence[InputItem]) -> tuple[ChatTurn, ...]:
     """Calls that follow one another, or a text, are one turn of the assistant's, as chat templates have it."""
     made = [ChatTurn("system", instructions)] if instructions else []
@@ -118,6 +148,48 @@ def turns(instructions: str, given: str | Sequence[InputItem]) -> tuple[ChatTurn
             case other:
                 raise bad(f"{where}.type", f": items of type {other!r} are not supported here")
     return tuple(made)
+
+
+def items(given: Sequence[ChatTurn], response: str) -> list[ListedItem]:
+    """The turns as items again. Their ids follow from the response's."""
+    made: list[ListedItem] = []
+
+    def name(kind: str) -> str:
+        return f"{kind}_{response.removeprefix('resp_')}_{len(made)}"
+
+    for turn in given:
+        match turn.role:
+            case "tool":
+                made.append(SentResult(id=name("fco"), call_id=turn.tool_call_id, output=turn.content))
+            case "assistant":
+                if turn.reasoning:
+                    thought = [ReasoningText(turn.reasoning)]
+                    made.append(OutputReasoning(id=name("rs"), status="completed", content=thought))
+                if turn.content or not turn.tool_calls:
+                    made.append(OutputMessage(id=name("msg"), status="completed", content=[OutputText(turn.content)]))
+                for call in turn.tool_calls:
+                    how = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+                    made.append(OutputCall(id=name("fc"), status="completed", **how))
+            case role:
+                made.append(SentMessage(id=name("msg"), role=role, content=(InputText(turn.content),)))
+    return made
+
+
+def page(listed: list[ListedItem], order: str, limit: str, after: str) -> ItemPage:
+    """A part of the items, as a request's query asks for it. ApiError (400) for what it cannot ask."""
+    if order not in ("asc", "desc"):
+        raise bad("order", f"must be asc or desc, not {order!r}")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= 100):
+        raise bad("limit", f"must be a number from 1 to 100, not {limit[:20]!r}")
+    there = listed if order == "asc" else listed[::-1]
+    if after:
+        found = [at for at, one in enumerate(there) if one.id == after]
+        if not found:
+            raise bad("after", f": this response has no item {after!r}")
+        there = there[found[0] + 1 :]
+    shown = there[: int(limit)]
+    first, last = (shown[0].id, shown[-1].id) if shown else ("", "")
+    return ItemPage(shown, first, last, len(there) > len(shown))
 
 
 def _add_call(made: list[ChatTurn], call: ToolCall, thought: str) -> None:
