@@ -293,7 +293,7 @@ def resolve_model(
         return str(path)
     if path.exists():
         raise ModelError(f"{name} is a file: give {given_as} the directory of the model, or a .gguf file")
-    if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1 or (path.suffix == ".gguf" and ":" not in name):
         raise missing
     return name
 

@@ -182,7 +182,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     kind, int8 = target_dtype(place.dtype, where, config)
     tokenizer = serving_tokenizer(tokenizer_of or name)
     with _fitting(name, where):
-        model = load_for_engine(name, where, kind)
+        model = load_for_engine(name, where, kind, config)
     info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
     rings = _rings(model, info.max_context)
     slots = _slots(place.kv_tokens, model, full_request(info.max_context), rings=rings)
@@ -223,9 +223,10 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
         )
     torch.set_num_threads(place.threads)
     where = resolve_device(place.device)
-    kind, int8 = draft_dtype(place.dtype, where, known_config(name))
+    config = known_config(name)
+    kind, int8 = draft_dtype(place.dtype, where, config)
     with _fitting(name, where):
-        model = load_for_engine(name, where, kind)
+        model = load_for_engine(name, where, kind, config)
     if like is None:
         info = describe(name, model, serving_tokenizer(name), where, _named(kind, int8))
     else:

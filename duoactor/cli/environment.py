@@ -74,8 +74,11 @@ class Environment:
     def deploy(self, wanted: Wanted, log_flags: Sequence[str] = ("--quiet",)) -> Deployment:
         """``wanted`` on this host: every option decided, and a plan for each actor."""
         from duoactor.launch.deployment import deploy
+        from duoactor.launch.preflight import check_names
 
-        return deploy(wanted, cpus=available_cpus(), command=self.command, log_flags=log_flags)
+        deployment = deploy(wanted, cpus=available_cpus(), command=self.command, log_flags=log_flags)
+        check_names(deployment)
+        return deployment
 
     @asynccontextmanager
     async def supervised(self, deployment: Deployment, report: LaunchReport) -> AsyncIterator[Supervisor]:

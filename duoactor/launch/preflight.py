@@ -1,20 +1,33 @@
-"""Compare the drafts' tokenizers with the target's before any actor starts.
-
-A verifier refuses a draft of another tokenizer when that connects. By then it may have served for seconds, and all of
-it would end again.
-"""
+"""Checks of the models' names and tokenizers before any actor starts: an actor would find the same seconds later."""
 
 from __future__ import annotations
 
+import difflib
 import filecmp
 from collections.abc import Iterable
 from pathlib import Path
 
-from actors.engines.weights.hub import HUB_ID, snapshot
-from actors.settings import retrieves
+from actors.engines.heads.cached import cached_models
+from actors.engines.weights.hub import HUB_ID, check_known, snapshot
+from actors.settings import AUTO_DRAFT, BUNDLED, NO_DRAFT, retrieves
+from duoactor.embedded import SMALL
 from duoactor.launch.deployment import Deployment
 from protocols.errors import ModelError
 from protocols.messages import Hello, Role
+
+
+def check_names(deployment: Deployment) -> None:
+    """Raise ModelError, with the name that may be meant, for a model that is neither here nor at a hub in reach."""
+    verifier, drafters = deployment.verifier, deployment.drafters
+    named = [verifier.target, verifier.tokenizer, verifier.inline_draft, *(one.target for one in drafters)]
+    for name in dict.fromkeys([*named, *(one.draft for one in drafters)]):
+        if name in ("", AUTO_DRAFT, NO_DRAFT) or retrieves(name):
+            continue
+        try:
+            check_known(name)
+        except ModelError as error:
+            near = difflib.get_close_matches(name, [SMALL, BUNDLED, *(found for found, _ in cached_models())], n=1)
+            raise ModelError(f"{error}; did you mean {near[0]}?" if near else str(error)) from None
 
 
 def check_tokenizers(deployment: Deployment) -> None:

@@ -32,6 +32,7 @@ def test_a_small_real_model_is_shown_before_the_embedded_pair(world, monkeypatch
     client, environment = world
     asked: list[str] = []
     monkeypatch.setattr("duoactor.cli.demo.located", asked.append)
+    monkeypatch.setattr("duoactor.launch.preflight.check_known", lambda name: None)
     assert main(["demo", "--repeats", "1"], environment) == 0
     out, err = capsys.readouterr()
     assert asked == [embedded.ON_THE_HUB] and not err

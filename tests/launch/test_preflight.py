@@ -1,6 +1,7 @@
 """A draft of another tokenizer is refused before any actor starts."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,7 +59,40 @@ def test_retrieval_heads_and_models_that_are_elsewhere_are_left_to_the_verifier(
     check_tokenizers(deployment(PAIR / "draft", target="nobody/has-this-model"))
 
 
-def test_up_ends_with_that_sentence_before_it_starts_anything(other, capsys, monkeypatch):
-    monkeypatch.setattr("duoactor.cli.up.run_until_signal", lambda work: work.close() or pytest.fail("started"))
+@pytest.fixture
+def nothing_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr("duoactor.launch.supervisor.Supervisor.__aenter__", lambda self: pytest.fail("started"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "up smolm2",
+            "model 'smolm2' is neither a directory here nor a hub id that can be reached; .*did you mean smol",
+        ),
+        ("run owner/noted hi", "model 'owner/noted' is neither .*did you mean owner/noted-1?"),
+        ("chat nobody/none:Q4_0", "model 'nobody/none:Q4_0' is neither .* or give a local directory$"),
+        ("up bundled --draft bundeled", "model 'bundeled' is neither .*did you mean bundled?"),
+        ("up none.gguf", "none.gguf does not exist: give --target a model"),
+        ("bench --target no*hub!id", "model 'no.hub!id' is neither"),
+    ],
+)
+def test_a_name_of_no_model_is_told_before_anything_is_loaded(
+    line, said, nothing_starts, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "models--owner--noted-1"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text("a")
+    (place / "snapshots" / "a").mkdir(parents=True)
+    (place / "snapshots" / "a" / "model.safetensors").write_bytes(b"x")
+    assert main(line.split()) == 1
+    assert re.search(said, capsys.readouterr().err, re.MULTILINE)
+
+
+def test_up_ends_with_that_sentence_before_it_starts_anything(other, capsys, nothing_starts):
     assert main(["up", "--draft", str(other), "--bind", f"ipc://{other.parent}/socket", "--quiet"]) == 1
     assert "is not that of target" in capsys.readouterr().err

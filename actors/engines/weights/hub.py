@@ -33,17 +33,13 @@ def located(name: str) -> str:
         return name
     from huggingface_hub import constants, snapshot_download
 
-    unknown = ModelError(
-        f"model {name!r} is neither a directory here nor a hub id that can be reached; "
-        "check the name and the network, or give a local directory"
-    )
     cached = snapshot(name)
     if cached is not None and not any(cached.glob(f"*{kind}") for kind in WEIGHTS):
         cached = None
-    files = files_of(name, unknown)
+    files = files_of(name, unknown(name))
     if files is None:
         if cached is None:
-            raise unknown
+            raise unknown(name)
         if not constants.HF_HUB_OFFLINE:
             log.info("the hub cannot be reached: %s is the copy in its cache", name)
         return str(cached)
@@ -61,6 +57,23 @@ def located(name: str) -> str:
     except Exception as error:
         first = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise ModelError(f"model {name} cannot be downloaded: {first[0]}") from None
+
+
+def check_known(name: str) -> None:
+    """Raise ModelError where neither this machine nor a hub in reach has a model of that name. Nothing is
+    downloaded."""
+    repo = name.partition(":")[0]  # in front of a quantisation
+    if Path(name).exists():
+        return
+    if not HUB_ID.fullmatch(repo) or (snapshot(repo) is None and files_of(repo, unknown(name)) is None):
+        raise unknown(name)
+
+
+def unknown(name: str) -> ModelError:
+    return ModelError(
+        f"model {name!r} is neither a directory here nor a hub id that can be reached; "
+        "check the name and the network, or give a local directory"
+    )
 
 
 def snapshot(repo: str) -> Path | None:

@@ -28,7 +28,7 @@ from actors.engines.weights.gguf_loading import (
     transformers_config,
 )
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
-from actors.engines.weights.hub import FILES, located
+from actors.engines.weights.hub import FILES, located, unknown
 from actors.engines.weights.identity import identity
 from actors.engines.weights.kept_config import KeptConfig
 from actors.engines.weights.quantisation import Scheme
@@ -77,10 +77,7 @@ def _why(name: str, error: Exception) -> str:
     if not path.exists():
         if name.startswith((".", "/", "~")) or name.count("/") > 1:
             return f"model directory {name} does not exist"
-        return (
-            f"model {name!r} is neither a directory here nor a hub id that can be reached; "
-            "check the name and the network, or give a local directory"
-        )
+        return str(unknown(name))
     if not path.is_dir() and not is_gguf(name):
         return f"{name} is a file; give the directory of a Hugging Face model, or a .gguf file"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -221,10 +218,11 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     return result
 
 
-def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
+def load_for_engine(name: str, device: torch.device, dtype: torch.dtype, config: Any = None) -> nn.Module:
     """:func:`load_model`, or for the fused decoder what leaves its weights in their files: GGUF files, quantised
-    safetensors, and others that an earlier start found to be what transformers makes of them."""
-    config = known_config(name)
+    safetensors, and others that an earlier start found to be what transformers makes of them. ``config``: the model's
+    :func:`known_config`, where that was read already."""
+    config = known_config(name) if config is None else config
     if spec_of(config) is None:
         return load_model(name, device, dtype)
     packed = device.type != "cpu" or compiled_spec(config, device, dtype) is not None  # torch multiplies no blocks
