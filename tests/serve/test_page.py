@@ -77,11 +77,14 @@ class Gateway:
         return None
 
 
-def events(*pieces: tuple[str, str], rate: float = 100.0, drafts: int = 0, end: str = "data: [DONE]\n\n") -> str:
+def events(
+    *pieces: tuple[str, str], rate: float = 100.0, drafts: int = 0, end: str = "data: [DONE]\n\n", **more
+) -> str:
     """A stream of one round, with pieces and their origins, of which the last is the target's own."""
     count = len(pieces) - 1
     stats = {"window": count, "accepted": count, "started_us": 0.0, "forward_us": 1e6 * (count + 1) / rate}
     stats |= {"wait_us": 0.0, "draft_forwards": [], "gamma": None, "sequences": 0, "drafter": "", "resting": False}
+    stats |= {"streams": 1, "rows": count + 1, **more}
     nodes = {
         "token_ids": [*range(count)],
         "text": [text for text, _ in pieces[:-1]],
@@ -319,6 +322,16 @@ def test_figures_are_this_answers_over_the_plain_rate_with_the_tokens_that_it_re
     expect(page.locator(".assistant .note").nth(1)).to_contain_text("12.50×")
     page.get_by_role("button", name="Lens", exact=True).nth(1).click()
     expect(page.locator("#over-plain")).to_have_text("2.50×")
+
+
+@pytest.mark.parametrize("others", [{"streams": 2}, {"rows": 9}], ids=["decoding", "reading a prompt"])
+def test_an_answer_beside_other_requests_is_not_compared_with_plain_decoding(opened, gateway, others):
+    gateway.answers = [events(("a", "draft"), ("c", "target"), **others)]
+    page = opened()
+    ask(page)
+    expect(page.locator(".assistant .note")).to_have_text("2 tokens · 100 tokens/s · other requests ran meanwhile")
+    expect(page.locator("#over-plain")).to_have_text("–")
+    expect(page.locator("#plain")).to_contain_text("since the server started. Not compared: other requests ran")
 
 
 def test_a_plain_rate_without_a_token_is_told_as_what_forwards_promise(opened, gateway):

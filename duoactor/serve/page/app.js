@@ -7,7 +7,7 @@ import { $, milliseconds, percent, rate, throttled } from "./dom.js";
 import { Drafters } from "./drafters.js";
 import { Player } from "./player.js";
 import { Race } from "./race.js";
-import { Answer, basis } from "./record.js";
+import { Answer, basis, SHARED } from "./record.js";
 import { Timeline } from "./timeline.js";
 import { describe, TreeView } from "./tree.js";
 
@@ -211,14 +211,14 @@ function look(turn) {
 function draw() {
   if (shown) chat.show(shown);
   if ($("lens").hidden) return;
-  const { tokens, perSecond, overPlain, perRound, acceptance, firstMs, overlap, rounds } = answer().figures();
+  const { tokens, perSecond, overPlain, perRound, acceptance, firstMs, overlap, rounds, shared } = answer().figures();
   $("nothing").hidden = Boolean(tokens);
   $("seen").hidden = !tokens;
   answerView.update(answer());
   $("per-second").textContent = perSecond ? rate(perSecond) : "–";
   $("over-plain").textContent = overPlain ? `${overPlain.toFixed(2)}×` : "–";
   const plain = answer().plain ?? drafters.state?.plain;
-  $("plain").textContent = plain ? `Plain decoding: ${rate(plain.per_second)} tokens/s, ${basis(plain)} since the server started.` : "";
+  $("plain").textContent = plain ? `Plain decoding: ${rate(plain.per_second)} tokens/s, ${basis(plain)} since the server started.${shared ? ` Not compared: ${SHARED}.` : ""}` : "";
   $("per-round").textContent = perRound ? perRound.toFixed(2) : "–";
   $("accepted").textContent = percent(acceptance);
   $("first").textContent = firstMs === null ? "–" : `${firstMs.toFixed(0)} ms`;

@@ -65,11 +65,12 @@ export class Answer {
 
   /** One line below the answer. */
   note() {
-    const { tokens, perSecond, overPlain } = this.figures();
+    const { tokens, perSecond, overPlain, shared } = this.figures();
     const { remembered } = this.counts();
     const parts = [`${tokens} tokens`];
     if (perSecond) parts.push(`${rate(perSecond)} tokens/s`);
     if (overPlain) parts.push(`${overPlain.toFixed(2)}× plain decoding (${rate(this.plain.per_second)} tokens/s, ${basis(this.plain)})`);
+    if (shared) parts.push(SHARED);
     if (remembered) parts.push(`${remembered} of them repeated from memory`);
     if (this.finish === "length") parts.push("ended at the token limit");
     return parts.join(" · ");
@@ -81,12 +82,14 @@ export class Answer {
     const tokens = sum((r) => r.count);
     const wall = sum((r) => r.end - r.begin);
     const window = sum((r) => r.window);
+    const shared = rounds.some((r) => r.shared);
     const perSecond = wall ? (1e6 * tokens) / wall : null; // after the first token, as plain decoding is counted, too
     return {
       tokens: this.tokens.length,
       rounds: rounds.length,
       perSecond,
-      overPlain: perSecond && this.plain ? perSecond / this.plain.per_second : null,
+      shared,
+      overPlain: perSecond && this.plain && !shared ? perSecond / this.plain.per_second : null,
       perRound: rounds.length ? tokens / rounds.length : null,
       acceptance: window ? sum((r) => r.accepted) / window : null,
       firstMs: this.metrics?.time_to_first_token_ms ?? null,
@@ -94,6 +97,9 @@ export class Answer {
     };
   }
 }
+
+/** Why an answer is not compared: the plain rate is that of one request alone. */
+export const SHARED = "other requests ran meanwhile";
 
 /** What the plain rate rests on. */
 export const basis = ({ tokens }) => (tokens ? `by ${tokens} tokens` : "by the time of its forwards");
@@ -129,7 +135,7 @@ function makeRound({ round: stats, tree, token_ids, pieces }, before, first) {
     drafter: stats.drafter,
     own_drafts: stats.own_drafts,
     resting: stats.resting,
-    streams: stats.streams,
+    shared: stats.streams > 1 || stats.rows > stats.window + 1,
     nodes,
     tip: tree.path.at(-1) ?? -1,
     own: own ? { id: token_ids.at(-1), text: pieces.at(-1) } : null,
