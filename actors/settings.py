@@ -82,6 +82,14 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
             ge=0,
         ),
     ] = 0
+    context: Annotated[
+        int,
+        Meta(
+            description="longest text in tokens; 0: the model's own, with LongRoPE that of its first training, since "
+            "more changes short texts too",
+            ge=0,
+        ),
+    ] = 0
     threads: Annotated[
         int,
         Meta(

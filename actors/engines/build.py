@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ from actors.engines.weights.loading import (
     describe,
     known_config,
     load_for_engine,
+    longest_context,
     max_context,
     resolve_device,
     serving_tokenizer,
@@ -55,6 +57,7 @@ from protocols.errors import ModelError
 if TYPE_CHECKING:
     from actors.engines.generic.engine import TransformersEngine
 
+log = logging.getLogger("duoactor")
 DRAFT_SHARE = 0.5  # share of the memory for KV pools, because the target may be on the same device
 MAX_RINGS = 4 * MAX_REQUESTS  # rings of open requests, mostly shorter, and of texts kept for later prompts
 
@@ -171,6 +174,7 @@ class EngineOptions:
     kv_tokens: int = 0  # slots of its pool; 0: as many as fit
     threads: int = 1
     spare_cpus: Sequence[int] = ()  # a target's, see :meth:`Engine.use_spare_cpus`
+    context: int = 0  # a target's longest text; 0: see :func:`max_context`
 
 
 def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tuple[Target, TokenizerCodec]:
@@ -183,7 +187,8 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     tokenizer = serving_tokenizer(tokenizer_of or name)
     with _fitting(name, where):
         model = load_for_engine(name, where, kind, config)
-    info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
+    info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name, place.context)
+    _tell_factors(model, info, place.context)
     rings = _rings(model, info.max_context)
     slots = _slots(place.kv_tokens, model, full_request(info.max_context), rings=rings)
     compiled = compiled_spec(model.config, where, kind) is not None
@@ -207,6 +212,26 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     all_of_it = place.kv_tokens or where.type != "cpu"  # a pool of a size that was asked for may be full of kept texts
     most = math.inf if all_of_it else kept_bytes(engine.info.reading.read_bytes)
     return Target(engine, agreement=agreement, kept=most), TokenizerCodec(tokenizer)
+
+
+def _tell_factors(model: nn.Module, info: ModelInfo, asked: int) -> None:
+    """Say how long texts may be where that chooses how all texts are turned."""
+    spec, served, longest = spec_of(model.config), info.max_context, longest_context(model)
+    edge = 0 if spec is None else spec.edge
+    if 0 < edge < served:
+        log.warning(
+            "a context of %d tokens turns short texts too by the factors for long ones (LongRoPE); --context %d keeps "
+            "those of the first training",
+            served,
+            edge,
+        )
+    elif served == edge < longest and not asked:
+        log.warning(
+            "texts have at most %d tokens, as in the first training; a longer --context, up to %d, also changes the "
+            "text of short ones (LongRoPE)",
+            edge,
+            longest,
+        )
 
 
 def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, beside: Target | None = None) -> Draft:

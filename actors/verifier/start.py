@@ -218,7 +218,7 @@ async def _load(
     model, codec = await compute.start(
         lambda: build_target(
             settings.target,
-            EngineOptions(settings.device, settings.dtype, settings.kv_tokens, threads, spare),
+            EngineOptions(settings.device, settings.dtype, settings.kv_tokens, threads, spare, settings.context),
             settings.tokenizer,
         )
     )

@@ -45,8 +45,8 @@ SAMPLING_HELP: Mapping[str, str] = {
 # Flags of other servers, and what is meant by them here
 ELSEWHERE: Mapping[str, str] = {
     "--host": "give the address to listen on as --http HOST:PORT",
-    "--ctx-size": "the context is the model's; --kv-tokens is the room of all requests together",
-    "--max-model-len": "the context is the model's; --kv-tokens is the room of all requests together",
+    "--ctx-size": "--context is the longest text, --kv-tokens the room of all requests together",
+    "--max-model-len": "--context is the longest text, --kv-tokens the room of all requests together",
     "--max-num-seqs": "requests share the room that --kv-tokens says",
     "--n-gpu-layers": "--device cuda puts the whole target on the GPU",
     "--alias": "--served-model-name gives the model another name",

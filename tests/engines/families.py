@@ -1,6 +1,7 @@
 """Every architecture of docs/families.md: what a small random model of it needs."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
 
 import torch
@@ -56,6 +57,12 @@ NEO = {"num_layers": 3, "num_heads": 4}
 BOTH = ("full_attention", "sliding_attention")
 WINDOWS = {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 STRETCHED = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0 + 0.1 * i for i in range(8)],
+    "long_factor": [2.0 + 0.7 * i for i in range(8)],
+}
 BASE = {"rope_type": "default", "rope_theta": 1e4}
 BASES = WINDOWS | {"layer_rope_theta": [1e4, 0, 1e3]}
 FAMILIES = {  # what their configurations need beside what all share
@@ -222,6 +229,19 @@ VARIANTS = {
     "BigCode of as many heads of keys as of queries": ("GPTBigCode", ONE_KIND | {"multi_query": False}),
     "Falcon of one norm and halves one behind the other": ("Falcon", {"parallel_attn": False, "bias": True}),
     "GPT-NeoX of halves one behind the other": ("GPTNeoX", ONE_KIND | {"use_parallel_residual": False}),
+    "Phi 3 within the context of its first training": (
+        "Phi3",
+        {"rope_parameters": LONG, "original_max_position_embeddings": 512, "max_position_embeddings": 2048},
+    ),
+    "Phi 3 beyond that": ("Phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 8}),
+    "MiniCPM 3 beyond it": (
+        "MiniCPM3",
+        LATENT | {"q_lora_rank": 16, "rope_parameters": LONG | {"original_max_position_embeddings": 8}},
+    ),
+    "Llama of dynamic rotations": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
+    ),
     "GPT-2 whose layers scale their scores by number": ("GPT2", ONE_KIND | {"scale_attn_by_inverse_layer_idx": True}),
 }
 TEXT = (
@@ -238,7 +258,7 @@ TEXT = (
 def config_of(name: str, **more):
     name, extra = VARIANTS.get(name) or (name, FAMILIES.get(name, REFUSED.get(name)))
     config = getattr(transformers, name + ("TextConfig" if name in TEXT else "Config"))
-    return config(**(COMMON | extra | more))
+    return config(**deepcopy(COMMON | extra | more))
 
 
 def model_of(name: str, **more):
@@ -282,7 +302,9 @@ def every_part() -> list[str]:
     """As few families as say all that any family's description says. Where a family's own mixture of parts went wrong,
     it would in torch and in the compiled layers as well, by which test_programs.py runs every family."""
     specs = {name: spec_of(config_of(name)) for name in (*FAMILIES, *VARIANTS)}
-    told = {name: {*said(spec)} for name, spec in specs.items() if spec is not None and not spec.recurrent}
+    told = {
+        name: {*said(spec.in_context(512))} for name, spec in specs.items() if spec is not None and not spec.recurrent
+    }
     left, chosen = set().union(*told.values()), []
     while left:
         chosen.append(max(told, key=lambda name: len(told[name] & left)))

@@ -29,7 +29,7 @@ class TorchText:
     """A text whose rows the program in torch computes."""
 
     def __init__(self, model) -> None:
-        spec = spec_of(model.config)
+        spec = spec_of(model.config).in_context(info(model).max_context)
         weights = lay_out(spec, source_of(model))
         self.pool = KVPool(kv_shapes(spec, False)[0], SLOTS, torch.float32, "cpu", SPAN)
         self.program = Program(weights, self.pool, TorchOps(spec.norm, torch.float32, SLOTS))

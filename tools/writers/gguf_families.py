@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import transformers
 
-from tests.engines.families import EXPERTS, model_of
+from tests.engines.families import EXPERTS, LONG, model_of
 from tests.engines.test_models_with_eyes import CLASSES, MODELS
 
 INTO = Path(__file__).parents[2] / "tests/data/gguf_families"
@@ -61,6 +61,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     **{name: (name, LATENT, {}) for name in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")},
     **{name: (name, PUBLISHED, {}) for name in ("Gemma2", "Gemma3")},
     "Gemma4": ("Gemma4", {"vocab_size_per_layer_input": 64}, {}),
+    **{
+        f"Phi 3 {where}": ("Phi3", {"rope_parameters": LONG, "original_max_position_embeddings": before}, {})
+        for where, before in (("within its first training", 512), ("beyond it", 8))
+    },
     "Qwen3Moe": ("Qwen3Moe", CHOSEN, {}),
     "MiniMaxM2": ("MiniMaxM2", {}, {"rotary_dim": 16}),
     "HunYuanMoEV1": (

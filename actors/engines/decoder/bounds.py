@@ -145,8 +145,11 @@ def _rotation(of: str, turning: Rotation, width: int) -> Iterator[str]:
     if 2 * len(turning.frequencies) > width:
         yield f"{2 * len(turning.frequencies)} of {width} dimensions of a head{of} are turned"
     yield from _finite(factor_of_rotations=turning.factor)
-    if not all(map(math.isfinite, turning.frequencies)):
+    longer = turning.frequencies if turning.longer is None else turning.longer.frequencies
+    if not all(map(math.isfinite, (*turning.frequencies, *longer))):
         yield f"the frequencies of rotations{of} are not finite"
+    if len(longer) != len(turning.frequencies):
+        yield f"rotations{of} have {len(turning.frequencies)} frequencies, and {len(longer)} for long texts"
     if turning.stretch is not None:
         yield from _finite(share_of_the_stretch=turning.stretch.share)
         if not 0 < turning.stretch.period < math.inf:

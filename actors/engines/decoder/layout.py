@@ -171,6 +171,7 @@ def table(attention: Attention, positions: int, queries: bool = False) -> Tensor
 def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | None = None) -> DecoderWeights:
     """The weights in the order that the bodies want. What the source holds is taken out of it. Raises ModelError for
     one of another shape than described."""
+    assert not spec.edge, "see `DecoderSpec.in_context`"
     rows = spec.vocabulary if covered is None else len(covered.ids)
     check_shapes(spec, source.shape, source.place, rows)
     take = Taken(spec, _Checked(source, Shapes.whole(spec, rows)))

@@ -8,7 +8,7 @@ one, has the same name with ``bias`` in place of ``weight``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = "silu", "gelu_tanh", "gelu", "relu", "relu_squared"
@@ -38,6 +38,14 @@ class QueryScale:
 
 
 @dataclass(frozen=True, slots=True)
+class Longer:
+    """LongRoPE's frequencies for a context of more than ``edge`` tokens (arXiv 2402.13753)."""
+
+    edge: int
+    frequencies: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rotation:
     """Rotary embedding of the leading dimensions of queries and keys; those behind them stay as they are."""
 
@@ -45,6 +53,11 @@ class Rotation:
     factor: float = 1.0  # multiplies cosines and sines
     neighbours: bool = False  # pairs lie side by side in the checkpoint, not half a head apart
     stretch: QueryScale | None = None
+    longer: Longer | None = None  # see :meth:`DecoderSpec.in_context`
+
+    def in_context(self, tokens: int) -> Rotation:
+        found = self if self.longer is None or tokens <= self.longer.edge else self.longer
+        return replace(self, frequencies=found.frequencies, longer=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +337,11 @@ class Layer:
     def attention(self) -> Attention | None:
         return self.mixer if isinstance(self.mixer, Attention) else None
 
+    def in_context(self, tokens: int) -> Layer:
+        if self.attention is None or self.attention.rotation is None:
+            return self
+        return replace(self, mixer=replace(self.attention, rotation=self.attention.rotation.in_context(tokens)))
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
@@ -353,6 +371,18 @@ class DecoderSpec:
     def attentions(self) -> tuple[Attention, ...]:
         """Attention of the layers that have keys and values."""
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention))
+
+    @property
+    def edge(self) -> int:
+        """The longest context that its first frequencies are for; 0: there are no others."""
+        turns = (mixer.rotation for mixer in self.attentions)
+        return max((one.longer.edge for one in turns if one is not None and one.longer is not None), default=0)
+
+    def in_context(self, tokens: int) -> DecoderSpec:
+        """The same for texts of at most ``tokens``: each rotation with the frequencies that those take."""
+        if not self.edge:
+            return self
+        return replace(self, layers=tuple(layer.in_context(tokens) for layer in self.layers))
 
     @property
     def recurrent(self) -> tuple[Recurrent, ...]:

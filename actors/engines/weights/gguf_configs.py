@@ -83,16 +83,9 @@ def gemma4(file: GGUF, config: Config) -> Config:
 
 
 def phi3(file: GGUF, config: Config) -> Config:
-    made: Config = {"sliding_window": file.of_architecture("attention.sliding_window")}
     before = file.of_architecture("rope.scaling.original_context_length", config["max_position_embeddings"])
-    made["original_max_position_embeddings"] = before
-    if "rope_factors_long.weight" in file.tensors:
-        long, short = (file.tensors[f"rope_factors_{kind}.weight"].values().tolist() for kind in ("long", "short"))
-        rope = {"rope_type": "longrope", "long_factor": long, "short_factor": short}
-        if stretch := file.of_architecture("rope.scaling.attn_factor"):
-            rope["attention_factor"] = stretch
-        made["rope_parameters"] = {**config["rope_parameters"], **rope, "original_max_position_embeddings": before}
-    return made
+    window = file.of_architecture("attention.sliding_window")
+    return {"sliding_window": window, "original_max_position_embeddings": before}
 
 
 def granite(file: GGUF, config: Config) -> Config:

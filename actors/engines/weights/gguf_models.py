@@ -337,12 +337,18 @@ class GGUFCheckpoint:
         if turned != width:
             rope["partial_rotary_factor"] = turned / width
         kind, factor = of("rope.scaling.type", "none"), of("rope.scaling.factor", 1.0)
-        if kind == "yarn":
-            before = of("rope.scaling.original_context_length", self._one("context_length"))
+        before = of("rope.scaling.original_context_length", self._one("context_length"))
+        if "rope_factors_long.weight" in self.file.tensors:
+            both = {f"{name}_factor": self._stored(f"rope_factors_{name}.weight") for name in ("long", "short")}
+            rope |= {name: weight.values().tolist() for name, weight in both.items()}
+            rope |= {"rope_type": "longrope", "original_max_position_embeddings": before}
+            if length := of("rope.scaling.attn_factor"):
+                rope["attention_factor"] = length
+        elif kind == "yarn":
             rope |= {"rope_type": kind, "factor": factor, "original_max_position_embeddings": before}
         elif kind == "linear" and factor != 1:
             rope |= {"rope_type": kind, "factor": factor}
-        elif kind not in ("none", "linear") and "rope_factors_long.weight" not in self.file.tensors:
+        elif kind not in ("none", "linear"):
             raise ModelError(
                 f"{self.file.path} has {self.file.architecture}.rope.scaling.type = {kind}, which duoactor does not "
                 "compute; choose a file without it, or the model's safetensors"

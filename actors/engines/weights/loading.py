@@ -333,7 +333,7 @@ def vocab_size(model: nn.Module) -> int:
     return int(config.get_text_config().vocab_size)
 
 
-def max_context(model: nn.Module) -> int:
+def longest_context(model: nn.Module) -> int:
     """The longest text: with YaRN by its factor, as others count it, where the configuration names a shorter one.
     Raises ModelError."""
     config: Any = model.config
@@ -347,6 +347,18 @@ def max_context(model: nn.Module) -> int:
     return longest
 
 
+def max_context(model: nn.Module, asked: int = 0) -> int:
+    """The longest text that is served: with LongRoPE that of the first training, since more changes short texts too.
+    ``asked``: another; 0: none. Raises ModelError and ConfigError."""
+    config: Any = model.config
+    longest, spec = longest_context(model), spec_of(config)
+    if asked > longest:
+        raise ConfigError(
+            f"context {asked} is longer than the {longest} tokens of {config._name_or_path}; ask for less"
+        )
+    return asked or min(longest, (spec and spec.edge) or longest)
+
+
 def tokenizer_facts(name: str, tokenizer: Any = None) -> TokenizerFacts:
     """The facts of a model's tokenizer, which is loaded if it is not given and an earlier start has not kept them."""
 
@@ -357,9 +369,16 @@ def tokenizer_facts(name: str, tokenizer: Any = None) -> TokenizerFacts:
 
 
 def describe(
-    name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str, tokenizer_of: str = ""
+    name: str,
+    model: nn.Module,
+    tokenizer: Any,
+    device: torch.device,
+    dtype: str,
+    tokenizer_of: str = "",
+    context: int = 0,
 ) -> ModelInfo:
-    """What the actors need to know of a model. ``tokenizer_of``: the model that the tokenizer came with.
+    """What the actors need to know of a model. ``tokenizer_of``: the model that the tokenizer came with; ``context``:
+    see :func:`max_context`.
 
     End-of-sequence ids are those of its generation configuration, of its configuration and of its tokenizer, which may
     differ.
@@ -377,7 +396,7 @@ def describe(
     return ModelInfo(
         model_id=_model_id(name),
         vocab_size=vocab_size(model),
-        max_context=max_context(model),
+        max_context=max_context(model, context),
         eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
         tokenizer_digest=facts.digest,
         tokenizer=facts.parts,

@@ -5,8 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from actors.engines.build import EngineOptions, build_target
 from actors.engines.weights.loading import max_context
+from protocols.errors import ConfigError
+from tests.engines.weights.test_gguf_serving import logits, mixed
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
@@ -25,3 +29,27 @@ def test_yarn_takes_a_text_as_long_as_its_factor_says(positions: int, rope: dict
     text = SimpleNamespace(max_position_embeddings=positions, rope_parameters=rope)
     model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))
     assert max_context(model) == longest
+
+
+def test_the_context_decides_by_which_factors_longrope_turns_all_texts(tmp_path, caplog):
+    file = mixed("phi3 for long texts", tmp_path)
+    longest = 256
+
+    def served(context: int) -> tuple[int, torch.Tensor, str]:
+        caplog.clear()
+        target, _ = build_target(file, EngineOptions(dtype="float32", kv_tokens=512, context=context))
+        return target.info.max_context, logits(target.engine, [*range(8)]), caplog.text
+
+    usual, short, told = served(0)
+    assert (
+        usual == 16
+        and f"texts have at most 16 tokens, as in the first training; a longer --context, up to {longest}" in told
+    )
+    context, same, told = served(16)
+    assert context == 16 and torch.equal(short, same) and "LongRoPE" not in told
+    context, long, told = served(17)
+    assert context == 17 and not torch.allclose(short, long) and "a context of 17 tokens turns short texts too" in told
+    with pytest.raises(
+        ConfigError, match=f"context {longest + 1} is longer than the {longest} tokens of .*gguf; ask for"
+    ):
+        served(longest + 1)

@@ -77,6 +77,7 @@ class CompiledEngine:
         spec = compiled_spec(model.config, self.device, self.dtype)
         if spec is None:
             raise ModelError(f"the layers of {info.model_id} are not compiled here; use TransformersEngine for it")
+        spec = spec.in_context(info.max_context)
         weights = lay_out(spec, source, draft_vocabulary(model))
         self.draft_vocabulary = weights.covered
         length = ring_slots(spec, info.max_context) if rings else 0

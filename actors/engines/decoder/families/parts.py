@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from actors.engines.decoder.families.stretched import llama3, yarn
+from actors.engines.decoder.families.stretched import llama3, longrope, yarn
 from actors.engines.decoder.spec import (
     GELU,
     GELU_TANH,
@@ -30,7 +30,8 @@ from protocols.errors import ModelError
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
-ROPES = frozenset({"default", "linear", "llama3", "yarn"})  # angles that depend on the position alone
+# Dynamic scaling changes frequencies beyond the longest context alone, where no text reaches
+ROPES = frozenset({"default", "linear", "dynamic", "llama3", "yarn", "longrope"})
 KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 _ACTIVATIONS = {
     "silu": SILU,
@@ -72,10 +73,10 @@ def rotation(
     own = parameters.get(kind or "", parameters)
     name, share = own.get("rope_type", "default"), own.get("partial_rotary_factor", 1.0)
     if name not in ROPES:
-        raise Undescribed(f"rope_type {name} depends on the length of the text")
+        raise Undescribed(f"no kernel has the rope_type {name}")
     if not partial and share != 1.0:
         raise Undescribed("partial_rotary_factor is not 1, and its family turns whole heads")
-    turned = int(width_of(config) * share)
+    turned, longer = int(width_of(config) * share), None
     frequencies, factor = 1.0 / (own["rope_theta"] ** (torch.arange(0, turned, 2, dtype=torch.float) / turned)), 1.0
     if name == "linear":
         frequencies = frequencies / own["factor"]
@@ -83,7 +84,9 @@ def rotation(
         frequencies = llama3(own, frequencies)
     elif name == "yarn":
         frequencies, factor = yarn(own, turned, config.max_position_embeddings)
-    return Rotation(tuple(frequencies.tolist()), float(factor), neighbours)
+    elif name == "longrope":
+        frequencies, factor, longer = longrope(own, turned, config.max_position_embeddings)
+    return Rotation(tuple(frequencies.tolist()), float(factor), neighbours, longer=longer)
 
 
 def hunyuan_rotation(config: Any) -> Rotation:

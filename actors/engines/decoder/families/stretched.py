@@ -1,6 +1,7 @@
 """Frequencies of rotations for texts longer than those of the first training, with the bits of transformers' own.
 
 Llama 3 divides those of long waves; YaRN (arXiv 2309.00071) mixes both, by how often a pair turns in the old context.
+LongRoPE has found a divisor for each pair, once for texts of the old length and once for longer ones.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from actors.engines.decoder.spec import Longer
 
 
 def llama3(parameters: Mapping[str, Any], frequencies: Tensor) -> Tensor:
@@ -47,6 +50,20 @@ def yarn(parameters: Mapping[str, Any], turned: int, longest: int) -> tuple[Tens
     kept = 1 - torch.clamp((torch.arange(turned // 2, dtype=torch.float32) - first) / (last - first), 0, 1)
     powers = base ** (torch.arange(0, turned, 2, dtype=torch.float) / turned)
     return 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept, length
+
+
+def longrope(parameters: Mapping[str, Any], turned: int, longest: int) -> tuple[Tensor, float, Longer]:
+    """Frequencies of ``turned`` dimensions in a short context, the factor of cosines and sines in any, and those of a
+    long one. ``longest``: text of the model."""
+    before = parameters["original_max_position_embeddings"]
+    length, factor = parameters.get("attention_factor"), parameters.get("factor") or longest / before
+    if length is None:
+        length = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(before))
+    powers = parameters["rope_theta"] ** (torch.arange(0, turned, 2, dtype=torch.float) / turned)
+    short, long = (
+        1.0 / (torch.tensor(parameters[f"{name}_factor"], dtype=torch.float) * powers) for name in ("short", "long")
+    )
+    return short, length, Longer(before, tuple(long.tolist()))
 
 
 def _length(factor: float, scale: float = 1) -> float:

@@ -52,7 +52,7 @@ class GpuEngine:
         """
         spec, source = spec_of(model.config), source_of(model)
         assert spec is not None
-        self._spec = spec
+        spec = self._spec = spec.in_context(info.max_context)
         self.info, self.device, self.dtype = info, source.device, source.dtype
         weights = lay_out(spec, source, draft_vocabulary(model))
         send(weights, self.device)
