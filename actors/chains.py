@@ -34,9 +34,13 @@ class Costs(NamedTuple):
 
     def goodput(self, method: str, gamma: int) -> float:
         """Tokens per microsecond of a chain, in turns with the target or beside it."""
+        if method == Method.SPS:  # of two groups of streams one is drafted for while the other is verified
+            groups = min(2, self.streams)
+            one = self._replace(streams=-(-self.streams // groups))
+            verifying = one.verify(1 + gamma)
+            round_us = max(groups * verifying, gamma * one.draft(1) + self.message + verifying)
+            return (1 + self.expected(gamma)) / (round_us + self.beside)
         drafting = gamma * self.draft(1)
-        if method == Method.SPS:
-            return (1 + self.expected(gamma)) / (drafting + self.message + self.verify(1 + gamma) + self.beside)
         again = self.chance / (1 - self.chance**gamma + self.chance)  # share of rounds that verify a drafted chain
         tokens = 1 + again * self.expected(gamma - 1)
         alone, chain = max(self.verify(1), drafting), max(self.verify(gamma), drafting)
@@ -47,7 +51,7 @@ class Costs(NamedTuple):
         if method in TREES:
             return min(DEFAULT_NODES, 2 * max(4, round(self.verify(1) / self.draft(1))))
         best, most = 1, 0.0
-        draft_us, endless = self.draft(1), 1 / (1 - self.chance)  # tokens of an endless chain
+        draft_us, endless = self.step(1), 1 / (1 - self.chance)  # tokens of an endless chain
         for gamma in range(1, DEFAULT_NODES + 1):
             if endless <= most * gamma * draft_us:
                 break  # the drafting of a longer chain alone takes too long

@@ -50,12 +50,13 @@ class Measured:
     def observe(self, stats: RoundStats) -> None:
         self.rounds += 1
         self.slowdown, self.message = stats.slowdown, stats.drafting.message_us
-        self.streams.add(stats.streams)
-        self.wall.add(stats.wall_us)
-        self.tokens.add(stats.committed)
-        self.beside.add(min(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us), stats.forward_us))
+        part = 1 / max(1, stats.streams)  # of the verifier's round, which is one sample
+        self.streams.add(stats.streams, part)
+        self.wall.add(stats.wall_us, part)
+        self.tokens.add(stats.committed, part)
+        self.beside.add(min(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us), stats.forward_us), part)
         for rank in stats.drafting.ranks or (1,) * stats.accepted + (0,) * (stats.accepted < stats.window):
-            self.right.add(float(rank == 1))
+            self.right.add(float(rank == 1), part)
 
     @property
     def rate(self) -> float:

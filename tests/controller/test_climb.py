@@ -10,6 +10,7 @@ from actors.chains import Costs
 from actors.controller.climb import Control
 from actors.cost import Curve
 from protocols.messages import Budget, Drafting, Kind, Plan, RoundStats
+from tests.controller.compare_averages import goodput
 from tests.world.simulation import Fixed, Simulation, World
 
 SEED = 100
@@ -49,6 +50,12 @@ def test_gamma_goes_to_within_5_percent_and_noise_of_the_best_fixed_goodput(c: i
     sim.play((world, SETTLES + STRETCH, 1))
     said = [budget for _, rounds, budget in sim.trace.budgets if rounds >= sim.round_at(SETTLES)]
     assert close_to_best(world, method, settled(said))
+
+
+def test_eight_streams_that_are_drafted_for_in_turns_have_97_percent_of_the_best_fixed_goodput():
+    world, texts = replace(WORLD, skill=0.85), (3, 4)
+    best = goodput(world, "sps", 8, lambda: Fixed("sps", 8), texts)
+    assert goodput(world, "sps", 8, texts=texts) >= 0.97 * best
 
 
 def test_gamma_follows_a_drafter_whose_core_becomes_busy():
