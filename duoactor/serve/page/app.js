@@ -7,7 +7,7 @@ import { $, milliseconds, percent, rate, throttled } from "./dom.js";
 import { Drafters } from "./drafters.js";
 import { Player } from "./player.js";
 import { Race } from "./race.js";
-import { Answer, basis, SHARED } from "./record.js";
+import { Answer, SHARED } from "./record.js";
 import { Timeline } from "./timeline.js";
 import { describe, TreeView } from "./tree.js";
 
@@ -218,7 +218,7 @@ function draw() {
   $("per-second").textContent = perSecond ? rate(perSecond) : "–";
   $("over-plain").textContent = overPlain ? `${overPlain.toFixed(2)}×` : "–";
   const plain = answer().plain ?? drafters.state?.plain;
-  $("plain").textContent = plain ? `Plain decoding: ${rate(plain.per_second)} tokens/s, ${basis(plain)} since the server started.${shared ? ` Not compared: ${SHARED}.` : ""}` : "";
+  $("plain").textContent = plain ? `Plain decoding: ${plainly(plain)}${shared ? ` Not compared: ${SHARED}.` : ""}` : "";
   $("per-round").textContent = perRound ? perRound.toFixed(2) : "–";
   $("accepted").textContent = percent(acceptance);
   $("first").textContent = firstMs === null ? "–" : `${firstMs.toFixed(0)} ms`;
@@ -231,6 +231,11 @@ function draw() {
   $("undrafted").textContent = answer().asked?.[1].method === "vanilla" ? "No tree and no lanes: method vanilla drafts nothing." : "No tree and no lanes: nothing was drafted for this answer.";
   drawMoment();
 }
+
+const plainly = ({ tokens, per_second }) =>
+  tokens
+    ? `${rate(per_second)} tokens/s, measured over ${tokens} tokens since the server started.`
+    : `about ${rate(per_second)} tokens/s, estimated from forwards. A race below measures it.`;
 
 function drawMoment() {
   const moment = player.moment;

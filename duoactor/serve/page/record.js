@@ -26,7 +26,7 @@ export class Answer {
     this.asked = asked;
     this.content = "";
     this.thoughts = "";
-    this.plain = null; // {tokens, per_second} of plain decoding, as known when the answer ended
+    this.plain = null; // {tokens, per_second} of plain decoding, as known when the answer ended; 0 tokens: estimated
     this.tokens = []; // {text, origin, chance, round}; round 0 is the prompt's own forward
     this.rounds = [];
     this.finish = null;
@@ -69,7 +69,7 @@ export class Answer {
     const { remembered } = this.counts();
     const parts = [`${tokens} tokens`];
     if (perSecond) parts.push(`${rate(perSecond)} tokens/s`);
-    if (overPlain) parts.push(`${overPlain.toFixed(2)}× plain decoding (${rate(this.plain.per_second)} tokens/s, ${basis(this.plain)})`);
+    if (overPlain) parts.push(`${overPlain.toFixed(2)}× plain decoding (${rate(this.plain.per_second)} tokens/s over ${this.plain.tokens} tokens)`);
     if (shared) parts.push(SHARED);
     if (remembered) parts.push(`${remembered} of them repeated from memory`);
     if (this.finish === "length") parts.push("ended at the token limit");
@@ -89,7 +89,7 @@ export class Answer {
       rounds: rounds.length,
       perSecond,
       shared,
-      overPlain: perSecond && this.plain && !shared ? perSecond / this.plain.per_second : null,
+      overPlain: perSecond && this.plain?.tokens && !shared ? perSecond / this.plain.per_second : null,
       perRound: rounds.length ? tokens / rounds.length : null,
       acceptance: window ? sum((r) => r.accepted) / window : null,
       firstMs: this.metrics?.time_to_first_token_ms ?? null,
@@ -100,9 +100,6 @@ export class Answer {
 
 /** Why an answer is not compared: the plain rate is that of one request alone. */
 export const SHARED = "other requests ran meanwhile";
-
-/** What the plain rate rests on. */
-export const basis = ({ tokens }) => (tokens ? `by ${tokens} tokens` : "by the time of its forwards");
 
 function makeRound({ round: stats, tree, token_ids, pieces }, before, first) {
   const accepted = new Set(tree.path);

@@ -175,12 +175,14 @@ export class TreeView {
 
 /** One sentence for who cannot see the picture. */
 export function describe(round) {
-  const taken = round.nodes.filter((node) => node.accepted).map((node) => visible(node.text));
-  const own = round.own ? ` The target's own token is ${visible(round.own.text)}.` : "";
+  const taken = round.nodes.filter((node) => node.accepted);
+  const quoted = (nodes) => `“${nodes.map((node) => node.text).join("").replace(/\n/g, "⏎")}”`;
+  const own = !round.own ? "" : round.own.text ? ` The target's own token is ${quoted([round.own])}.` : " The target's own token has no text.";
+  if (!round.nodes.length) return `Round ${round.number}: nothing was drafted.${own}`;
   const more = round.nodes.length - chosen(round).length;
   return (
     `Round ${round.number}: ${round.window} of ${round.nodes.length} drafted tokens were verified, ` +
-    `${taken.length ? `${taken.length} of them accepted: ${taken.join(" ")}.` : "none accepted."}${own}` +
+    `${taken.length ? `${taken.length} accepted: ${quoted(taken)}.` : "none accepted."}${own}` +
     (more > 0 ? ` ${more} unlikely ones are not drawn.` : "")
   );
 }
