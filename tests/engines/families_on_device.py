@@ -13,9 +13,8 @@ import torch
 
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.flat_batch import FlatBatch, causal
-from tests.engines.families import model_of
+from tests.engines.families import described, model_of
 from tests.engines.recorded_rounds import tree_round
-from tests.engines.test_programs import DESCRIBED
 from tests.engines.tiny import info
 
 LENGTH, BASE = 70, 448
@@ -50,7 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     device, wrong = parser.parse_args().device, 0
-    for name in DESCRIBED:
+    for name in described():
         for dtype in (torch.float32, torch.bfloat16) if device != "cpu" else (torch.float32,):
             try:
                 right, seen = looked_at(name, device, dtype)

@@ -16,13 +16,12 @@ from actors.engines.decoder.cpu.rings import kv_shapes
 from actors.engines.decoder.layout import lay_out
 from actors.engines.flat_batch import SPAN, FlatBatch, align, causal
 from actors.engines.weights.source import source_of
-from tests.engines.families import FAMILIES, VARIANTS, config_of, model_of
+from tests.engines.families import described, model_of
 from tests.engines.tiny import info
 
 LENGTH, BASE, SLOTS = 60, 64, 512
 IDS = [2 + (7 * i * i + 3 * i) % 150 for i in range(LENGTH)]
 PIECES = ((20, True), (5, False), (1, False), (30, True), (4, False))  # rows, and whether they are a prompt's
-DESCRIBED = [name for name in (*FAMILIES, *VARIANTS) if spec_of(config_of(name)) is not None]
 
 
 class TorchText:
@@ -84,7 +83,7 @@ def forked(start: int) -> FlatBatch:
     return batch
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("name", described())
 @torch.inference_mode()
 def test_a_description_has_one_text_by_transformers_by_torch_and_compiled(name):
     torch.set_num_threads(1)

@@ -125,7 +125,7 @@ interpreter.InterpreterBuilder.create_dot = dot_in_one_order
 interpreter.InterpreterBuilder.create_inline_asm = assembled
 interpreter._patch_builtin = patch_builtins
 interpreter._get_np_dtype = np_dtype
-EVERY_PART = every_part()  # with three layers
+EVERY_PART = every_part(recurrent=False)  # with three layers
 # Here a row's last bit depends on the rows beside it; why is not known. A GPU's start would check it on the device.
 ROUNDED = ("SolarOpen",)
 COMMON["num_hidden_layers"] = 2  # layers of every model here: it is slow

@@ -24,7 +24,7 @@ from actors.engines.weights.faults import check_checkpoint
 from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.unneeded import refuse_unused
 from protocols.errors import ModelError
-from tests.engines.families import FAMILIES, VARIANTS, config_of, model_of
+from tests.engines.families import config_of, described, model_of
 from tests.engines.weights.test_gguf_serving import mixed
 from tests.fuzz.changed_gguf import fields_of
 from tests.fuzz.changed_safetensors import saved
@@ -225,13 +225,9 @@ def test_a_generation_config_that_is_no_json_is_refused(monkeypatch, tmp_path: P
         build_target(str(model), EngineOptions(kv_tokens=256))
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *VARIANTS])
+@pytest.mark.parametrize("family", described())
 def test_every_described_family_has_the_shapes_of_its_description(family: str) -> None:
-    spec = spec_of(config_of(family))
-    if spec is None:
-        pytest.skip("transformers' own code computes it")
-    model = model_of(family)
-    named = model.state_dict()
+    spec, named = described()[family], model_of(family).state_dict()
     seen: set[str] = set()
 
     def shape_of(name: str) -> tuple[int, ...] | None:
