@@ -6,18 +6,17 @@ import sys
 from unittest.mock import patch
 
 import msgspec
-import pytest
 
 from actors.learner.loop import Learner
 from actors.learner.trial import ReplayTrial
 from protocols.messages import Undo
+from tests.simulation.choosing import failed
 from tests.simulation.plans import Learning, Plan, Rates, Trouble, plan_of, with_learner, with_second
 from tests.simulation.school import School, WatchedVersions
 from tests.simulation.shrinking import read, shrink, written
 from tests.simulation.world import simulate
 
-SEEDS = 30
-SEEDS_OF_TWO = 10
+SEEDS = 200  # plans of which a few are played, as in test_simulation.py
 LIVELY = next(
     seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(with_learner(plan_of(seed)).troubles) > 5
 )
@@ -33,18 +32,14 @@ def problems(plan: Plan) -> str:
     return "; ".join(simulate(plan).problems)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_whatever_becomes_of_a_learner_every_text_is_the_targets_and_what_is_in_force_serves(first):
-    plans = {seed: with_learner(plan_of(seed)) for seed in range(first, first + 10)}
-    failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
-    assert not failed, "see `python -m tests.simulation --seed N --learner`"
+def test_whatever_becomes_of_a_learner_every_text_is_the_targets_and_what_is_in_force_serves():
+    plans = (with_learner(plan_of(seed)) for seed in range(SEEDS))
+    assert not failed(plans, 12), "see `python -m tests.simulation --seed N --learner`"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS_OF_TWO, 10))
-def test_with_a_second_verifier_likewise(first):
-    plans = {seed: with_learner(with_second(plan_of(seed))) for seed in range(first, first + 10)}
-    failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
-    assert not failed, "see `python -m tests.simulation --seed N --learner --verifiers 2`"
+def test_with_a_second_verifier_likewise():
+    plans = (with_learner(with_second(plan_of(seed))) for seed in range(SEEDS))
+    assert not failed(plans, 5), "see `python -m tests.simulation --seed N --learner --verifiers 2`"
 
 
 def test_such_plans_promote_and_undo_fail_to_load_and_die_in_mid_change():
