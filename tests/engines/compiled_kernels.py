@@ -68,7 +68,7 @@ class Needs:
         return min(most, programs * self.warps)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """One that is compiled. ``weights``: see :class:`Needs`. ``fours``: how many times a weight is multiplied by dp4a,
     four at a time, which tells them where a compiler has unrolled the loop further."""
@@ -95,23 +95,28 @@ class Kernel:
         return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=self.options)
 
     def needs(self, capability: int) -> Needs:
-        found = self.compiled(capability)
-        usage, code = read(found.asm["cubin"])
-        loops = [
-            [here for here in code if target <= here[0] <= place]
-            for place, text in code
-            if (target := _target(text)) is not None and target < place
-        ]
-        loop = max(loops, key=lambda loop: (_fours(loop), len(loop)), default=[])  # not what is left of an unrolled one
-        return Needs(
-            int(usage["REG"]),
-            sum(text.startswith(("STL", "LDL")) for _, text in loop or code),
-            found.metadata.shared,
-            found.metadata.num_warps,
-            capability,
-            len(loop),
-            4 * _fours(loop) / self.fours if self.fours else self.weights,
-        )
+        return _needs(self, capability)
+
+
+@cache
+def _needs(kernel: Kernel, capability: int) -> Needs:
+    found = kernel.compiled(capability)
+    usage, code = read(found.asm["cubin"])
+    loops = [
+        [here for here in code if target <= here[0] <= place]
+        for place, text in code
+        if (target := _target(text)) is not None and target < place
+    ]
+    loop = max(loops, key=lambda loop: (_fours(loop), len(loop)), default=[])  # not what is left of an unrolled one
+    return Needs(
+        int(usage["REG"]),
+        sum(text.startswith(("STL", "LDL")) for _, text in loop or code),
+        found.metadata.shared,
+        found.metadata.num_warps,
+        capability,
+        len(loop),
+        4 * _fours(loop) / kernel.fours if kernel.fours else kernel.weights,
+    )
 
 
 def read(cubin: bytes) -> tuple[dict[str, str], list[tuple[int, str]]]:
