@@ -66,7 +66,8 @@ def _meant(name: str, value: Any, fields: Collection[str]) -> list[tuple[str, An
         return [] if value == -1 else [("thinking_budget", value) if value else ("enable_thinking", False)]
     if name in _RENAMED and _RENAMED[name] in fields:
         unlimited = name == "num_predict" and isinstance(value, int) and value < 1
-        return [(_RENAMED[name], -1 if unlimited else value)]
+        warming = name == "n_predict" and value == 0  # the prompt is read; the one token is left to the caller
+        return [(_RENAMED[name], -1 if unlimited else 1 if warming else value)]
     if name in _FORMS and "structured_outputs" in fields:
         return [("structured_outputs", {_FORMS[name]: value})]
     if name == "format" and "response_format" in fields:

@@ -152,11 +152,15 @@ def decode(body: bytes, struct: type[T]) -> tuple[T, Ignored]:
 
 def read(body: bytes) -> dict[str, Any]:
     """The body's JSON object. ApiError (400) if it is none."""
+    if not body.strip():
+        raise ApiError(400, "the body is empty: send a JSON object")
     try:
         given = msgspec.json.decode(body)
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ApiError(400, "the body is not UTF-8, as JSON must be") from None
+    except msgspec.MsgspecError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object")

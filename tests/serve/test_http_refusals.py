@@ -230,6 +230,7 @@ async def test_a_misspelt_parameter_is_met_with_the_right_one():
         b"[" * 100_000,
         b'{"messages":' + b'[{"a":' * 5_000,
         b'{"seed": 1e999}',
+        b'{"prompt": "\xff"}',
     ],
 )
 async def test_a_body_that_is_no_json_object_is_a_400(body):
@@ -237,6 +238,7 @@ async def test_a_body_that_is_no_json_object_is_a_400(body):
         answer = await gateway.request("POST", CHAT, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert "codec" not in answer.text and answer.json()["error"]["message"].startswith("the body ")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ PAGE = json.loads("""{
     "xtc_threshold": 0.1, "typ_p": 1, "repeat_last_n": 64, "repeat_penalty": 1, "presence_penalty": 0,
     "frequency_penalty": 0, "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
     "samplers": ["penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"], "max_tokens": 8,
-    "backend_sampling": false, "parse_tool_calls": true, "thinking_budget_tokens": -1
+    "backend_sampling": false, "parse_tool_calls": true, "thinking_budget_tokens": -1, "reasoning_control": true,
+    "chat_template_kwargs": {"enable_thinking": false}
 }""")
 # Open WebUI's options of Ollama, all of them
 OPTIONS = json.loads("""{
@@ -33,13 +34,14 @@ async def test_llama_servers_page_gets_its_answer_with_the_times_that_it_shows()
         events = await gateway.events("/v1/chat/completions", messages=TURNS, **PAGE)
         whole = (await gateway.chat(timings_per_token=True)).json()
         plain = await gateway.events("/v1/chat/completions", messages=TURNS, max_tokens=8)
+        read = await gateway.post("/v1/chat/completions", messages=TURNS, stream=False, n_predict=0)
         described = [await gateway.request("GET", path) for path in ("/props", "/v1/models", "/slots", "/health")]
     assert not any("timings" in event for event in plain)
     timed = [event["timings"] for event in events if event["choices"][0]["delta"].get("content")]
     counts = [one["predicted_n"] for one in timed]
     assert counts == sorted(counts) and events[-1]["timings"]["predicted_n"] == whole["timings"]["predicted_n"] == 8
     assert all(one["prompt_n"] + one["cache_n"] == 5 and one["predicted_ms"] >= 0 for one in timed)
-    assert [one.status_code for one in described] == [200] * 4
+    assert [one.status_code for one in (read, *described)] == [200] * 5
 
 
 @pytest.mark.parametrize("given", [{"reasoning_format": "none"}, {"typ_p": 0.5}, {"parse_tool_calls": False}])
