@@ -25,8 +25,7 @@ def test_drafts_that_are_never_right_cost_next_to_nothing(name):
     assert found["auto"] >= OF_VANILLA * found["vanilla"]
 
 
-@pytest.mark.parametrize("skill", [0.01, 0.65])
-@pytest.mark.parametrize("streams", [16, 32])
+@pytest.mark.parametrize(("streams", "skill"), [(16, 0.65), (32, 0.01)])
 def test_sampled_texts_of_many_streams_are_not_slower_than_plain_decoding(streams, skill):
     deployment = replace(DEPLOYMENTS["eight streams"], streams=streams, requests=6 * streams, skill=skill)
     found = rates(deployment, 1.0)

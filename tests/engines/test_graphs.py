@@ -100,7 +100,7 @@ def test_every_family_agrees_with_the_plain_model_when_replayed_and_as_usual(fam
 
 
 def test_rounds_keep_the_states_of_the_layers_that_are_tapped_now_whatever_was_tapped_before():
-    graphed, direct = recorded(), recorded(recorder=Direct())
+    graphed, direct = recorded(slots=64), recorded(slots=64, recorder=Direct())
     text, told = ids(20), []
     for layers in ((0, 1), (1, 2), (0, 1)):
         for engine in (graphed, direct):
@@ -123,10 +123,10 @@ def test_padding_rows_write_behind_the_pool_and_nowhere_else():
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temperature):
-    prompt, count = ids(200, seed=4), 80
+    prompt, count = ids(150, seed=4), 50
     sampling = Sampling(temperature=temperature, seed=3, max_tokens=count + 20, ignore_eos=True)
-    usual = Target(usual_engine(slots=2048), rows_agree=ROWS)
-    target = Target(recorded(slots=2048), rows_agree=ROWS)
+    usual = Target(usual_engine(slots=640), rows_agree=ROWS)
+    target = Target(recorded(slots=640), rows_agree=ROWS)
 
     def begin(of):
         handle = of.open(prompt, sampling)
@@ -221,7 +221,7 @@ def test_a_round_is_one_copy_in_and_one_replay():
 
 
 def test_a_greedy_round_reads_the_chosen_tokens_and_no_logits():
-    engine = recorded(slots=1024)
+    engine = recorded(slots=256)
     honest = engine.forward
 
     def without_logits(*arguments):

@@ -30,7 +30,7 @@ def alone(engine, prompt, sampling, count):
 
 def target_of_engine(engine):
     model = make("llama")
-    return Target(engine(model, info(model), 8192), rows_agree=ROWS)
+    return Target(engine(model, info(model), 2048), rows_agree=ROWS)
 
 
 @pytest.mark.parametrize("engine", [TransformersEngine, CompiledEngine])

@@ -16,7 +16,7 @@ from tests.fuzz import model_files
 from tests.fuzz.model_files import SENTENCE, TOKENS, Corpus, Ending
 
 pytest.importorskip("numba")
-COUNTS = {"gguf": 200, "safetensors": 100}
+COUNTS = {"gguf": 120, "safetensors": 60}
 
 
 @pytest.mark.parametrize("kind", COUNTS)
