@@ -175,7 +175,7 @@ REFUSED = {
     ),
     "a schema within itself": (
         StructuredOutputs(json_schema='{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}'),
-        "cannot be followed behind 0 tokens",
+        "cannot be followed behind 0 tokens: no token of the model may come next",
     ),
     "a schema too deep": (
         StructuredOutputs(json_schema='{"items":' * 5000 + "{}" + "}" * 5000),
@@ -184,7 +184,7 @@ REFUSED = {
     "a schema a little too deep": (StructuredOutputs(json_schema='{"items":' * 900 + "{}" + "}" * 900), "is nested"),
     "an open group": (StructuredOutputs(regex="(a|b"), "cannot be used: unclosed group"),
     "a look-ahead": (StructuredOutputs(regex="(?=a)b"), "look-around"),
-    "a regex of nothing": (StructuredOutputs(regex=r"[^\s\S]"), "cannot be followed behind 0 tokens"),
+    "a regex of nothing": (StructuredOutputs(regex=r"[^\s\S]"), "0 tokens: no token of the model may come next"),
     "a rule that there is not": (StructuredOutputs(grammar="start: foo"), 'unknown name: "foo"'),
     "no grammar": (StructuredOutputs(grammar="Hello!"), "cannot be used"),
     "a grammar of parentheses": (StructuredOutputs(grammar="start: " + "(" * 9000), "too deeply nested"),

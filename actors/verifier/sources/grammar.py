@@ -48,6 +48,7 @@ FORCED_BYTES = 256
 # with patterns still compiles.
 FUEL = 400_000  # expressions of the lexer
 STEP_FUEL = 100_000  # fuel for one mask: some 10 ms
+DEAD_END = "NoExtensionBias"  # llguidance, where a grammar goes on and no token does
 LEXER_STATES = 20_000
 STACK_BYTES = 1 << 29  # address space: a chain of 20,000 rules, more than fit into a request, takes 100 MB
 MAX_RULES = 1000  # rules of one grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
@@ -355,4 +356,4 @@ def _reason(matcher: LLMatcher) -> str:
     """The line of llguidance's message that says what is wrong."""
     lines = [line.strip() for line in matcher.get_error().replace("<non-verbose/>", "").splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0] if lines else "nothing follows it")
-    return said.removeprefix("error: ")
+    return "no token of the model may come next" if said == DEAD_END else said.removeprefix("error: ")
