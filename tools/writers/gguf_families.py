@@ -42,6 +42,14 @@ GATES = FIRST | {"num_attention_heads_per_layer": [4, 2, 4, 2], "shared_expert_i
 PUBLISHED = {"query_pre_attn_scalar": 16}
 DENSE = {"-": ["n_routed_experts", "num_experts_per_tok", "layers_block_type"], "num_hidden_layers": 3}
 WHOLE_HEADS = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}}
+SCALES = {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 16}  # as MiniCPM says what Granite says
+SCALED = {
+    "embedding_multiplier": SCALES["scale_emb"],
+    "residual_multiplier": SCALES["scale_depth"] / 2,
+    "attention_multiplier": 0.25,
+    "logits_scaling": SMALL["hidden_size"] / SCALES["dim_model_base"],
+    "num_hidden_layers": 4,
+}
 CHOSEN = {"norm_topk_prob": True}  # as in what is published, and no file says it
 LATENT = AS_MANY | {"moe_intermediate_size": 32}
 # The family, what is changed in its configuration, and what a published one says that transformers drops
@@ -79,6 +87,28 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "Qwen3Next": ("Qwen3Next", HYBRID | CHOSEN, {"no_mtp": True}),
     "Qwen3_5": ("Qwen3_5", HYBRID, {"no_mtp": True}),
     "Qwen3_5Moe": ("Qwen3_5Moe", HYBRID | CHOSEN, {"no_mtp": True}),
+    **{name: (name, {}, {}) for name in ("StableLm", "Falcon of two groups", "Nemotron")},
+    **{name: (name, {}, {}) for name in ("GPTBigCode", "Olmo", "Jais2", "Apertus", "Mamba", "FalconMamba")},
+    "StableLm of parallel halves": ("StableLm", {"use_parallel_residual": True, "use_qkv_bias": True}, {}),
+    "Mamba2": ("Mamba2", {"num_heads": 4}, {}),
+    "GPTNeoX": ("GPTNeoX", {}, {"rotary_pct": 0.25}),
+    "Falcon": ("Falcon", {}, {"-": ["num_kv_heads"]}),
+    "Phi": ("Phi", AS_MANY | {"intermediate_size": 128}, {}),
+    "GPT2": ("GPT2", AS_MANY, {"n_ctx": 512}),
+    "ChatGLM": (
+        "Glm",
+        {"attention_bias": True},
+        {
+            "architectures": ["ChatGLMModel"],
+            "multi_query_group_num": 1,
+            "seq_length": 512,
+            "layernorm_epsilon": 1.5625e-07,
+        },
+    ),
+    "Jamba": ("Jamba", {"num_hidden_layers": 4, "num_experts": 4}, {}),
+    "InternLM2": ("Llama", {}, {"architectures": ["InternLM2ForCausalLM"]}),
+    "Exaone": ("Llama", {}, {"architectures": ["ExaoneForCausalLM"], "activation_function": "silu"}),
+    "MiniCPM": ("Granite", SCALED, {"architectures": ["MiniCPMForCausalLM"]} | SCALES),
     "NemotronH": ("NemotronH", {}, DENSE | {"hybrid_override_pattern": "M*-"}),
     "Nemotron-H with experts": ("Nemotron-H with experts", {"time_step_min": 0.001}, {}),
 }
@@ -154,14 +184,68 @@ def converter(sources: Path) -> Callable[[Path, Path, dict[str, Any]], None]:
     return convert
 
 
-def transpose_experts(place: Path) -> None:
+def as_internlm(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As InternLM 2 names them: queries, keys and values are one matrix, group by group."""
+    own = dict[str, torch.Tensor]()
+    for name, weight in weights.items():
+        if ".q_proj." in name:
+            groups = SMALL["num_key_value_heads"]
+            parts = [weights[name.replace("q_proj", f"{part}_proj")].unflatten(0, (groups, -1)) for part in "qkv"]
+            own[name.replace("self_attn.q_proj", "attention.wqkv")] = torch.cat(parts, 1).flatten(0, 1)
+        elif ".k_proj." not in name and ".v_proj." not in name:
+            own[renamed(name, INTERNLM)] = weight
+    return own
+
+
+def as_chatglm(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As GLM 4 was published first: queries, keys and values are one matrix, one below the other."""
+    own = dict[str, torch.Tensor]()
+    for name, weight in weights.items():
+        if ".q_proj." in name:
+            whole = torch.cat([weights[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+            own[renamed(name, CHATGLM)] = whole
+        elif ".k_proj." not in name and ".v_proj." not in name:
+            own[renamed(name, CHATGLM)] = weight
+    return own
+
+
+def renamed(name: str, words: dict[str, str]) -> str:
+    for before, after in words.items():
+        name = name.replace(before, after)
+    return name
+
+
+INTERNLM = {"embed_tokens": "tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo"}
+INTERNLM |= {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
+INTERNLM |= {f"mlp.{part}_proj": f"feed_forward.{own}" for part, own in (("gate", "w1"), ("down", "w2"), ("up", "w3"))}
+CHATGLM = {"model.embed_tokens": "transformer.embedding.word_embeddings", "lm_head": "transformer.output_layer"}
+CHATGLM |= {"model.norm": "transformer.encoder.final_layernorm", "model.layers": "transformer.encoder.layers"}
+CHATGLM |= {"self_attn.q_proj": "self_attention.query_key_value", "self_attn.o_proj": "self_attention.dense"}
+CHATGLM |= {"mlp.gate_up_proj": "mlp.dense_h_to_4h", "mlp.down_proj": "mlp.dense_4h_to_h"}
+EXAONE = {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h"}
+EXAONE |= {"self_attn.o_proj": "attn.attention.out_proj", "self_attn": "attn.attention"}
+EXAONE |= {"input_layernorm": "ln_1", "post_attention_layernorm": "ln_2"}
+EXAONE |= {f"mlp.{part}_proj": f"mlp.{own}" for part, own in (("gate", "c_fc_0"), ("up", "c_fc_1"), ("down", "c_proj"))}
+
+
+def transposed_experts(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """As Qwen3-VL's checkpoints have them; transformers 5 writes them the other way."""
+    return {name: one.mT.contiguous() if ".experts." in name else one for name, one in weights.items()}
+
+
+def rewrite(place: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
     from safetensors.torch import load_file, save_file
 
     for file in place.glob("*.safetensors"):
-        weights = load_file(file)
-        turned = {name: one.mT.contiguous() if ".experts." in name else one for name, one in weights.items()}
-        save_file(turned, file, {"format": "pt"})
+        save_file(change(load_file(file)), file, {"format": "pt"})
+
+
+ORIGINALS = {  # published in other words than transformers'
+    "Qwen3VLMoe": transposed_experts,
+    "InternLM2": as_internlm,
+    "ChatGLM": as_chatglm,
+    "Exaone": lambda weights: {renamed(name, EXAONE): one for name, one in weights.items()},
+}
 
 
 def main(sources: str, *names: str) -> None:
@@ -175,8 +259,8 @@ def main(sources: str, *names: str) -> None:
             model.save_pretrained(place / "model")
             words = {f"w{number}": number for number in range(SMALL["vocab_size"])}
             (place / "model/tokenizer.json").write_text(json.dumps({"model": {"vocab": words}, "added_tokens": []}))
-            if name == "Qwen3VLMoe":
-                transpose_experts(place / "model")
+            if name in ORIGINALS:
+                rewrite(place / "model", ORIGINALS[name])
             convert(place / "model", place / "model.gguf", CASES[name][2] if name in CASES else WITH_EYES[name][1])
             with torch.inference_mode():
                 logits = model(input_ids=torch.tensor([IDS])).logits[0, -4:, : SMALL["vocab_size"]].float().numpy()

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.engines.weights import gguf_configs as configs
+from actors.engines.weights import gguf_gpt
 from actors.engines.weights import gguf_recurrent as recurrent
-from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.gguf_configs import Config
-from actors.engines.weights.gguf_makers import Floats, below, keys_and_values, stacked, swapped, woven
+from actors.engines.weights.gguf_makers import below, keys_and_values, stacked, swapped, woven
+from actors.engines.weights.gguf_parts import (
+    ATTENTION,
+    IN_FRONT,
+    MLP,
+    QUERY_NORMS,
+    STANDARD,
+    UNGATED,
+    Architecture,
+    Made,
+    Order,
+    of_experts,
+    of_scan,
+)
 
-Made = dict[str, tuple[tuple[str, ...], Callable[..., Floats]]]
-Order = NDArray[np.int64]
-
-_ATTENTION = {f"self_attn.{name}_proj": f"attn_{name}" for name in "qkv"} | {"self_attn.o_proj": "attn_output"}
-_MLP = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
-_QUERY_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-_IN_FRONT = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-_STANDARD = _ATTENTION | _MLP | _IN_FRONT
 _SANDWICH = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "post_attention_norm",
@@ -29,24 +33,8 @@ _SANDWICH = {
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 _BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
-_UNGATED = {"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 _LATE_NORMS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
 _BEHIND_ATTENTION = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What one ``general.architecture`` is called and how it differs."""
-
-    model_type: str
-    names: dict[str, str]  # names of a layer's parts: ours (Hugging Face's) to the file's
-    config: Callable[[GGUF, Config], Config] = lambda file, config: {}  # what is added to the usual configuration
-    turned: bool = False  # queries and keys have the partners of a rotation side by side
-    offset: bool = False  # norms hold w + 1, but for those of recurrent layers
-    made: Made = field(default_factory=dict)  # out of several
-    varied: tuple[str, ...] = ()  # keys that may differ between layers: the usual configuration has the largest
-    rows: dict[str, Callable[[Config], Order]] = field(default_factory=dict)  # row orders of parts with some of it
-    outside: dict[str, str] = field(default_factory=dict)  # names beside the usual ones
 
 
 _GLM4 = {"input_layernorm": "attn_norm", "post_self_attn_layernorm": "post_attention_norm"} | {
@@ -74,13 +62,6 @@ _OF_GEMMA4 = {
 }
 
 
-def _of_experts(part: str = "mlp") -> Made:
-    return {
-        f"{part}.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), stacked),
-        f"{part}.experts.down_proj": (("ffn_down_exps.weight",), lambda down: down),
-    }
-
-
 _GRANITE_SHARED: Made = {
     "shared_mlp.input_linear.weight": (("ffn_gate_shexp.weight", "ffn_up_shexp.weight"), below),
     "shared_mlp.output_linear.weight": (("ffn_down_shexp.weight",), lambda down: down),
@@ -102,7 +83,7 @@ _LATENT = {
     "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.o_proj": "attn_output",
 }
-_MIXTRAL = Architecture("mixtral", _ATTENTION | _IN_FRONT | _ROUTER, configs.mixtral, turned=True, made=_of_experts())
+_MIXTRAL = Architecture("mixtral", ATTENTION | IN_FRONT | _ROUTER, configs.mixtral, turned=True, made=of_experts())
 
 
 _DELTA = {
@@ -120,8 +101,8 @@ _FEED_FORWARD = {
     f"feed_forward.{ours}": f"ffn_{theirs}" for ours, theirs in (("w1", "gate"), ("w2", "down"), ("w3", "up"))
 }
 _LFM2 = (
-    {ours.replace("o_proj", "out_proj"): theirs for ours, theirs in _ATTENTION.items()}
-    | {ours.replace("norm", "layernorm"): theirs for ours, theirs in _QUERY_NORMS.items()}
+    {ours.replace("o_proj", "out_proj"): theirs for ours, theirs in ATTENTION.items()}
+    | {ours.replace("norm", "layernorm"): theirs for ours, theirs in QUERY_NORMS.items()}
     | {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm"}
     | {"conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj"}
     | _FEED_FORWARD
@@ -142,26 +123,26 @@ def _interleaved(part: int) -> Callable[[Config], Order]:
 _SCAN = {"mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out"}
 
 
-def _of_scan(part: str = "mamba") -> Made:
-    """Mamba 2 by its name in a layer."""
-    return {
-        f"{part}.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
-        f"{part}.conv1d.bias": (("ssm_conv1d.bias",), lambda bias: bias),
-        f"{part}.dt_bias": (("ssm_dt.bias",), lambda bias: bias),
-        f"{part}.A_log": (("ssm_a",), lambda rates: np.log(-rates).reshape(-1)),
-        f"{part}.D": (("ssm_d",), lambda shares: shares.reshape(-1)),
-        f"{part}.norm.weight": (("ssm_norm.weight",), lambda weight: weight.reshape(-1)),
-    }
+def _third(part: int) -> Callable[[Config], Order]:
+    """The rows of queries, keys or values, which lie one below the other."""
+
+    def rows(config: Config) -> Order:
+        heads = (config["num_attention_heads"], *[config["num_key_value_heads"]] * 2)
+        begin, width = sum(heads[:part]), config["head_dim"]
+        return np.arange(begin * width, (begin + heads[part]) * width)
+
+    return rows
 
 
+_QUERIES_KEYS_VALUES = tuple(f"self_attn.{name}_proj" for name in "qkv")
 _NEMOTRON_H = Architecture(
     "nemotron_h",
-    {ours.replace("self_attn", "mixer"): theirs for ours, theirs in _ATTENTION.items()}
+    {ours.replace("self_attn", "mixer"): theirs for ours, theirs in ATTENTION.items()}
     | {"norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.out_proj": "ssm_out", "mixer.gate": "ffn_gate_inp"}
     | {f"mixer.{part}_proj": f"ffn_{part}" for part in ("up", "down")}
     | {f"mixer.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("up", "down")},
     recurrent.nemotron_h,
-    made=_of_scan("mixer")
+    made=of_scan("mixer")
     | {
         "mixer.gate.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias),
         "mixer.experts.up_proj": (("ffn_up_exps.weight",), lambda up: up),
@@ -177,43 +158,58 @@ def _granite_hybrid(shared: str, experts: Made) -> Architecture:
     both = (f"ffn_gate{shared}.weight", f"ffn_up{shared}.weight")
     return Architecture(
         "granitemoehybrid",
-        _ATTENTION
-        | _IN_FRONT
+        ATTENTION
+        | IN_FRONT
         | _SCAN
         | {"block_sparse_moe.router": "ffn_gate_inp", "shared_mlp.output_linear": f"ffn_down{shared}"},
         recurrent.granite_hybrid,
         turned=True,
-        made=_of_scan() | {"shared_mlp.input_linear.weight": (both, below)} | experts,
+        made=of_scan() | {"shared_mlp.input_linear.weight": (both, below)} | experts,
         varied=("attention.head_count_kv",),
     )
 
 
 ARCHITECTURES = {  # by the name in the file
-    "llama": Architecture("llama", _STANDARD, turned=True),
-    "qwen2": Architecture("qwen2", _STANDARD),
-    "qwen3": Architecture("qwen3", _STANDARD | _QUERY_NORMS),
-    "mistral3": Architecture("ministral3", _STANDARD, configs.mistral3, turned=True),
-    "arcee": Architecture("arcee", _ATTENTION | _UNGATED | _IN_FRONT, configs.arcee, turned=True),
-    "qwen2vl": Architecture("qwen2", _STANDARD),
-    "qwen3vl": Architecture("qwen3", _STANDARD | _QUERY_NORMS),
-    "seed_oss": Architecture("seed_oss", _ATTENTION | _MLP | _BEHIND_ATTENTION),
-    "ernie4_5": Architecture("ernie4_5", _STANDARD),
-    "hunyuan-dense": Architecture("hunyuan_v1_dense", _STANDARD | _LATE_NORMS),
-    "exaone4": Architecture("exaone4", _ATTENTION | _MLP | _QUERY_NORMS | _BEHIND, configs.exaone4),
+    "llama": Architecture("llama", STANDARD, turned=True),
+    "qwen2": Architecture("qwen2", STANDARD),
+    "qwen3": Architecture("qwen3", STANDARD | QUERY_NORMS),
+    "mistral3": Architecture("ministral3", STANDARD, configs.mistral3, turned=True),
+    "arcee": Architecture("arcee", ATTENTION | UNGATED | IN_FRONT, configs.arcee, turned=True),
+    "qwen2vl": Architecture("qwen2", STANDARD),
+    "qwen3vl": Architecture("qwen3", STANDARD | QUERY_NORMS),
+    "seed_oss": Architecture("seed_oss", ATTENTION | MLP | _BEHIND_ATTENTION),
+    "ernie4_5": Architecture("ernie4_5", STANDARD),
+    "hunyuan-dense": Architecture("hunyuan_v1_dense", STANDARD | _LATE_NORMS),
+    "exaone4": Architecture("exaone4", ATTENTION | MLP | QUERY_NORMS | _BEHIND, configs.exaone4),
+    "internlm2": Architecture("llama", STANDARD, turned=True),
+    "exaone": Architecture("llama", STANDARD, configs.exaone),
+    "minicpm": Architecture("granite", STANDARD, configs.minicpm, turned=True),
+    "apertus": Architecture(
+        "apertus",
+        ATTENTION | UNGATED | QUERY_NORMS | {"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"},
+        configs.apertus,
+        numbers={f"mlp.act_fn.alpha_{sign}": f"xielu.alpha_{sign}" for sign in "pn"},
+    ),
+    "chatglm": Architecture(
+        "glm",
+        {**dict.fromkeys(_QUERIES_KEYS_VALUES, "attn_qkv"), "self_attn.o_proj": "attn_output"} | _FUSED_MLP | IN_FRONT,
+        rows={part: _third(index) for index, part in enumerate(_QUERIES_KEYS_VALUES)},
+    ),
     "starcoder2": Architecture(
         "starcoder2",
-        _ATTENTION | _IN_FRONT | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+        ATTENTION | IN_FRONT | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
         configs.starcoder2,
     ),
+    **gguf_gpt.ARCHITECTURES,
     "command-r": Architecture(
-        "cohere", _ATTENTION | _MLP | _QUERY_NORMS | {"input_layernorm": "attn_norm"}, configs.command_r
+        "cohere", ATTENTION | MLP | QUERY_NORMS | {"input_layernorm": "attn_norm"}, configs.command_r
     ),
-    "gemma": Architecture("gemma", _STANDARD, configs.gemma, offset=True),
-    "gemma2": Architecture("gemma2", _ATTENTION | _MLP | _SANDWICH, configs.gemma2, offset=True),
-    "gemma3": Architecture("gemma3_text", _ATTENTION | _MLP | _SANDWICH | _QUERY_NORMS, configs.gemma3, offset=True),
+    "gemma": Architecture("gemma", STANDARD, configs.gemma, offset=True),
+    "gemma2": Architecture("gemma2", ATTENTION | MLP | _SANDWICH, configs.gemma2, offset=True),
+    "gemma3": Architecture("gemma3_text", ATTENTION | MLP | _SANDWICH | QUERY_NORMS, configs.gemma3, offset=True),
     "gemma4": Architecture(
         "gemma4_text",
-        _ATTENTION | _MLP | _SANDWICH | _QUERY_NORMS | _LAYER_INPUTS | _BESIDE_MLP,
+        ATTENTION | MLP | _SANDWICH | QUERY_NORMS | _LAYER_INPUTS | _BESIDE_MLP,
         configs.gemma4,
         made={ours: ((theirs,), lambda one: one) for ours, theirs in _OF_GEMMA4.items()},
         varied=("feed_forward_length", "attention.head_count_kv"),
@@ -225,72 +221,70 @@ ARCHITECTURES = {  # by the name in the file
     ),
     "phi3": Architecture(
         "phi3",
-        {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"} | _FUSED_MLP | _IN_FRONT,
+        {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"} | _FUSED_MLP | IN_FRONT,
         configs.phi3,
     ),
-    "smollm3": Architecture("smollm3", _STANDARD, configs.smollm3, turned=True),
-    "granite": Architecture("granite", _STANDARD, configs.granite, turned=True),
-    "glm4": Architecture("glm4", _ATTENTION | _FUSED_MLP | _GLM4),
+    "smollm3": Architecture("smollm3", STANDARD, configs.smollm3, turned=True),
+    "granite": Architecture("granite", STANDARD, configs.granite, turned=True),
+    "glm4": Architecture("glm4", ATTENTION | _FUSED_MLP | _GLM4),
     "olmo2": Architecture(
         "olmo2",
-        _ATTENTION | _MLP | _QUERY_NORMS | _BEHIND,
+        ATTENTION | MLP | QUERY_NORMS | _BEHIND,
     ),
-    "cohere2": Architecture("cohere2", _ATTENTION | _MLP | {"input_layernorm": "attn_norm"}, configs.cohere2),
+    "cohere2": Architecture("cohere2", ATTENTION | MLP | {"input_layernorm": "attn_norm"}, configs.cohere2),
     # with experts
     "qwen3moe": Architecture(
-        "qwen3_moe", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.experts, made=_of_experts()
+        "qwen3_moe", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, configs.experts, made=of_experts()
     ),
     "qwen3vlmoe": Architecture(
-        "qwen3_moe", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.experts, made=_of_experts()
+        "qwen3_moe", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, configs.experts, made=of_experts()
     ),
-    "mellum": Architecture(
-        "mellum", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.mellum, made=_of_experts()
-    ),
+    "mellum": Architecture("mellum", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, configs.mellum, made=of_experts()),
     "exaone-moe": Architecture(
         "exaone_moe",
-        _STANDARD | _QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
+        STANDARD | QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
         configs.exaone_moe,
-        made=_of_experts() | _CORRECTED,
+        made=of_experts() | _CORRECTED,
     ),
     "laguna": Architecture(
         "laguna",
-        _STANDARD | _QUERY_NORMS | _ROUTER | _SHARED_EXPERTS | {"self_attn.g_proj": "attn_gate"},
+        STANDARD | QUERY_NORMS | _ROUTER | _SHARED_EXPERTS | {"self_attn.g_proj": "attn_gate"},
         configs.laguna,
-        made=_of_experts() | _CORRECTED,
+        made=of_experts() | _CORRECTED,
         varied=("attention.head_count",),
     ),
     "afmoe": Architecture(
         "afmoe",
-        _ATTENTION
-        | _MLP
-        | _QUERY_NORMS
+        ATTENTION
+        | MLP
+        | QUERY_NORMS
         | {"self_attn.gate_proj": "attn_gate", "mlp.router.gate": "ffn_gate_inp"}
         | _SHARED_EXPERTS
         | {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
         | {"pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"},
         configs.afmoe,
-        made=_of_experts() | {"mlp.expert_bias": (("exp_probs_b.bias",), lambda bias: bias)},
+        made=of_experts() | {"mlp.expert_bias": (("exp_probs_b.bias",), lambda bias: bias)},
     ),
     "qwen2moe": Architecture(
-        "qwen2_moe", _ATTENTION | _IN_FRONT | _ROUTER | _SHARED, configs.qwen2_moe, made=_of_experts() | _SHARED_GATE
+        "qwen2_moe", ATTENTION | IN_FRONT | _ROUTER | _SHARED, configs.qwen2_moe, made=of_experts() | _SHARED_GATE
     ),
     "dots1": Architecture(
         "dots1",
-        _STANDARD | _QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
+        STANDARD | QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
         configs.ranked,
-        made=_of_experts() | _CORRECTED,
+        made=of_experts() | _CORRECTED,
     ),
     "minimax-m2": Architecture(
         "minimax_m2",
-        _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER,
+        ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER,
         configs.minimax,
-        made=_of_experts() | {"mlp.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias)},
+        made=of_experts() | {"mlp.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias)},
     ),
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe",
-        _STANDARD | _ROUTER | _SHARED_EXPERTS,
+        STANDARD | _ROUTER | _SHARED_EXPERTS,
         configs.ernie_moe,
-        made=_of_experts()
+        made=of_experts()
         | {
             "mlp.gate.moe_statics.e_score_correction_bias": (
                 ("exp_probs_b.bias",),
@@ -300,47 +294,47 @@ ARCHITECTURES = {  # by the name in the file
     ),
     "hunyuan-moe": Architecture(
         "hunyuan_v1_moe",
-        _ATTENTION
-        | _IN_FRONT
+        ATTENTION
+        | IN_FRONT
         | _LATE_NORMS
         | {"mlp.gate.wg": "ffn_gate_inp"}
         | {ours.replace("shared_expert", "shared_mlp"): theirs for ours, theirs in _SHARED.items()},
         configs.hunyuan_moe,
-        made=_of_experts(),
+        made=of_experts(),
     ),
-    "olmoe": Architecture("olmoe", _ATTENTION | _QUERY_NORMS | _IN_FRONT | _ROUTER, configs.olmoe, made=_of_experts()),
+    "olmoe": Architecture("olmoe", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, configs.olmoe, made=of_experts()),
     "granitemoe": Architecture(
         "granitemoe",
-        _ATTENTION | _IN_FRONT | {"block_sparse_moe.router": "ffn_gate_inp"},
+        ATTENTION | IN_FRONT | {"block_sparse_moe.router": "ffn_gate_inp"},
         configs.granite_moe,
         turned=True,
-        made=_of_experts("block_sparse_moe") | _GRANITE_SHARED,
+        made=of_experts("block_sparse_moe") | _GRANITE_SHARED,
     ),
     "granitehybrid": _granite_hybrid("", {}),
     "falcon-h1": Architecture(
         "falcon_h1",
-        _ATTENTION
-        | {ours.replace("mlp.", "feed_forward."): theirs for ours, theirs in _MLP.items()}
+        ATTENTION
+        | {ours.replace("mlp.", "feed_forward."): theirs for ours, theirs in MLP.items()}
         | {"input_layernorm": "attn_norm"}
         | _SCAN,
         recurrent.falcon_h1,
-        made=_of_scan() | {"pre_ff_layernorm.weight": (("ffn_norm",), lambda norm: norm)},
+        made=of_scan() | {"pre_ff_layernorm.weight": (("ffn_norm",), lambda norm: norm)},
         outside={"model.final_layernorm": "output_norm"},
     ),
     "nemotron_h": _NEMOTRON_H,
     "nemotron_h_moe": _NEMOTRON_H,
     "glm4moe": Architecture(
         "glm4_moe",
-        _ATTENTION | _MLP | _QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED_EXPERTS,
+        ATTENTION | MLP | QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED_EXPERTS,
         configs.glm4_moe,
-        made=_of_experts() | _CORRECTED,
+        made=of_experts() | _CORRECTED,
     ),
     "llama4": Architecture(
         "llama4_text",
-        _ATTENTION
-        | _IN_FRONT
+        ATTENTION
+        | IN_FRONT
         | {"feed_forward.router": "ffn_gate_inp"}
-        | {ours.replace("mlp.", "feed_forward."): theirs for ours, theirs in (_MLP | _SHARED).items()},
+        | {ours.replace("mlp.", "feed_forward."): theirs for ours, theirs in (MLP | _SHARED).items()},
         configs.llama4,
         made={
             "feed_forward.experts.gate_up_proj": (
@@ -352,15 +346,15 @@ ARCHITECTURES = {  # by the name in the file
     ),
     "deepseek2": Architecture(
         "deepseek_v3",
-        _IN_FRONT | _MLP | _ROUTER | _SHARED_EXPERTS | _LATENT,
+        IN_FRONT | MLP | _ROUTER | _SHARED_EXPERTS | _LATENT,
         configs.deepseek2,
-        made=_of_experts()
+        made=of_experts()
         | _CORRECTED
         | {"self_attn.kv_b_proj.weight": (("attn_k_b.weight", "attn_v_b.weight"), keys_and_values)},
     ),
     "gpt-oss": Architecture(
         "gpt_oss",
-        _ATTENTION | _BEHIND_ATTENTION | {"mlp.router": "ffn_gate_inp"},
+        ATTENTION | _BEHIND_ATTENTION | {"mlp.router": "ffn_gate_inp"},
         configs.gpt_oss,
         made={
             "self_attn.sinks": (("attn_sinks.weight",), lambda sinks: sinks),
@@ -371,24 +365,25 @@ ARCHITECTURES = {  # by the name in the file
         },
     ),
     # with recurrent layers
+    **recurrent.MAMBA,
     "qwen35": Architecture(
         "qwen3_5_text",
-        _ATTENTION | _QUERY_NORMS | _MLP | _BEHIND_ATTENTION | _DELTA,
+        ATTENTION | QUERY_NORMS | MLP | _BEHIND_ATTENTION | _DELTA,
         recurrent.qwen35,
         offset=True,
         made=_OF_DELTA,
     ),
     "qwen35moe": Architecture(
         "qwen3_5_moe_text",
-        _ATTENTION | _QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED | _DELTA,
+        ATTENTION | QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED | _DELTA,
         recurrent.qwen35_moe,
         offset=True,
-        made=_OF_DELTA | _of_experts() | _SHARED_GATE,
+        made=_OF_DELTA | of_experts() | _SHARED_GATE,
     ),
     "qwen3next": Architecture(
         "qwen3_5_moe_text",
-        _ATTENTION
-        | _QUERY_NORMS
+        ATTENTION
+        | QUERY_NORMS
         | _BEHIND_ATTENTION
         | _ROUTER
         | _SHARED
@@ -396,7 +391,7 @@ ARCHITECTURES = {  # by the name in the file
         | {"linear_attn.in_proj_a": "ssm_ba", "linear_attn.in_proj_b": "ssm_ba"},
         recurrent.qwen3_next,
         offset=True,
-        made=_OF_DELTA | _of_experts() | _SHARED_GATE,
+        made=_OF_DELTA | of_experts() | _SHARED_GATE,
         rows={"linear_attn.in_proj_a": _interleaved(1), "linear_attn.in_proj_b": _interleaved(0)},
     ),
     "lfm2": Architecture(
@@ -412,7 +407,7 @@ ARCHITECTURES = {  # by the name in the file
         _LFM2 | {"feed_forward.gate": "ffn_gate_inp"},
         recurrent.lfm2_moe,
         made=_OF_LFM2
-        | _of_experts("feed_forward")
+        | of_experts("feed_forward")
         | {"feed_forward.expert_bias": (("exp_probs_b.bias",), lambda bias: bias)},
         varied=("attention.head_count_kv",),
         outside={"model.embedding_norm": "token_embd_norm"},
@@ -439,5 +434,5 @@ WITH_EYES = {  # the same in files of models with eyes, whose positions have sec
 }
 MIXTURES = {  # the same with experts
     "llama": _MIXTRAL,
-    "granitehybrid": _granite_hybrid("_shexp", _of_experts("block_sparse_moe")),
+    "granitehybrid": _granite_hybrid("_shexp", of_experts("block_sparse_moe")),
 }

@@ -97,6 +97,26 @@ def granite(file: GGUF, config: Config) -> Config:
     }
 
 
+def minicpm(file: GGUF, config: Config) -> Config:
+    return granite(file, config) | {"attention_multiplier": config["head_dim"] ** -0.5}
+
+
+def exaone(file: GGUF, config: Config) -> Config:
+    return {"rms_norm_eps": file.of_architecture("attention.layer_norm_epsilon", config["rms_norm_eps"])}
+
+
+def apertus(file: GGUF, config: Config) -> Config:
+    """Raises ModelError for an activation with other constants than transformers computes it with."""
+    for key, usual in (("beta", 0.5), ("eps", -1e-6)):
+        found = np.unique(file.metadata.get(f"xielu.{key}", usual))
+        if not np.allclose(found, usual):
+            raise ModelError(
+                f"{file.path} has xielu.{key} = {found[0]}, which duoactor does not compute for this architecture; "
+                "choose a file without it, or the model's safetensors"
+            )
+    return {"hidden_act": "xielu"}
+
+
 def gemma(file: GGUF, config: Config) -> Config:
     return {"hidden_act": "gelu_pytorch_tanh"}
 

@@ -41,9 +41,11 @@ def gguf_config(name: str) -> PlainConfig:
 
 def transformers_config(name: str) -> Any:
     """The same as transformers' own. Raises ModelError."""
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
 
     known = {**open_gguf(name).config, "eos_token_id": gguf_config(name).eos_token_id}
+    if isinstance(getattr(CONFIG_MAPPING[known["model_type"]], "head_dim", None), property):  # Falcon's own
+        del known["head_dim"]
     try:
         config = AutoConfig.for_model(known.pop("model_type"), **known)
     except Exception as error:  # transformers' own checks raise anything

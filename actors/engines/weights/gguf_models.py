@@ -14,10 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from actors.engines.decoder.bounds import check_numbers
+from actors.engines.weights.formats import KINDS
 from actors.engines.weights.gguf import GGUF, Stored
-from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, WITH_EYES, Order
+from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, WITH_EYES
 from actors.engines.weights.gguf_configs import Config
+from actors.engines.weights.gguf_gpt import TWO_NORMS
 from actors.engines.weights.gguf_makers import Floats, below
+from actors.engines.weights.gguf_parts import Order
 from actors.engines.weights.matrix import Blocks
 from protocols.errors import ModelError
 
@@ -131,6 +134,8 @@ class GGUFCheckpoint:
         mixture = self.file.of_architecture("expert_count", 0) != 0
         if self.file.of_architecture("rope.dimension_sections") is not None:
             known = WITH_EYES.get(self.file.architecture, known)
+        if "blk.0.attn_norm_2.weight" in self.file.tensors:
+            known = TWO_NORMS.get(self.file.architecture, known)
         self._known = MIXTURES.get(self.file.architecture, known) if mixture else known
         self._check_metadata()
         try:
@@ -238,17 +243,27 @@ class GGUFCheckpoint:
         for theirs, ours in outside.items():
             yield from self._named(ours, theirs)
         for layer in range(self._one("block_count")):
-            ours, theirs = f"model.layers.{layer}.", f"blk.{layer}."
+            ours, theirs = f"{self._known.layers}.{layer}.", f"blk.{layer}."
+            for part, key in self._known.numbers.items():
+                yield ours + part, FileWeight([self._number(key, layer)])
             for part, (needed, make) in self._known.made.items():
                 if theirs + needed[0] in self.file.tensors:
                     yield ours + part, FileWeight([self._stored(theirs + one) for one in needed], make)
             for part, name in (self._known.names | NEXT).items():
                 yield from self._named(ours + part, theirs + name)
 
+    def _number(self, key: str, layer: int) -> Stored:
+        """A metadatum with a number for each layer as a weight."""
+        found = np.atleast_1d(self.file.metadata.get(key, ()))
+        if found.shape != (self._one("block_count"),):
+            raise ModelError(f"{self.file.path} has no {key} of each layer; download it again")
+        return Stored(key, (1,), KINDS[0], found[layer : layer + 1].astype("<f4").view(np.uint8))
+
     def _named(self, ours: str, theirs: str) -> Iterator[tuple[str, FileWeight]]:
         for kind in ("weight", "bias"):
             if (found := self.file.tensors.get(f"{theirs}.{kind}")) is not None:
-                above = float(self._known.offset and len(found.shape) == 1 and RECURRENT not in ours)
+                is_norm = kind == "weight" and len(found.shape) == 1 and RECURRENT not in ours
+                above = float(self._known.offset and is_norm)
                 yield f"{ours}.{kind}", FileWeight([found], None, self._order(ours, found), above)
 
     def _order(self, ours: str, found: Stored) -> Order | None:
@@ -277,7 +292,7 @@ class GGUFCheckpoint:
         file, known = self.file, self._known
         of, ids = file.of_architecture, file.metadata
         heads, hidden = self._one("attention.head_count"), self._one("embedding_length")
-        width = of("attention.key_length", hidden // heads)
+        width = of("attention.key_length", hidden // max(heads, 1))
         config: Config = {
             "model_type": known.model_type,
             "hidden_size": hidden,

@@ -6,6 +6,8 @@ import numpy as np
 
 from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.gguf_configs import Config, experts, granite, qwen2_moe, ranked
+from actors.engines.weights.gguf_parts import ATTENTION, MLP, Architecture, Made, of_experts, of_scan
+from protocols.errors import ModelError
 
 
 def granite_hybrid(file: GGUF, config: Config) -> Config:
@@ -125,3 +127,115 @@ def lfm2_moe(file: GGUF, config: Config) -> Config:
         | {"num_dense_layers": file.of_architecture("leading_dense_block_count", 0), "use_expert_bias": True}
         | {"routed_scaling_factor": 1.0}
     )
+
+
+def _alone(file: GGUF, config: Config) -> Config:
+    """What Mamba 1 and 2 share: no attention, no MLP."""
+    of = file.of_architecture
+    return {
+        "state_size": of("ssm.state_size"),
+        "conv_kernel": of("ssm.conv_kernel"),
+        "expand": of("ssm.inner_size") // config["hidden_size"],
+        "layer_norm_epsilon": config["rms_norm_eps"],
+        "hidden_act": "silu",
+        "use_bias": False,
+        "use_conv_bias": "blk.0.ssm_conv1d.bias" in file.tensors,
+    }
+
+
+def _mamba(file: GGUF, config: Config) -> Config:
+    """Falcon Mamba says that it norms; by what, no file says, and all that are published have the same."""
+    inner, rank = (file.of_architecture(f"ssm.{key}") for key in ("inner_size", "time_step_rank"))
+    falcon = {"model_type": "falcon_mamba", "mixer_rms_eps": 1e-6} if file.of_architecture("ssm.dt_b_c_rms") else {}
+    return _alone(file, config) | {"intermediate_size": inner, "time_step_rank": rank} | falcon
+
+
+def _mamba2(file: GGUF, config: Config) -> Config:
+    heads = file.of_architecture("ssm.time_step_rank")
+    return _alone(file, config) | {
+        "num_heads": heads,
+        "head_dim": file.of_architecture("ssm.inner_size") // heads,
+        "n_groups": file.of_architecture("ssm.group_count"),
+        "time_step_limit": (0.0, float("inf")),
+    }
+
+
+def _jamba(file: GGUF, config: Config) -> Config:
+    of, layers = file.of_architecture, config["num_hidden_layers"]
+    attends = np.flatnonzero(np.broadcast_to(of("attention.head_count_kv"), layers))
+    chooses = np.array([layer for layer in range(layers) if f"blk.{layer}.ffn_gate_inp.weight" in file.tensors], int)
+    return {
+        **_every(file, "attn_layer", attends, layers),
+        **_every(file, "expert_layer", chooses, layers),
+        "num_experts": of("expert_count", 0) if len(chooses) else 1,
+        "num_experts_per_tok": of("expert_used_count", 0),
+        "mamba_expand": of("ssm.inner_size") // config["hidden_size"],
+        "mamba_d_state": of("ssm.state_size"),
+        "mamba_d_conv": of("ssm.conv_kernel"),
+        "mamba_dt_rank": of("ssm.time_step_rank"),
+        "mamba_conv_bias": True,
+        "mamba_proj_bias": False,
+    }
+
+
+def _every(file: GGUF, name: str, chosen: np.ndarray, layers: int) -> Config:
+    """The period and the first of some layers, as transformers has it. Raises ModelError where they have none."""
+    period = int(chosen[1] - chosen[0]) if len(chosen) > 1 else layers
+    first = int(chosen[0]) if len(chosen) else layers
+    if list(chosen) != list(range(first, layers, period)):
+        raise ModelError(
+            f"{file.path} has layers of one kind at {', '.join(map(str, chosen))}, which is no period; choose another "
+            "file, or the model's safetensors"
+        )
+    return {f"{name}_period": period, f"{name}_offset": first}
+
+
+def _selective(part: str) -> Made:
+    """Mamba 1 by its name in a layer."""
+    return {
+        f"{part}.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
+        f"{part}.conv1d.bias": (("ssm_conv1d.bias",), lambda bias: bias),
+        f"{part}.A_log": (("ssm_a",), lambda rates: np.log(-rates)),
+        f"{part}.D": (("ssm_d",), lambda shares: shares),
+    }
+
+
+def _matrices(part: str) -> dict[str, str]:
+    return {f"{part}.{ours}": f"ssm_{theirs}" for ours, theirs in _PROJECTIONS.items()}
+
+
+_PROJECTIONS = {"in_proj": "in", "x_proj": "x", "dt_proj": "dt", "out_proj": "out"}
+_BACKBONE = {"backbone.embeddings": "token_embd", "backbone.norm_f": "output_norm"}
+_ABSENT = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+MAMBA = {
+    "mamba": Architecture(
+        "mamba",
+        {"norm": "attn_norm"} | _matrices("mixer"),
+        _mamba,
+        made=_selective("mixer"),
+        varied=_ABSENT,
+        outside=_BACKBONE,
+        layers="backbone.layers",
+    ),
+    "mamba2": Architecture(
+        "mamba2",
+        {"norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.out_proj": "ssm_out"},
+        _mamba2,
+        made=of_scan("mixer"),
+        varied=_ABSENT,
+        outside=_BACKBONE,
+        layers="backbone.layers",
+    ),
+    "jamba": Architecture(
+        "jamba",
+        ATTENTION
+        | {ours.replace("mlp.", "feed_forward."): theirs for ours, theirs in MLP.items()}
+        | {"input_layernorm": "attn_norm", "pre_ff_layernorm": "ffn_norm", "feed_forward.router": "ffn_gate_inp"}
+        | _matrices("mamba")
+        | {f"mamba.{one}_layernorm": f"ssm_{one}_norm" for one in ("dt", "b", "c")},
+        _jamba,
+        made=_selective("mamba") | of_experts("feed_forward"),
+        varied=("attention.head_count_kv",),
+        outside={"model.final_layernorm": "output_norm"},
+    ),
+}
