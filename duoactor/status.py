@@ -121,7 +121,8 @@ def cores_and_rates(target: TargetStatus) -> list[tuple[str, str]]:
 def taking(target: TargetStatus) -> str:
     """A stream's share of the KV pool, and memory beside it; empty where unknown."""
     each, beside = target.reading.token_bytes, target.reading.stream_bytes
-    parts = [f"{each / 1e3:,.1f} kB a token"] * bool(each) + [f"{beside / 1e6:,.1f} MB a stream"] * bool(beside)
+    pool = f" ({each * target.kv_slots / 1e9:.3g} GB at most; --kv-tokens)" if target.kv_slots else ""
+    parts = [f"{each / 1e3:,.1f} kB a token{pool}"] * bool(each) + [f"{beside / 1e6:,.1f} MB a stream"] * bool(beside)
     return f"keys and values take {' and '.join(parts)}" if parts else ""
 
 

@@ -64,6 +64,6 @@ def test_a_file_of_the_small_format_is_not_told_to_become_one():
 
 def test_the_status_says_what_streams_take_of_memory():
     takes = Reading(400_000_000, 32.0, token_bytes=6144, stream_bytes=25_559_040)
-    rows = dict(cores_and_rates(TargetStatus("m", "cpu", "float32", 0, 0, reading=takes)))
-    assert rows["memory"] == "keys and values take 6.1 kB a token and 25.6 MB a stream"
+    rows = dict(cores_and_rates(TargetStatus("m", "cpu", "float32", 100_000, 0, reading=takes)))
+    assert rows["memory"] == "keys and values take 6.1 kB a token (0.614 GB at most; --kv-tokens) and 25.6 MB a stream"
     assert "memory" not in dict(cores_and_rates(TargetStatus("m", "cpu", "float32", 0, 0)))
