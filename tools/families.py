@@ -1,4 +1,4 @@
-"""Write the tables of docs/families.md: what runs each family by the code, and what was tried, kept in families.json.
+"""Write the table of docs/families.md: what each family is by its description, and its models in families.json.
 
 python -m tools.families
 """
@@ -6,11 +6,10 @@ python -m tools.families
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from actors.engines.decoder.configuration import spec_of
+from actors.engines.decoder.configuration import described
 from actors.engines.decoder.spec import CONVOLUTION, DELTA, SCAN, SELECTIVE, UNWEIGHTED, DecoderSpec
 from tests.engines.families import FAMILIES, config_of
 from tools.pages import DOCS, renewed
@@ -18,11 +17,6 @@ from tools.pages import DOCS, renewed
 PAGE = DOCS / "families.md"
 KEPT = json.loads(Path(__file__).with_suffix(".json").read_text())
 RECURRENT = {DELTA: "gated delta net", SCAN: "Mamba 2", CONVOLUTION: "short convolutions", SELECTIVE: "Mamba 1"}
-RESULTS = {
-    "equal": "On the generic engine, texts equal to those of transformers, plainly and in trees",
-    "refused": "Refused with a sentence when they are loaded, for their attention or their state",
-    "unbuilt": "Not tried, since no small random model of them could be made",
-}
 
 
 def special(spec: DecoderSpec) -> list[str]:
@@ -46,25 +40,16 @@ def special(spec: DecoderSpec) -> list[str]:
     return [text for text, has in found.items() if has]
 
 
-def engines() -> Iterable[str]:
-    yield "| architecture | engine | models | what is special |\n|---|---|---|---|"
+def families() -> Iterable[str]:
+    yield "| architecture | models | what is special |\n|---|---|---|"
     for name in FAMILIES:
-        spec, kept = spec_of(config_of(name)), KEPT["families"][name]
-        what = [*([] if spec is None else special(spec)), *kept.get("also", ())]
-        yield f"| `{name}` | {'generic' if spec is None else 'fused'} | {kept['models']} | {', '.join(what)} |"
-
-
-def others() -> Iterable[str]:
-    tried = KEPT["tried"]
-    yield f"With transformers {tried['transformers']}, a small random model of each."
-    for result, text in RESULTS.items():
-        names = ", ".join(f"`{name}`" for name in tried[result])
-        yield "\n" + textwrap.fill(f"{text}: {names}.", 120, break_long_words=False, break_on_hyphens=False)
+        what = [*special(described(config_of(name))), *KEPT[name].get("also", ())]
+        yield f"| `{name}` | {KEPT[name]['models']} | {', '.join(what)} |"
 
 
 def page(text: str) -> str:
-    """The page with its tables as they are now."""
-    return renewed(renewed(text, "engines", engines()), "others", others())
+    """The page with its table as it is now."""
+    return renewed(text, "families", families())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,10 +25,10 @@ from actors.engines.cache.memory import (
     kv_slots,
     state_room,
 )
-from actors.engines.cache.pool import KVShape
-from actors.engines.decoder.configuration import compiled_spec, spec_of
+from actors.engines.decoder.configuration import compiled_spec, described
 from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
 from actors.engines.decoder.cpu.rings import kv_shapes, ring_slots
+from actors.engines.decoder.families import Undescribed
 from actors.engines.decoder.gpu.engine import GpuEngine, recorded_bytes
 from actors.engines.decoder.weight_shapes import largest_format
 from actors.engines.drafts.draft import Draft
@@ -54,9 +54,6 @@ from actors.kept import kept, told_slots
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
-if TYPE_CHECKING:
-    from actors.engines.generic.engine import TransformersEngine
-
 log = logging.getLogger("duoactor")
 DRAFT_SHARE = 0.5  # share of the memory for KV pools, because the target may be on the same device
 MAX_RINGS = 4 * MAX_REQUESTS  # rings of open requests, mostly shorter, and of texts kept for later prompts
@@ -74,18 +71,12 @@ def _rings(model: nn.Module, max_context: int) -> int:
 
 
 def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, rings: int = 0) -> int:
-    """Slots of the KV pool, see :func:`kv_slots`. A model with unknown heads gets the smallest pool: the engine
-    refuses it with a sentence."""
-    parameter = next(model.parameters())
-    spec = spec_of(model.config)
-    shape = KVShape.of(model.config) if spec is None else kv_shapes(spec, rings > 0)[0]
-    if shape is None:
-        return MIN_TOKENS
-    share *= STATE_SHARE if rings or (spec is not None and spec.recurrent) else 1.0
+    """Slots of the KV pool, see :func:`kv_slots`."""
+    parameter, spec = next(model.parameters()), described(model.config)
+    share *= STATE_SHARE if rings or spec.recurrent else 1.0
     # without any attention a slot takes no memory
-    size = max(1, shape.slot_bytes(parameter.dtype))
-    recorded = parameter.device.type == "cuda" and spec is not None
-    beside = recorded_bytes(model.config, parameter.dtype) if recorded else 0
+    size = max(1, kv_shapes(spec, rings > 0)[0].slot_bytes(parameter.dtype))
+    beside = recorded_bytes(model.config, parameter.dtype) if parameter.device.type == "cuda" else 0
     beside += model.source.nbytes if isinstance(model, StoredModel) else 0  # weights that are not on the device yet
     return kv_slots(asked, full_request, size, parameter.device, share, beside)
 
@@ -108,8 +99,7 @@ def _fitting(name: str, device: torch.device, model: nn.Module | None = None) ->
 
 def what_fits(config: Any, free: int, tried: int) -> str:
     """What to choose in place of weights of ``tried`` bytes, for ``free`` bytes of a GPU."""
-    if (spec := spec_of(config)) is None:
-        return "a smaller model"
+    spec = described(config)
     kept = MIN_TOKENS * kv_shapes(spec, False)[0].slot_bytes(torch.bfloat16)
     room = min(int(GPU_SHARE * free) - kept - recorded_bytes(config, torch.bfloat16), tried - 1)
     if (found := largest_format(spec, room)) is None:
@@ -128,18 +118,11 @@ class _How:
     rings: int = 0
 
 
-def _engine(
-    model: nn.Module, info: ModelInfo, slots: int, how: _How
-) -> CompiledEngine | GpuEngine | TransformersEngine:
-    """The engine of described models: compiled layers on a CPU, else the program in torch or Triton. Others get the
-    generic one, which runs transformers' model code."""
+def _engine(model: nn.Module, info: ModelInfo, slots: int, how: _How) -> CompiledEngine | GpuEngine:
+    """Compiled layers on a CPU, else the program in torch or Triton."""
     parameter = next(model.parameters())
-    engine: CompiledEngine | GpuEngine | TransformersEngine
-    if spec_of(model.config) is None:
-        from actors.engines.generic.engine import TransformersEngine  # loads much of transformers
-
-        engine = TransformersEngine(model, info, slots, how.exact)
-    elif compiled_spec(model.config, parameter.device, parameter.dtype) is not None:
+    engine: CompiledEngine | GpuEngine
+    if compiled_spec(model.config, parameter.device, parameter.dtype) is not None:
         engine = CompiledEngine(model, info, slots, how.threads, how.int8, how.rings)
     else:
         engine = GpuEngine(model, info, slots, how.exact, plain=parameter.device.type == "cpu")
@@ -183,6 +166,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     where = resolve_device(place.device)
     config = known_config(name)
     refuse_as_target(name, config)
+    _check_described(name, config)
     kind, int8 = target_dtype(place.dtype, where, config)
     tokenizer = serving_tokenizer(tokenizer_of or name)
     with _fitting(name, where):
@@ -198,7 +182,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     engine.info = replace(info, reading=engine.reading())
     how = {
         "engine": type(engine).__name__,
-        "config": spec_of(config) or config.to_json_string(),
+        "config": described(config),
         "slots": told_slots(slots),
         "threads": place.threads,
     }
@@ -214,10 +198,20 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     return Target(engine, agreement=agreement, kept=most), TokenizerCodec(tokenizer)
 
 
+def _check_described(name: str, config: Any) -> None:
+    """Raise ModelError, with the reason, for a model that no description says."""
+    try:
+        described(config)
+    except Undescribed as error:
+        raise ModelError(
+            f"{name} cannot run here: {error} (config.json); choose a model of the Llama, Qwen, Mistral, Gemma or Phi "
+            "families, or another that docs/families.md names"
+        ) from None
+
+
 def _tell_factors(model: nn.Module, info: ModelInfo, asked: int) -> None:
     """Say how long texts may be where that chooses how all texts are turned."""
-    spec, served, longest = spec_of(model.config), info.max_context, longest_context(model)
-    edge = 0 if spec is None else spec.edge
+    edge, served, longest = described(model.config).edge, info.max_context, longest_context(model)
     if 0 < edge < served:
         log.warning(
             "a context of %d tokens turns short texts too by the factors for long ones (LongRoPE); --context %d keeps "
@@ -249,6 +243,7 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
     torch.set_num_threads(place.threads)
     where = resolve_device(place.device)
     config = known_config(name)
+    _check_described(name, config)
     kind, int8 = draft_dtype(place.dtype, where, config)
     with _fitting(name, where):
         model = load_for_engine(name, where, kind, config)

@@ -148,11 +148,6 @@ class Engine(DraftEngine, Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
     @property
-    def text_matters(self) -> bool:
-        """Whether keys depend on a segment's ``text``, so that only requests with the same value can share them."""
-        ...
-
-    @property
     def recurrence(self) -> Recurrence | None:
         """What is remembered beside the pool. None: nothing is."""
         ...

@@ -70,7 +70,6 @@ class Segment:
     base: int
     span: int
     visible: Mask  # (rows, span): the slots that each row sees; at least one, or its softmax would divide by zero
-    text: int = 0  # tokens that the request's text may have at most: some models' positions depend on it
     padding: bool = False  # the rows only fill the batch up, behind all others; what is computed for them is discarded
     state: TextState | None = None  # state from which the first row goes on
     prompt: bool = False  # a piece of a prompt

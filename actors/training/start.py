@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from actors.engines.decoder.configuration import spec_of
+from actors.engines.decoder.configuration import described
 from actors.engines.weights.draft_vocabulary import FIELD, model_class
 from protocols.errors import ConfigError
 
@@ -48,9 +48,9 @@ def is_cut(target: Any, shape: DraftShape) -> bool:
     text = target.get_text_config()
     if shape.width != text.hidden_size:
         return False
-    spec = spec_of(text)
-    alike = spec is None or len({(one.kv_heads, one.width) for one in spec.attentions}) == 1
-    return alike and (spec is None or not (spec.recurrent or spec.inputs))
+    spec = described(text)
+    alike = len({(one.kv_heads, one.width) for one in spec.attentions}) == 1
+    return alike and not (spec.recurrent or spec.inputs)
 
 
 def draft_config(target: Any, shape: DraftShape) -> Any:

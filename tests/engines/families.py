@@ -175,18 +175,6 @@ FAMILIES = {  # what their configurations need beside what all share
     },
     "NemotronH": HEAD | SCANS | {"n_groups": 1, "layers_block_type": ["mamba", "attention", "mlp"]},
 }
-DECODER = ONE_KIND | {"d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 96}
-REFUSED = {
-    "Bloom": {},
-    "KimiLinear": HYBRID | LATENT,
-    "MiniMax": HEAD | HYBRID | {"num_local_experts": 2},
-    "RecurrentGemma": {"lru_width": 64, "attention_window_size": 9},
-    "Bart": DECODER,
-    "Pegasus": DECODER,
-    "Marian": DECODER,
-    "Phimoe": {"num_local_experts": 4, "sliding_window": 99},
-    "Doge": {"keep_window_size": 99},
-}
 MULTIPLIERS = {
     "embedding_multiplier": 1.5,
     "lm_head_multiplier": 0.7,
@@ -257,7 +245,7 @@ TEXT = (
 
 
 def config_of(name: str, **more):
-    name, extra = VARIANTS.get(name) or (name, FAMILIES.get(name, REFUSED.get(name)))
+    name, extra = VARIANTS.get(name) or (name, FAMILIES[name])
     config = getattr(transformers, name + ("TextConfig" if name in TEXT else "Config"))
     return config(**deepcopy(COMMON | extra | more))
 

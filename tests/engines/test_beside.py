@@ -5,12 +5,11 @@ import random
 import pytest
 import torch
 
-from actors.engines.generic import engine as generic
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 from tests.engines.families import model_of
-from tests.engines.tiny import VOCAB, info
+from tests.engines.tiny import VOCAB, info, torch_engine
 
 COUNT = 14  # tokens of a text
 LENGTHS = (3, 21, 70)  # tokens of a prompt
@@ -71,10 +70,9 @@ class Beside:
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Mixtral", "Qwen3Moe"])
-def test_on_the_generic_engine_no_bit_depends_on_other_requests(family, monkeypatch):
+def test_where_nothing_is_compiled_no_bit_depends_on_other_requests(family):
     """Experts and their routers are products of few rows; torch computes what is left behind its last whole vector by
     other code."""
-    monkeypatch.setattr(generic, "compiled_kernels", lambda: None)
     torch.set_num_threads(1)
     model = model_of(family)
-    Beside(Target(generic.TransformersEngine(model, info(model), 4096)), 6).run()
+    Beside(Target(torch_engine(model, info(model), 4096)), 6).run()

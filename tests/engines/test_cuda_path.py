@@ -11,7 +11,6 @@ from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import Direct
 from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.drafts.draft import Draft
-from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.engines.weights import loading
@@ -29,7 +28,6 @@ from tests.engines.weights.test_gguf_serving import mixed
 
 DTYPES = [torch.float32, torch.bfloat16]
 FUSED = ["llama", "qwen2", "qwen3", "gemma2", "gemma3"]
-GENERIC = ["llama-tanh"]
 PROMPT = list(range(5, 155)) * 2
 SHORT = PROMPT[:40]  # one piece: recurrent layers walk each of its tokens, which takes a while here
 SAMPLING = {
@@ -47,9 +45,7 @@ def engine_of(family, dtype, exact=True):
     with unset_fake_temporarily():
         model = make(family)
     model = on_cuda(model, dtype)
-    if family in FUSED:
-        return GpuEngine(model, info(model), 4096, exact)
-    return TransformersEngine(model, info(model), 4096)
+    return GpuEngine(model, info(model), 4096, exact)
 
 
 def begun(target: Target, prompt=PROMPT, **sampling) -> int:
@@ -66,7 +62,7 @@ def test_a_tensor_that_was_left_on_the_host_is_an_error(fake_cuda):  # noqa: F81
 
 @pytest.mark.parametrize(
     "family, dtype, sampling",
-    [(family, DTYPES[number % 2], "greedy") for number, family in enumerate(("qwen2", "gemma2", "gemma3", *GENERIC))]
+    [(family, DTYPES[number % 2], "greedy") for number, family in enumerate(("qwen2", "gemma2", "gemma3"))]
     + [(("llama", "gemma2")[number % 2], torch.bfloat16, sampling) for number, sampling in enumerate(SAMPLED)],
 )
 def test_a_round_reads_from_the_device_once(fake_cuda, family, dtype, sampling):  # noqa: F811

@@ -68,9 +68,8 @@ def test_a_text_longer_than_the_drafts_context_cannot_be_drafted():
         draft.commit(handle, [5], [-1])
 
 
-@pytest.mark.parametrize("family", ["llama", "llama-tanh"])
-def test_nothing_is_computed_beyond_the_drafts_context(family):
-    draft = Draft(engine_of(family=family))
+def test_nothing_is_computed_beyond_the_drafts_context():
+    draft = Draft(engine_of())
     context = draft.info.max_context
     handle = draft.open(some_prompt(context - 1), context - 1, Sampling(max_tokens=100))
     [top] = draft.expand([root(handle)])

@@ -3,15 +3,14 @@ trees, and served: plainly decoded, by auto, and resumed."""
 
 import asyncio
 import random
-import re
 
 import pytest
 import torch
 import transformers
 from msgspec.structs import replace
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from safetensors.torch import save_file
 
-from actors.engines.generic import engine as backend
+from actors.engines.build import EngineOptions, build_draft, build_target
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
@@ -19,8 +18,8 @@ from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.memory import Memory
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
-from tests.engines.families import FAMILIES, REFUSED, VARIANTS, model_of
-from tests.engines.tiny import COMMON, VOCAB, engine_of, info, make_model
+from tests.engines.families import FAMILIES, VARIANTS, model_of
+from tests.engines.tiny import VOCAB, engine_of
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -113,35 +112,21 @@ def test_a_verifier_serves_the_text_that_transformers_writes(family):
     assert drafted[-1].stats.drafters == ("d1",)
 
 
-@pytest.mark.parametrize("name", ["Llama", "Olmoe", "GraniteMoe"])
-def test_roundings_are_no_reason_to_refuse_a_model_in_bfloat16(name):
-    """Mixtures of experts differ the most: some rows choose another expert."""
-    model = model_of(name).bfloat16()
-    backend.TransformersEngine(model, info(model), 64)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_run_over_slots_is_refused_in_one_sentence(name, dtype):
-    model = model_of(name).to(dtype)
-    with torch.inference_mode():
-        model(torch.tensor([PROMPT]), use_cache=False)  # it runs as it is: what is refused is how we would run it
-    with pytest.raises(ModelError, match="does not attend in the plain way"):
-        engine_of(model)
-
-
-def test_a_falcon_whose_positions_are_slopes_is_refused():
-    model = make_model(lambda: transformers.FalconForCausalLM(transformers.FalconConfig(**COMMON, alibi=True)))
-    with pytest.raises(ModelError, match=r"does not attend in the plain way.*alibi is set: its positions are slopes"):
-        engine_of(model)
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (transformers.BloomConfig(), "its model_type, bloom, is not described"),
+        (transformers.FalconConfig(alibi=True), "alibi is set: its positions are slopes"),
+        (transformers.LlamaConfig(hidden_act="tanh"), "no kernel has the activation 'tanh'"),
+    ],
+)
+@pytest.mark.parametrize("build", [build_target, build_draft])
+def test_what_is_not_described_is_refused_in_one_sentence(config, why, build, tmp_path):
+    config.save_pretrained(tmp_path)
+    save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=rf"cannot run here: {why} \(config.json\); choose a model of the Llama.*"):
+        build(str(tmp_path), EngineOptions())
 
 
 def test_the_tables_of_families_are_what_the_code_and_the_kept_results_say():
     assert page(PAGE.read_text()) == PAGE.read_text(), "run python -m tools.families"
-    refused, others = PAGE.read_text().split("## Refused")[1].split("## Others")
-    rows = re.findall(r"^\| (`.*`) \|", refused, re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(REFUSED)
-    if transformers.__version__ in others:
-        ends = r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$"
-        known = {re.sub(ends, "", name) for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() if isinstance(name, str)}
-        assert set(re.findall(r"`(\w+)`", others)) >= known - set(FAMILIES) - set(REFUSED)

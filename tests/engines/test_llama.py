@@ -12,7 +12,6 @@ from actors.engines.decoder.cpu import body as compiled_body
 from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
 from actors.engines.flat_batch import FlatBatch, align
 from actors.models import ModelInfo
-from protocols.errors import ModelError
 from tests.engines.tiny import VOCAB, info, make
 
 SLOTS = 512
@@ -74,11 +73,7 @@ def test_the_families_are_those_that_are_computed_here():
         compiled_spec(windowed, torch.device("cuda")) is None and compiled_spec(windowed, dtype=torch.float16) is None
     )
     assert spec_of(LlamaConfig(hidden_act="tanh")) is None
-    assert spec_of(LlamaConfig(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})) is None
     assert compiled_spec(LlamaConfig(rope_parameters=LLAMA3)) is not None
-    model = make("llama-tanh")
-    with pytest.raises(ModelError, match="TransformersEngine"):
-        CompiledEngine(model, info(model), SLOTS)
 
 
 def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch():

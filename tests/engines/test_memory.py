@@ -13,6 +13,7 @@ from actors.engines.cache import memory
 from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
 from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import spec_of
+from actors.engines.decoder.cpu.rings import kv_shapes
 from actors.engines.decoder.gpu.engine import recorded_bytes
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
 from actors.engines.weights.source import StoredSource
@@ -72,7 +73,7 @@ def test_weights_that_still_lie_in_their_files_are_left_room(free, tmp_path):
     file = mixed("llama", tmp_path)
     model = packed_model(file, gguf_config(file), CPU, torch.float32)
     free(model.source.nbytes + (4 << 20))
-    shape = KVShape.of(model.config)
+    [shape, _] = kv_shapes(spec_of(model.config), False)
     assert _slots(0, model, 100_000) == (2 << 20) // shape.slot_bytes(torch.float32)
 
 

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
-from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 from tests.engines.test_target import begin, chain, some_prompt, target_of
-from tests.engines.tiny import info, make
+from tests.engines.tiny import info, make, torch_engine
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +32,7 @@ def target_of_engine(engine):
     return Target(engine(model, info(model), 2048), rows_agree=ROWS)
 
 
-@pytest.mark.parametrize("engine", [TransformersEngine, CompiledEngine])
+@pytest.mark.parametrize("engine", [torch_engine, CompiledEngine])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_texts_are_those_of_rounds_and_prompts_apart(engine, temperature):
     chance = random.Random(5)

@@ -7,12 +7,11 @@ import torch
 
 from actors.engines.cache.kv_cache import SHARED
 from actors.engines.decoder.cpu.engine import CompiledEngine
-from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 from tests.engines.test_target import Spy, some_prompt, tree
-from tests.engines.tiny import VOCAB, info, make
+from tests.engines.tiny import VOCAB, info, make, torch_engine
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,7 @@ def begin(target, prompt, sampling, salt="", generated=(), limit=None):
 
 
 @pytest.mark.parametrize("rows_agree", [None, (8,)], ids=["as this machine computes", "bits depend on rows"])
-@pytest.mark.parametrize("engine", [TransformersEngine, CompiledEngine])
+@pytest.mark.parametrize("engine", [torch_engine, CompiledEngine])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_warm_prefill_gives_the_bits_of_a_cold_one(engine, dtype, rows_agree):
     target = target_of(dtype=dtype, engine=engine, rows_agree=rows_agree)
@@ -107,16 +106,6 @@ def test_a_prompt_has_the_same_bits_however_short_the_pieces_are_that_others_lea
     for limit in (1, 5, 40):
         cut = begin(target, prompt, sampling, salt=f"cut at {limit}", limit=limit)
         assert torch.equal(cut[2], whole[2])
-
-
-def test_a_model_whose_keys_depend_on_the_length_of_the_text_reuses_those_of_equal_length_only():
-    target = target_of(rows_agree=(8,))
-    target.engine.engine.text_matters = True
-    prompt = some_prompt(target.chunk + 20)
-    for max_tokens, reused in ((20, 0), (30, 0), (20, target.chunk)):
-        handle, outcome, _, _ = begin(target, prompt, Sampling(max_tokens=max_tokens))
-        assert outcome.reused == reused
-        target.close(handle)
 
 
 @pytest.mark.parametrize("rows_agree", [None, (8,)], ids=["as this machine computes", "bits depend on rows"])

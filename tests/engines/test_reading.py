@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
-from actors.engines.generic import engine as generic
 from actors.models import ModelInfo
 from duoactor.status import cores_and_rates, reading
 from protocols.messages import Reading, TargetStatus
@@ -20,18 +19,6 @@ def test_a_token_reads_every_matrix_once_in_the_bits_in_which_it_lies():
     read = CompiledEngine(model, info, 512).reading()
     assert read.read_bytes == pytest.approx(read.bits / 8 * weights)
     assert weights <= read.read_bytes <= 5 * weights  # a small matrix fills its last panel twice
-
-
-@pytest.mark.parametrize(("family", "share"), [("llama", 1.0), ("gpt-oss", 0.5)])
-def test_the_generic_engine_says_what_a_token_reads(family: str, share: float, monkeypatch):
-    monkeypatch.setattr(generic, "compiled_kernels", lambda: None)
-    model = make(family)
-    model.config.num_experts_per_tok = 2  # out of 4
-    info = ModelInfo("tiny", model.config.vocab_size, 256, frozenset({0}), "digest")
-    names = {name: 4 * weight.numel() for name, weight in model.named_parameters(remove_duplicate=False)}
-    expected = sum(size * (share if "experts" in name else 1) for name, size in names.items() if "embed" not in name)
-    read = generic.TransformersEngine(model, info, 512).reading()
-    assert read.read_bytes == expected and read.gigabytes > 0
 
 
 @pytest.mark.parametrize(
@@ -49,7 +36,7 @@ def test_the_generic_engine_says_what_a_token_reads(family: str, share: float, m
             "more than memory's 10 GB/s: from caches; a GGUF file would read less: 58% in Q4_K_M",
         ),
     ],
-    ids=("unknown", "float32", "4 bits", "generic", "caches"),
+    ids=("unknown", "float32", "4 bits", "of other bits", "caches"),
 )
 def test_the_status_says_what_a_smaller_format_would_read(reads: Reading, said: str):
     kind = "Q3_K" if reads.bits == 4.9 else "float32"

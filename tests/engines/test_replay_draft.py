@@ -6,11 +6,10 @@ import torch
 
 from actors.engines.drafts.draft import CHUNK, Draft
 from actors.engines.drafts.replay import replay_draft
-from actors.engines.generic.engine import TransformersEngine
 from actors.models import Leaf
 from actors.records import LoggedRequest
 from protocols.messages import Sampling
-from tests.engines.tiny import VOCAB, info, make
+from tests.engines.tiny import VOCAB, info, make, torch_engine
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +19,7 @@ def one_thread():
 
 def draft_of(**facts):
     model = make("llama")
-    return Draft(TransformersEngine(model, replace(info(model), **facts), 4096))
+    return Draft(torch_engine(model, replace(info(model), **facts), 4096))
 
 
 def some(count, seed):

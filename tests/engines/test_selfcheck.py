@@ -3,11 +3,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS, self_check
 from actors.engines.targets.target import Target
 from actors.engines.weights.loading import describe, load_model, load_tokenizer
-from tests.engines.tiny import info, make
+from tests.engines.tiny import info, make, torch_engine
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 CPU = torch.device("cpu")
@@ -18,7 +17,7 @@ def test_speculation_on_the_bundled_target_is_bit_exact_for_every_number_of_rows
     torch.set_num_threads(1)
     path = str(PAIR / "target")
     model = load_model(path, CPU, dtype)
-    engine = TransformersEngine(model, describe(path, model, load_tokenizer(path), CPU, str(dtype)), 256)
+    engine = torch_engine(model, describe(path, model, load_tokenizer(path), CPU, str(dtype)), 256)
     found = self_check(engine)
     if dtype == torch.float32:
         assert set(ROWS) <= set(found.rows)
@@ -28,13 +27,13 @@ def test_speculation_on_the_bundled_target_is_bit_exact_for_every_number_of_rows
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_branches_of_a_small_model_in_float16_have_the_bits_of_plain_decoding(family):
     model = make(family).half()
-    engine = TransformersEngine(model, info(model), 1024)
+    engine = torch_engine(model, info(model), 1024)
     assert self_check(engine).branches and Target(engine).branches
 
 
 def test_the_check_finds_a_row_count_that_differs():
     model = make("llama")
-    engine = TransformersEngine(model, info(model), 256)
+    engine = torch_engine(model, info(model), 256)
     honest = engine.forward
 
     def flawed(batch):
@@ -47,13 +46,13 @@ def test_the_check_finds_a_row_count_that_differs():
 
 def test_the_check_finds_branches_that_differ():
     model = make("llama")
-    assert not self_check(TransformersEngine(model, info(model), 512, exact=False)).branches
+    assert not self_check(torch_engine(model, info(model), 512, exact=False)).branches
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_where_branches_differ_windows_have_none(dtype):
     model = make("llama").to(dtype)
-    engine = TransformersEngine(model, info(model), 512)
+    engine = torch_engine(model, info(model), 512)
     honest = engine.forward
 
     def flawed(batch):

@@ -22,7 +22,7 @@ from transformers import (
 
 from actors.engines.decoder.configuration import compiled_spec
 from actors.engines.decoder.cpu.engine import CompiledEngine
-from actors.engines.generic.engine import TransformersEngine
+from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.models import ModelInfo
 
 VOCAB = 160
@@ -54,7 +54,6 @@ FAMILIES = {
     "mistral-sliding": lambda: MistralForCausalLM(MistralConfig(**COMMON, sliding_window=9)),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**COMMON, head_dim=16, sliding_window=9)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**COMMON | {"num_key_value_heads": 4})),
-    "llama-tanh": lambda: LlamaForCausalLM(LlamaConfig(**COMMON, hidden_act="tanh")),  # on the generic engine
     "gpt-oss": lambda: GptOssForCausalLM(GptOssConfig(**COMMON, **GPT_OSS)),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**COMMON, head_dim=16, sliding_window=9)),
 }
@@ -73,9 +72,14 @@ def make_model(build, seed: int = 0):
     return model.eval()
 
 
-def engine_of(model, slots: int = 4096) -> CompiledEngine | TransformersEngine:
+def torch_engine(model, info: ModelInfo, slots: int, exact: bool = True) -> GpuEngine:
+    """As where nothing is compiled."""
+    return GpuEngine(model, info, slots, exact, plain=True)
+
+
+def engine_of(model, slots: int = 4096) -> CompiledEngine | GpuEngine:
     """The one that a user would get."""
-    return (CompiledEngine if compiled_spec(model.config) else TransformersEngine)(model, info(model), slots)
+    return (CompiledEngine if compiled_spec(model.config) else torch_engine)(model, info(model), slots)
 
 
 def info(model) -> ModelInfo:

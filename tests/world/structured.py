@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import duoactor
-from actors.engines.generic.engine import TransformersEngine
+from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.weights.loading import load_tokenizer
@@ -50,7 +50,7 @@ def codec() -> TokenizerCodec:
 
 
 @functools.cache
-def engine() -> TransformersEngine:
+def engine() -> GpuEngine:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -61,7 +61,7 @@ def engine() -> TransformersEngine:
         for name, parameter in model.named_parameters():
             parameter.mul_(4.0 if parameter.ndim > 1 and "embed" not in name else 1.0)
     info = replace(INFO, model_id="tiny", vocab_size=8192, max_context=512, eos_token_ids=frozenset({1}))
-    return TransformersEngine(model, info, 4096)
+    return GpuEngine(model, info, 4096, plain=True)
 
 
 def target() -> Target:

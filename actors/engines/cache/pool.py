@@ -36,20 +36,6 @@ class KVShape:
         """The shape of layers that are all the same."""
         return cls(((kv_heads, width),) * layers)
 
-    @classmethod
-    def of(cls, config: Any) -> KVShape | None:
-        """The shape that a ``transformers`` configuration gives, of a model without a description; None if it does not
-        name its attention heads, or they differ by layer."""
-        text = config.get_text_config()
-        heads = getattr(text, "num_attention_heads", None)
-        layers = len(attention_layers(text))
-        if not layers:
-            return cls(())
-        if not heads or getattr(text, "is_heterogeneous", False):
-            return None
-        kv_heads = getattr(text, "num_key_value_heads", None) or heads
-        return cls.alike(layers, kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads)
-
     def slot_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of a slot: keys and values of all layers."""
         return 2 * sum(kv_heads * width for kv_heads, width in self.heads) * dtype.itemsize

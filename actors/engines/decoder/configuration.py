@@ -15,15 +15,22 @@ CPU = torch.device("cpu")
 COMPILED = (torch.float32, torch.bfloat16)  # types of keys and values
 
 
+def described(config: Any) -> DecoderSpec:
+    """The description of a ``transformers`` configuration. Raises Undescribed, with the reason."""
+    spec = describe(config)
+    if spec.attentions and all(attention.shares is not None for attention in spec.attentions):
+        raise Undescribed("its layers read the keys of another model")
+    if any(attention.width % 2 for attention in spec.attentions):
+        raise Undescribed("the width of a head is odd")
+    return spec
+
+
 def spec_of(config: Any) -> DecoderSpec | None:
     """The description of a ``transformers`` configuration; None: there is none."""
     try:
-        spec = describe(config)
+        return described(config)
     except Undescribed:
         return None
-    assistant = spec.attentions and all(attention.shares is not None for attention in spec.attentions)
-    odd = any(attention.width % 2 for attention in spec.attentions)
-    return None if assistant or odd else spec
 
 
 def compiled_spec(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> DecoderSpec | None:

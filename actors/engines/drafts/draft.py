@@ -234,7 +234,7 @@ class Draft:
         positions = [m.length + len(paths[index]) - 1 for index in members]
         base, visible = m.view([*paths.values()])
         slots = [m.base + slot for slot in taken]
-        batch.add(base, [leaves[index].token for index in members], positions, slots, visible).text = m.room
+        batch.add(base, [leaves[index].token for index in members], positions, slots, visible)
         for index, slot, position in zip(members, taken, positions, strict=True):
             path = [m.held[above] for above in paths[index]] if m.sampler.penalised else []
             batch.rows.append(Row(index, slot, m.sampler, position + 1, path))

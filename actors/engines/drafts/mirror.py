@@ -50,7 +50,7 @@ class Mirror:
     def add_text(self, batch: FlatBatch, start: int, end: int) -> None:
         """Add the committed tokens ``start .. end`` to a batch. Each sees the text up to itself."""
         slots = [*range(self.home + start, self.home + end)]
-        batch.add(self.home, self.tokens[start:end], [*range(start, end)], slots, causal(start, end)).text = self.room
+        batch.add(self.home, self.tokens[start:end], [*range(start, end)], slots, causal(start, end))
 
     def text_computed(self, end: int) -> None:
         """The text is computed up to there."""

@@ -103,7 +103,7 @@ class AheadDraft(HeadDraft):
         m.known[start:end] = False
         slots = [*range(m.home + start, m.home + end)]
         tokens = [*m.tokens[start:], *[self._block.mask_token] * (end - m.length)]
-        batch.add(m.home, tokens, [*range(start, end)], slots, visible).text = m.room
+        batch.add(m.home, tokens, [*range(start, end)], slots, visible)
         self.follows(slots, depths=[max(0, place - root) for place in range(start, end)])
         self.engine.before[slots[m.length - start :]] = self.engine.pool.slots
         if self.computes_text:

@@ -50,7 +50,7 @@ class HeadMirror(Mirror):
         visible = causal(start, end)
         visible[:, :start] &= self.known[:start]
         slots, places = [*range(self.home + start, self.home + end)], [*range(start, end)]
-        batch.add(self.home, self.tokens[start:end], places, slots, visible).text = self.room
+        batch.add(self.home, self.tokens[start:end], places, slots, visible)
         self.known[start:end] = True
 
     def view(self, paths: Sequence[Sequence[int]]) -> tuple[int, Mask]:

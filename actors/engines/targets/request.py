@@ -63,7 +63,7 @@ class TargetRequest:
             tokens = self.output[start - prompt_len : end - prompt_len]
         at, slots = [*range(start, end)], [*range(self.base + start, self.base + end)]
         segment = batch.add(self.base, tokens, at, slots, causal(start, end))
-        segment.text, segment.state, segment.prompt = self.text, self.state, in_prompt
+        segment.state, segment.prompt = self.state, in_prompt
         return end
 
     def lay_out(self, window: Window, batch: FlatBatch) -> Rows:
@@ -90,7 +90,7 @@ class TargetRequest:
         parents = [-1, *(parent + 1 for parent in window.parents)]
         tokens = [self.root, *window.tokens]
         segment = batch.add(self.base, tokens, positions, slots, visible)
-        segment.text, segment.state, segment.parents = self.text, self.state, parents
+        segment.state, segment.parents = self.state, parents
         return Rows(self.sampler, [p + 1 for p in positions], paths)
 
     def commit(self, tokens: list[int]) -> None:

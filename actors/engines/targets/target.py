@@ -132,13 +132,12 @@ class Target:
         assert len(prompt) > 0
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
         most_nodes = min(most_nodes, self.max_window)
-        salt = (cache_salt, text if self.engine.text_matters else 0)
         if self._recurrence is not None:
             if len(self._requests) >= self._recurrence.limit:
                 raise PoolFull(f"there is room for the states of {self._recurrence.limit} requests")
             self._leave_states(1)
         shared = [*prompt, *generated] if self._shares_answers else prompt
-        region = self._kv.open(shared, len(prompt) + len(generated), text, most_nodes, salt)
+        region = self._kv.open(shared, len(prompt) + len(generated), text, most_nodes, cache_salt)
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
         state = None if self._recurrence is None else self._recurrence.new()

@@ -118,8 +118,7 @@ def known_config(name: str) -> Any:
     """The configuration, without transformers where the fused decoder runs the model: of a GGUF file, or as an earlier
     start has found. Raises ModelError."""
     if is_gguf(name):
-        plain = gguf_config(name)
-        return load_config(name) if spec_of(plain) is None else plain
+        return gguf_config(name)
     read: list[Any] = []
 
     def find() -> KeptConfig:
@@ -223,8 +222,6 @@ def load_for_engine(name: str, device: torch.device, dtype: torch.dtype, config:
     safetensors, and others that an earlier start found to be what transformers makes of them. ``config``: the model's
     :func:`known_config`, where that was read already."""
     config = known_config(name) if config is None else config
-    if spec_of(config) is None:
-        return load_model(name, device, dtype)
     packed = device.type != "cpu" or compiled_spec(config, device, dtype) is not None  # torch multiplies no blocks
     if is_gguf(name):
         return packed_model(name, config, device, dtype, packed)

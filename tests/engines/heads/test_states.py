@@ -7,10 +7,8 @@ import torch
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.decoder.gpu.engine import GpuEngine
-from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
-from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.test_target import begin, some_prompt
 from tests.engines.tiny import info, make
@@ -148,12 +146,3 @@ def test_a_trunk_embeds_and_answers_as_its_target():
         torch.testing.assert_close(trunk.embed(torch.tensor(prompt)), found.hidden_states[0][0], rtol=1e-4, atol=1e-4)
         weight, x = torch.randn(48, trunk.hidden), torch.randn(3, trunk.hidden)
         torch.testing.assert_close(trunk.linear(weight)(x), x @ weight.T, rtol=1e-3, atol=1e-3)
-
-
-def test_a_target_without_a_description_refuses_heads_in_one_sentence():
-    model = make("llama-tanh")
-    target = Target(TransformersEngine(model, info(model), 512), rows_agree=(1, 2))
-    with pytest.raises(ModelError, match=r"a draft head reads targets that .* fused, and tiny is none"):
-        target.engine.trunk()
-    with pytest.raises(ModelError, match="choose a draft model"):
-        target.keep_states(LAYERS)

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from actors.engines.build import EngineOptions, build_draft, build_target
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.drafts.draft import Draft
-from actors.engines.generic.engine import TransformersEngine
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, with_part_head, with_whole_head
 from actors.engines.weights.loading import load_model, load_tokenizer
 from actors.models import Leaf
@@ -20,14 +19,14 @@ from duoactor import config
 from protocols.errors import ModelError
 from protocols.messages import Sampling
 from tests.engines.mirrored_texts import SAMPLINGS, assert_same, one_thread, root, some_prompt  # noqa: F401
-from tests.engines.tiny import VOCAB, info, make
+from tests.engines.tiny import VOCAB, info, make, torch_engine
 
 CPU = torch.device("cpu")
 IDS = np.unique(np.random.default_rng(0).integers(0, VOCAB, 90))  # 69 tokens, no multiple of a vector
 LACKING = int(np.setdiff1d(np.arange(VOCAB), IDS)[7])
 
 
-@pytest.fixture(params=[CompiledEngine, TransformersEngine])
+@pytest.fixture(params=[CompiledEngine, torch_engine])
 def engine(request):
     """From a model to a draft's engine."""
     return lambda model: request.param(model, info(model), 2048)

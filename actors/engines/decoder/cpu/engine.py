@@ -27,7 +27,6 @@ from actors.engines.sampling.sampler import LEAST
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.source import source_of
 from actors.models import ModelInfo
-from protocols.errors import ModelError
 from protocols.messages import Reading
 
 
@@ -55,7 +54,6 @@ class CompiledEngine:
     The bits of a row depend neither on the rows beside it nor on the span, and the kernels are the same at every start.
     """
 
-    text_matters = False
     best = None
 
     def __init__(
@@ -75,8 +73,7 @@ class CompiledEngine:
         source = source_of(model)
         self.info, self.device, self.dtype = info, source.device, source.dtype
         spec = compiled_spec(model.config, self.device, self.dtype)
-        if spec is None:
-            raise ModelError(f"the layers of {info.model_id} are not compiled here; use TransformersEngine for it")
+        assert spec is not None
         spec = spec.in_context(info.max_context)
         weights = lay_out(spec, source, draft_vocabulary(model))
         self.draft_vocabulary = weights.covered

@@ -137,7 +137,7 @@ def describe(config: Any) -> DecoderSpec:
     text = config.get_text_config()
     name = _described(getattr(text, "model_type", ""))
     if name is None:
-        raise Undescribed(f"no family is described whose model_type is {getattr(text, 'model_type', '')!r}")
+        raise Undescribed(f"its model_type, {getattr(text, 'model_type', '')}, is not described")
     if getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None):
         raise Undescribed("quantization_config is set")
     where = getattr(config, "_name_or_path", "") or f"the {text.model_type} model"

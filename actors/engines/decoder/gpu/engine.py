@@ -33,7 +33,7 @@ WORKSPACE = 128 << 20  # memory of rounds: cuBLAS's own (32 MB on Hopper), and a
 class GpuEngine:
     """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
 
-    text_matters = has_spare_cpus = False
+    has_spare_cpus = False
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""The decoder in plain torch, and attention over slots that the generic engine uses too."""
+"""Attention in plain torch."""

@@ -1,4 +1,4 @@
-"""The slot engine on stock models against their own plain forward."""
+"""The program in torch over slots against a model's own plain forward."""
 
 import gc
 import weakref
@@ -6,17 +6,9 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    Llama4ForCausalLM,
-    Llama4TextConfig,
-)
 
 from actors.engines.flat_batch import FlatBatch, align
-from actors.engines.generic.engine import TransformersEngine
-from protocols.errors import ModelError
-from tests.engines.tiny import COMMON, VOCAB, info, make
+from tests.engines.tiny import VOCAB, info, make, torch_engine
 
 SLOTS = 512
 KINDS = ["llama-tied", "mistral-sliding", "gemma2", "gpt2", "gpt-oss"]  # test_families.py has all
@@ -27,9 +19,9 @@ def plain(family: str, tokens: list[int]) -> torch.Tensor:
         return make(family)(torch.tensor([tokens])).logits[0].float()
 
 
-def engine_for(family: str, **options) -> TransformersEngine:
+def engine_for(family: str, **options) -> torch_engine:
     model = make(family)
-    return TransformersEngine(model, info(model), SLOTS, **options)
+    return torch_engine(model, info(model), SLOTS, **options)
 
 
 def ids(count: int, seed: int = 0) -> list[int]:
@@ -128,32 +120,14 @@ def test_copying_slots_moves_what_they_hold_even_where_source_and_target_overlap
 
 def test_device_placement_is_explicit():
     model = make("llama")
-    engine = TransformersEngine(model, info(model), SLOTS)
+    engine = torch_engine(model, info(model), SLOTS)
     assert engine.device == torch.device("cpu") and engine.pool.keys[0].device == engine.device
     with torch.device("meta"):
         nowhere = make("llama")
-    ghost = TransformersEngine(nowhere, info(nowhere), SLOTS)
+    ghost = torch_engine(nowhere, info(nowhere), SLOTS)
     assert ghost.pool.keys[0].device.type == "meta"
     out = run(ghost, ids(4), range(4), range(4), [range(i + 1) for i in range(4)])
     assert out.device.type == "meta" and out.shape == (4, VOCAB)
-
-
-UNFIT = {
-    "chunked attention": lambda: Llama4ForCausalLM(
-        Llama4TextConfig(**COMMON, head_dim=16, intermediate_size_mlp=96, num_local_experts=2, attention_chunk_size=99)
-    ),
-    "attention of its own": lambda: BloomForCausalLM(
-        BloomConfig(vocab_size=VOCAB, hidden_size=64, n_layer=2, n_head=4)
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", UNFIT)
-def test_a_model_whose_logits_would_change_is_refused_rather_than_run(kind):
-    torch.manual_seed(0)
-    model = UNFIT[kind]().eval()
-    with pytest.raises(ModelError, match="use a model of the Llama"):
-        TransformersEngine(model, info(model), SLOTS)
 
 
 def test_an_engine_that_nobody_holds_is_freed():
