@@ -74,16 +74,16 @@ class Calibration:
     """One map. Each drafter has one for greedy and one for sampled texts."""
 
     def __init__(self) -> None:
-        self.bins = [[Estimate(memory=MEMORY) for _ in range(BINS)] for _ in range(BRANCHES)]
+        # observations of each bin, and the share that was right; the bins of a rank lie side by side
+        self.weights, self.means = [0.0] * (BRANCHES * BINS), [0.0] * (BRANCHES * BINS)
         self.agreement = Estimate(USUAL, weight=USUAL_STRENGTH, memory=USUAL_MEMORY)  # how often rank 0 is right
 
     def probability(self, rank: int, probability: float) -> float:
         """See :class:`Chances`."""
         low, share = _place(probability)
-        bins = self.bins[rank]
-        below, above = bins[low], bins[low + 1]
-        weight, more = below.weight * (1 - share), above.weight * share
-        hits = weight * below.mean + more * above.mean
+        at, weights, means = rank * BINS + low, self.weights, self.means
+        weight, more = weights[at] * (1 - share), weights[at + 1] * share
+        hits = weight * means[at] + more * means[at + 1]
         return (hits + PRIOR_STRENGTH * probability) / (weight + more + PRIOR_STRENGTH)
 
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
@@ -96,11 +96,12 @@ class Calibration:
     def decided(self, rank: int, probability: float, right: bool) -> None:
         """Learn whether the target picked one candidate."""
         low, share = _place(probability)
-        bins = self.bins[rank]
-        if share < 1.0:
-            bins[low].add(1.0 if right else 0.0, 1 - share)
-        if share > 0.0:
-            bins[low + 1].add(1.0 if right else 0.0, share)
+        low += rank * BINS
+        for at, weight in ((low, 1 - share), (low + 1, share)):
+            if weight > 0.0:
+                known = self.weights[at] + weight
+                self.weights[at] = known = known if known < MEMORY else MEMORY
+                self.means[at] += weight / known * (right - self.means[at])
 
 
 class TextBias:

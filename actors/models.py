@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from actors.tree.accept import ROOT as ROOT
 from protocols.errors import ModelError, RequestError
 from protocols.messages import (
@@ -57,8 +59,7 @@ class ModelInfo:
     identity: str = ""  # see ``Welcome``
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """One request's share of a round: a connected subtree below its root, parents before children."""
 
     handle: int
@@ -198,8 +199,7 @@ class TargetModel(Protocol):
     def leave_states(self, reader: KeptStates) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True):
     """A node to expand."""
 
     handle: int

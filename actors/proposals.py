@@ -10,15 +10,15 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
+
+import msgspec
 
 from actors.tree.accept import ROOT as ROOT
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """A trie fragment: ``parents[i]`` < i, or ROOT for children of the last committed token.
 
     ``scores[i]`` in (0, 1] is the confidence in token i given that its parent is right: a prior that is to be

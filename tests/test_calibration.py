@@ -43,7 +43,7 @@ def test_a_calibration_follows_a_change_of_agreement():
 def test_the_memory_of_a_calibration_is_bounded():
     calibration = Calibration()
     teach(calibration, lambda rank, p: 0.5, 5000, seed=4)
-    assert max(one.weight for row in calibration.bins for one in row) == MEMORY
+    assert max(calibration.weights) == MEMORY
 
 
 def test_a_text_that_agrees_less_bends_the_shared_map_for_itself_alone():

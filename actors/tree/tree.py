@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from actors.tree.accept import ROOT as ROOT
 
@@ -78,8 +78,7 @@ class Fragment:
     logprobs: tuple[float, ...]  # natural log of the confidence in token i given its parent
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(NamedTuple):
     """The effect of a commit on a tree."""
 
     nodes: list[Node | None]  # [i]: the node that held the i-th committed token; None: the tree had none

@@ -1,4 +1,5 @@
 import math
+import operator
 
 import pytest
 
@@ -35,9 +36,9 @@ def test_a_source_learns_only_where_it_is_known_what_the_target_chose():
     source, stream = lookup([1, 2, 3], [0.9, 0.5, 0.2]), toy_stream([7])
     source.grow([stream], ALONE)
     commit(source, stream, [1, 9])
-    bins = [one for row in source._trust[False].bins for one in row]
-    assert sum(one.weight for one in bins) == pytest.approx(2.0)  # the third token hung on a wrong one
-    assert sum(one.weight * one.mean for one in bins) == pytest.approx(1.0)
+    trust = source._trust[False]
+    assert sum(trust.weights) == pytest.approx(2.0)  # the third token hung on a wrong one
+    assert sum(map(operator.mul, trust.weights, trust.means)) == pytest.approx(1.0)
 
 
 def test_a_source_that_is_always_wrong_adds_nothing_soon_and_one_that_is_right_goes_deep():

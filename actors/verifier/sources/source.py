@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from actors.calibration import MIN_CHANCE
 from actors.models import DEFAULT_NODES
@@ -29,8 +29,7 @@ TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE, HEAD = (1 << bit for b
 SLICE = 256  # tokens of a text that a source reads at once, because others decode
 
 
-@dataclass(frozen=True)
-class Allowance:
+class Allowance(msgspec.Struct, frozen=True, eq=False):
     """The sources' allowance before a round."""
 
     streams: int  # streams that share it
@@ -42,17 +41,17 @@ class Allowance:
     now_us: float = 0.0  # since the verifier's start
     gain: Callable[[Stream, str], float] = lambda stream, source: 1.0  # the speed-up that a stream may expect of it
 
-    @cached_property
+    @property
     def row_rate(self) -> float:
         """Tokens per microsecond of ``rows``."""
         return self.rate * self.slowdown
 
-    @cached_property
+    @property
     def least(self) -> float:
         """Tokens that the time for a row would bring otherwise, where rows cost least."""
         return self.row_rate * min(self.rows[1], self.rows[DEFAULT_NODES] / DEFAULT_NODES)
 
-    @cached_property
+    @property
     def bound(self) -> float:
         """Log chance of a retrieved token that is worth a row."""
         return math.log(max(MIN_CHANCE, self.least))
