@@ -101,7 +101,7 @@ class Committer:
         stream.times.began(self.context.clock(), self._prompts_us)
         stream.wait.covered = True
         self._go_on(stream, committed)
-        self.outbox.add(stream, committed, None)
+        self.outbox.add(stream, committed, None, None)
 
     def _commit_window(
         self, stream: Stream, chosen: Chosen, asked: Mapping[Source, str], outcome: Outcome, timing: ForwardTimes
@@ -128,15 +128,13 @@ class Committer:
             others = path.index(bit) if bit in path else len(path)  # accepted without it
             without = 1 + others if others < most else most
             shares.append(Share(name, rows.count(bit) if rows else 0, without, spent[source.name]))
-        for bits in path:
-            for source in self.sources.named(stream.sources):
-                if bits & source.bit:
-                    self.state.counters[f"accepted_from_{source.name}"] += 1
+        for source in self.sources.named(stream.sources) if path else ():
+            if hits := sum([bits & source.bit > 0 for bits in path]):
+                self.state.counters[f"accepted_from_{source.name}"] += hits
         stats = self._stats(stream, committed, timing, wait_us, wall_us)
         self.state.totals.round(stats, timing.plain_us)
-        self.context.publish(stats)
         self._go_on(stream, committed)
-        self.outbox.add(stream, committed, None if traced is None else traced(stats))
+        self.outbox.add(stream, committed, None if traced is None else traced(stats), stats)
         return Part(stream, stream.groups[timing.decoding], stream.tally.rounds, most, own_us, tuple(shares), stats)
 
     def _extend(self, stream: Stream, chosen: Chosen, outcome: Outcome) -> Committed:

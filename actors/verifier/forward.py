@@ -26,28 +26,37 @@ class Computed(NamedTuple):
     forward_us: float
 
 
-def compute(
-    model: TargetModel, batch: Batch, undisturbed: Callable[[], bool]
-) -> tuple[list[Outcome | Exception | None], int]:
-    """Run a forward, and further ones as far as the batch allows. Returns outcomes and forwards. Raises nothing.
+def compute(model: TargetModel, batch: Batch, undisturbed: Callable[[], bool], timer: Callable[[], float]) -> Computed:
+    """Run a forward, and further ones as far as the batch allows. Raises nothing.
 
     When the forward raises, its parts are computed again one by one, to find the faulty part. ``undisturbed``: whether
-    there is nothing else to do yet; asked before each further forward."""
+    there is nothing else to do yet; asked before each further forward. Its own time is not counted."""
     windows = [Window(s.handle, w.tokens, w.parents) for s, w in zip(batch.streams, batch.windows, strict=True)]
-    piece, rows, steps = batch.piece, batch.piece_rows, 1
-    if piece is None:
+    begin, steps, asked_s = timer(), 1, 0.0
+    if batch.piece is not None:
+        found = _with_prompt(model, windows, batch.piece.handle, batch.piece_rows)
+    else:
         found = _verify(model, windows)
-        while steps < batch.steps and undisturbed() and _went_on(model, batch, windows, found):
+        while steps < batch.steps:
+            before = timer()
+            free = undisturbed()
+            asked_s += timer() - before
+            if not (free and _went_on(model, batch, windows, found)):
+                break
             steps += 1
-        return found, steps
+    return Computed(found, steps, (timer() - begin - asked_s) * 1e6)
+
+
+def _with_prompt(model: TargetModel, windows: list[Window], handle: int, rows: int) -> list[Outcome | Exception | None]:
+    """A piece of a prompt, beside a round if there is one."""
     if not windows:
-        return [_prefill(model, piece.handle, rows)], 1
+        return [_prefill(model, handle, rows)]
     try:
-        outcomes, first = model.verify_beside(windows, piece.handle, rows)
+        outcomes, first = model.verify_beside(windows, handle, rows)
     except Exception:
         log.warning("a round beside a prompt failed; each is tried alone", exc_info=True)
-        return [*_verify(model, windows), _prefill(model, piece.handle, rows)], 1
-    return [*outcomes, first], 1
+        return [*_verify(model, windows), _prefill(model, handle, rows)]
+    return [*outcomes, first]
 
 
 def _prefill(model: TargetModel, handle: int, rows: int) -> Outcome | Exception | None:

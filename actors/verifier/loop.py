@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from actors.settings import VerifierSettings
 from actors.tasks import until_one_ends
@@ -91,6 +92,7 @@ class Verifier:
         self.room = Room(context, self.sources, self.leases, self.learning, self.admission, faults)
         self.scheduler = Scheduler(context, self.sources, self.room, self.admission, faults)
         self.inbox = Inbox(context, listener, self.peers, self._routes(remote))
+        self._handled = 0  # messages before the batch that is computed
         self._begun = clock()  # when this round began; a wait for drafts is a part of it
         self._doubted = False  # the calibration; the next start measures again
 
@@ -143,33 +145,21 @@ class Verifier:
 
     def _compute(self, batch: Batch) -> Awaitable[Computed]:
         """Run the batch, and meanwhile, or before it where nothing overlaps, send the last tokens and read texts."""
+        self._handled, timer = self.inbox.handled, self.context.equipment.timer
+        work = partial(compute, self.context.target, batch, self._undisturbed, timer)
         if not self.compute.overlaps:
             self._beside()
-            return self.compute.start(self._work(batch))
-        result = self.compute.start(self._work(batch))
+            return self.compute.start(work)
+        result = self.compute.start(work)
         self.scheduler.prepare(batch)
         self._beside()
         return result
 
-    def _work(self, batch: Batch) -> Callable[[], Computed]:
-        """The work of the compute thread."""
-        model, timer, handled = self.context.target, self.context.equipment.timer, self.inbox.handled
-        messages_s = 0.0  # time that messages took between the forwards
-
-        def undisturbed() -> bool:
-            nonlocal messages_s
-            if not self.compute.overlaps:  # the event loop, which waits for the forward, does not read
-                before = timer()
-                self.inbox.read()
-                messages_s += timer() - before
-            return self.inbox.handled == handled
-
-        def work() -> Computed:
-            begin = timer()
-            outcomes, steps = compute(model, batch, undisturbed)
-            return Computed(outcomes, steps, (timer() - begin - messages_s) * 1e6)
-
-        return work
+    def _undisturbed(self) -> bool:
+        """Whether no message has come since the batch began."""
+        if not self.compute.overlaps:  # the event loop, which waits for the forward, does not read
+            self.inbox.read()
+        return self.inbox.handled == self._handled
 
     def _beside(self) -> None:
         self.outbox.flush()

@@ -1,4 +1,4 @@
-"""Sends what was committed: tokens to clients, while the next forward runs."""
+"""Sends what was committed: tokens to clients, rounds to watchers, while the next forward runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from actors.verifier.faults import Faults
 from actors.verifier.price import Price
 from actors.verifier.rounds import Committed
 from actors.verifier.streams import Stage, Stream
-from protocols.messages import RoundTrace
+from protocols.messages import RoundStats, RoundTrace
 
 # Seconds between two chunks of a stream, where few are served: no screen shows more than 60 a second, and each chunk
 # costs its reader some 0.3 ms of CPU time.
@@ -36,10 +36,13 @@ class Outbox:
         """``gone``: called with a peer that cannot be reached."""
         self.context, self.admission, self.faults, self.gone = context, admission, faults, gone
         self._unsent: list[Stream] = []  # with tokens that their clients do not have yet
+        self._unheard: list[RoundStats] = []  # rounds that are published with the next chunk
         self._flushed_at = 0.0  # seconds
 
-    def add(self, stream: Stream, committed: Committed, trace: RoundTrace | None) -> None:
-        """Tokens of a stream were committed."""
+    def add(self, stream: Stream, committed: Committed, trace: RoundTrace | None, stats: RoundStats | None) -> None:
+        """Tokens of a stream were committed, by a round with ``stats`` or by its prompt's forward."""
+        if stats is not None:
+            self._unheard.append(stats)
         if not stream.delivery.unsent:
             self._unsent.append(stream)
         stream.delivery.unsent.append((committed, trace))
@@ -50,7 +53,7 @@ class Outbox:
         now = self.context.clock()
         # assuming that the next round is as long as the last
         next_at, self._flushed_at = now + (now - self._flushed_at), now
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent, sent = self._unsent, [], not wait
         interval_s: float | None = None
         for stream in unsent:
             if stream.status is Stage.ENDED:
@@ -65,9 +68,14 @@ class Outbox:
             chunk = self.faults.guard(stream, stream.chunk, now)
             if chunk is None:
                 continue
+            sent = True
             self.context.state.totals.told(chunk)
             if chunk.finish_reason is not None:
                 self.admission.end(stream)
             if not self.context.send(stream.client, chunk):
                 # Its queue is full: it does not read. When it does again, a Refuse has it say Hello, and it resumes.
                 self.gone(stream.client, "unreachable")
+        if sent:  # together: each message by itself would wake its readers, who share the target's cores, every round
+            for stats in self._unheard:
+                self.context.publish(stats)
+            self._unheard.clear()

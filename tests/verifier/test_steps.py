@@ -2,6 +2,7 @@
 beside the forwards."""
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -153,7 +154,7 @@ def batch_of(target: ToyTarget) -> Batch:
 def test_whoever_disturbs_ends_them_behind_the_forward_that_runs():
     target = ToyTarget(LANGUAGE)
     batch, asked = batch_of(target), iter([True, True, False])
-    (outcome,), steps = compute(target, batch, lambda: next(asked))
+    (outcome,), steps, _ = compute(target, batch, lambda: next(asked), time.perf_counter)
     assert isinstance(outcome, Outcome) and len(outcome.tokens) == steps == 3
 
 
@@ -167,7 +168,7 @@ def test_one_that_fails_leaves_what_the_others_brought():
         return verify(windows)
 
     target.verify = failing
-    (outcome,), steps = compute(target, batch, lambda: True)
+    (outcome,), steps, _ = compute(target, batch, lambda: True, time.perf_counter)
     assert isinstance(outcome, Outcome) and len(outcome.tokens) == steps == 2
     assert outcome.tokens == LANGUAGE.continuation(PROMPT, SAMPLING)[1:3]
 
