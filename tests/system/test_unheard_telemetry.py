@@ -1,4 +1,4 @@
-"""Telemetry costs nothing where nobody listens, and little where somebody does."""
+"""Telemetry costs nothing where nobody listens, and little where many do."""
 
 import asyncio
 
@@ -8,22 +8,25 @@ from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 
-def test_a_round_is_encoded_for_telemetry_only_while_somebody_listens(monkeypatch):
+def test_a_round_is_encoded_for_telemetry_only_while_somebody_listens_and_once_for_a_hundred(monkeypatch):
     encoded, encode = [], wire.encode
     monkeypatch.setattr(wire, "encode", lambda message: encoded.append(type(message)) or encode(message))
 
-    async def go() -> tuple[int, int]:
+    async def go() -> list[int]:
+        found = []
         async with Cluster() as cluster:
             caller = await cluster.caller()
-            await caller.generate([5, 6, 7], Sampling(max_tokens=20), "vanilla")
-            unheard = encoded.count(RoundStats)
-            feed = cluster.network.subscribe(cluster.verifier.listener.telemetry)
-            await caller.generate([5, 6, 8], Sampling(max_tokens=20), "vanilla")
-            feed.close()
-            return unheard, encoded.count(RoundStats)
+            for watchers in (0, 1, 100):
+                encoded.clear()
+                feeds = [cluster.network.subscribe(cluster.verifier.listener.telemetry) for _ in range(watchers)]
+                await caller.generate([5, 6, 7 + watchers % 50], Sampling(max_tokens=20, ignore_eos=True), "vanilla")
+                found.append(encoded.count(RoundStats))
+                for feed in feeds:
+                    feed.close()
+        return found
 
-    unheard, heard = run(go())
-    assert unheard == 0 < heard
+    unheard, heard, crowded = run(go())
+    assert unheard == 0 < heard == crowded
 
 
 def test_short_rounds_are_published_together_with_the_chunk_that_they_share():
