@@ -1,58 +1,16 @@
-"""The budgets that the controller commands, and what a stream's plan and limits are by them.
+"""A stream's plan and limits, by the budgets that the controller commands.
 
 A value that no budget sets is the verifier's: gamma follows from the calibration, windows and waits from the price.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
-
 from actors.methods import Strategy
+from actors.verifier.context import Context
+from actors.verifier.drafters import DrafterPeer
 from actors.verifier.loans import NOTHING
-from protocols.limits import MAX_BUDGETS
+from actors.verifier.streams import Stream
 from protocols.messages import Budget, Generate, Kind, Plan
-
-if TYPE_CHECKING:
-    from actors.verifier.context import Context
-    from actors.verifier.drafters import DrafterPeer
-    from actors.verifier.streams import Stream
-
-EVERY = Kind()
-UNSET = Budget(0, 0)
-
-
-class Budgets:
-    """The controller's latest budget for each method and drafter, until its time to live is over or the controller is
-    gone."""
-
-    def __init__(self) -> None:
-        self._said: dict[Kind, tuple[Budget, float]] = {}  # with the seconds at which they end
-
-    def file(self, budget: Budget, now: float) -> None:
-        """Take the controller's budget. ``now`` in seconds, as everywhere here. Beyond ``MAX_BUDGETS`` the oldest are
-        forgotten."""
-        self._said = {kind: one for kind, one in self._said.items() if now < one[1] and kind != budget.kind}
-        while len(self._said) >= MAX_BUDGETS:
-            del self._said[next(iter(self._said))]
-        self._said[budget.kind] = (budget, now + budget.ttl_ms / 1000)
-
-    def forget(self) -> None:
-        """The controller is gone, and its budgets with it."""
-        self._said.clear()
-
-    def said(self, now: float) -> tuple[Budget, ...]:
-        """The controller's budgets that are in force."""
-        return tuple(budget for budget, until in self._said.values() if now < until)
-
-    def of(self, kind: Kind, now: float) -> Budget:
-        """The budget of a kind of requests."""
-        for key in (kind, replace(kind, drafter=""), EVERY):
-            budget, until = self._said.get(key, (UNSET, 0.0))
-            if now < until:
-                return budget
-        return UNSET
 
 
 def fixed_gamma(context: Context, message: Generate) -> int:

@@ -1,4 +1,4 @@
-"""The verifier's state: every stream, drafter, client and counter."""
+"""The verifier's state: every stream, drafter, client, budget and counter."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from actors.verifier.budgets import Budgets
+from msgspec.structs import replace
+
 from actors.verifier.drafters import Drafters
 from actors.verifier.owners import Owner
 from actors.verifier.streams import Stream, Streams
 from actors.verifier.totals import Totals
-from protocols.messages import ActorStatus, Hello, Promote, Role
+from protocols.limits import MAX_BUDGETS
+from protocols.messages import ActorStatus, Budget, Hello, Kind, Promote, Role
 from protocols.security import ANYBODY, Holder, KeyRole
 
 # Peers say something every HEARTBEAT_MS; a peer silent for TTL_MS is taken for dead.
 HEARTBEAT_MS = 500
 TTL_MS = 5 * HEARTBEAT_MS
+
+EVERY = Kind()
+UNSET = Budget(0, 0)
 
 
 @dataclass(slots=True)
@@ -50,6 +55,38 @@ class SinglePeer:
 
     def status(self) -> ActorStatus:
         return ActorStatus(self.actor_id, self.hello.host, self.hello.pid)
+
+
+class Budgets:
+    """The controller's latest budget for each method and drafter, until its time to live is over or the controller is
+    gone."""
+
+    def __init__(self) -> None:
+        self._said: dict[Kind, tuple[Budget, float]] = {}  # with the seconds at which they end
+
+    def file(self, budget: Budget, now: float) -> None:
+        """Take the controller's budget. ``now`` in seconds, as everywhere here. Beyond ``MAX_BUDGETS`` the oldest are
+        forgotten."""
+        self._said = {kind: one for kind, one in self._said.items() if now < one[1] and kind != budget.kind}
+        while len(self._said) >= MAX_BUDGETS:
+            del self._said[next(iter(self._said))]
+        self._said[budget.kind] = (budget, now + budget.ttl_ms / 1000)
+
+    def forget(self) -> None:
+        """The controller is gone, and its budgets with it."""
+        self._said.clear()
+
+    def said(self, now: float) -> tuple[Budget, ...]:
+        """The controller's budgets that are in force."""
+        return tuple(budget for budget, until in self._said.values() if now < until)
+
+    def of(self, kind: Kind, now: float) -> Budget:
+        """The budget of a kind of requests."""
+        for key in (kind, replace(kind, drafter=""), EVERY):
+            budget, until = self._said.get(key, (UNSET, 0.0))
+            if now < until:
+                return budget
+        return UNSET
 
 
 @dataclass(slots=True)

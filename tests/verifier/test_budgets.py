@@ -1,6 +1,6 @@
 """The controller's budgets that are in force."""
 
-from actors.verifier.budgets import UNSET, Budgets
+from actors.verifier.state import UNSET, Budgets
 from protocols.limits import MAX_BUDGETS
 from protocols.messages import Budget, Kind
 
