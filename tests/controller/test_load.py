@@ -3,6 +3,7 @@
 import pytest
 
 from tests.controller.compare_loads import SKILLS, ratio
+from tests.world.pairs import every_pair
 from tests.world.simulation import Simulation, World
 
 COSTLY_ROWS = World(skill=0.5, forward=2_700.0, row=700.0, step=100.0, leaf=15.0)
@@ -19,8 +20,8 @@ def test_where_rows_are_costly_a_tree_is_not_slower_than_plain_decoding(streams:
     assert rate("tree", streams) > 0.97 * rate("vanilla", streams)
 
 
-@pytest.mark.parametrize("streams", [1, 4, 16])
-@pytest.mark.parametrize("temperature", SKILLS)
-@pytest.mark.parametrize("machine", ["two cores", "useless drafts"])
+@pytest.mark.parametrize(
+    ("machine", "temperature", "streams"), every_pair(["two cores", "useless drafts"], [*SKILLS], [1, 4, 16])
+)
 def test_auto_never_loses(machine: str, temperature: float, streams: int):
     assert ratio(machine, temperature, streams) >= 0.98
