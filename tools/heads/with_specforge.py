@@ -44,6 +44,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
     "rope_theta": 5000.0,
 }
+MROPE = {"rope_type": "mrope", "rope_theta": 5000.0, "mrope_section": [2, 3, 3]}
 SLIDING = {
     "num_hidden_layers": 2,
     "layer_types": ["sliding_attention", "full_attention"],
@@ -60,6 +61,8 @@ HEADS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "specforge-eagle3-fc-norm": (EAGLE, {**TAPPED, **WHOLE, "fc_norm": True, "norm_output": False}, {}),
     "specforge-eagle3-llama3": (EAGLE, {**TAPPED, "rope_parameters": LLAMA3}, {}),
     "specforge-eagle3-yarn": (EAGLE, {**TAPPED, "rope_parameters": YARN}, {}),
+    "specforge-eagle3-mrope": (EAGLE, {**TAPPED, "rope_parameters": MROPE}, {}),
+    "specforge-eagle3-sections": (EAGLE, {**TAPPED, "rope_parameters": MROPE | {"rope_type": "default"}}, {}),
     "specforge-eagle3-linear": (
         EAGLE,
         {**TAPPED, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}},
@@ -139,7 +142,10 @@ def chained(model: Any, states: list[Tensor], text: list[int], path: list[int]) 
         for step in range(STEPS):
             shifted = torch.nn.functional.pad(tokens[:, step:], (0, step))
             embedded = model.embed_input_ids(shifted)
-            hidden = model.backbone(embedded, hidden, cached, mask, torch.arange(count)[None])
+            positions = torch.arange(count)[None]
+            if (model.config.rope_parameters or {}).get("rope_type") == "mrope":
+                positions = positions.expand(3, 1, -1)  # of a text: one and the same for each section
+            hidden = model.backbone(embedded, hidden, cached, mask, positions)
             made.append(model.compute_logits(hidden)[0, root])
     return [(named_by(model), one) for one in made]
 

@@ -30,8 +30,9 @@ from protocols.errors import ModelError
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
-# Dynamic scaling changes frequencies beyond the longest context alone, where no text reaches
-ROPES = frozenset({"default", "linear", "dynamic", "llama3", "yarn", "longrope"})
+# Dynamic scaling changes frequencies beyond the longest context alone, where no text reaches; the three positions of
+# MRoPE are one and the same in a text
+ROPES = frozenset({"default", "linear", "dynamic", "llama3", "yarn", "longrope", "mrope"})
 KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 _ACTIVATIONS = {
     "silu": SILU,
