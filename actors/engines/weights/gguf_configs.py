@@ -98,7 +98,14 @@ def granite(file: GGUF, config: Config) -> Config:
 
 
 def minicpm(file: GGUF, config: Config) -> Config:
-    return granite(file, config) | {"attention_multiplier": config["head_dim"] ** -0.5}
+    """The first files say no multipliers: those of the models of that time are meant."""
+    of = file.of_architecture
+    return {
+        "embedding_multiplier": of("embedding_scale", 12.0),
+        "residual_multiplier": of("residual_scale", 1.4 / config["num_hidden_layers"] ** 0.5),
+        "logits_scaling": of("logit_scale", config["hidden_size"] / 256),
+        "attention_multiplier": config["head_dim"] ** -0.5,
+    }
 
 
 def exaone(file: GGUF, config: Config) -> Config:

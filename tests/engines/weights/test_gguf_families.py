@@ -63,6 +63,16 @@ def test_experts_chosen_in_another_way_are_refused(name: str, key: str, value: i
         GGUFCheckpoint(file.path)
 
 
+def test_a_minicpm_without_multipliers_has_those_of_its_time(tmp_path: Path) -> None:
+    file = GGUFCheckpoint(unpacked("MiniCPM", tmp_path)).file
+    for key in ("embedding_scale", "residual_scale", "logit_scale"):
+        del file.metadata[f"minicpm.{key}"]
+    with patch("actors.engines.weights.gguf_models.GGUF", lambda path: file):
+        config = GGUFCheckpoint(file.path).config
+    assert (config["embedding_multiplier"], config["residual_multiplier"]) == (12.0, 0.7)
+    assert config["logits_scaling"] == 32 / 256  # a published model has 2304 / 256
+
+
 def test_every_architecture_is_tried(tmp_path: Path) -> None:
     found = {GGUFCheckpoint(unpacked(name, tmp_path)).file.architecture for name in FILES}
     assert found | {architecture for architecture, *_ in CASES.values()} == ARCHITECTURES.keys()
