@@ -17,9 +17,11 @@ from actors.verifier.faults import Faults
 from actors.verifier.forward import Computed
 from actors.verifier.leases import Leases
 from actors.verifier.outbox import Outbox
-from actors.verifier.rounds import NO_WINDOW, Batch, Chosen, Committed, Part, Round, RoundSums, Share
+from actors.verifier.results import NO_WINDOW, Chosen, Committed, RoundSums
+from actors.verifier.rounds import Batch, Part, Round, Share
+from actors.verifier.sources.bits import GRAMMAR
 from actors.verifier.sources.boundary import Sources
-from actors.verifier.sources.source import GRAMMAR, Source
+from actors.verifier.sources.source import Source
 from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats
 

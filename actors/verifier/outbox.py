@@ -8,7 +8,7 @@ from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.price import Price
-from actors.verifier.rounds import Committed
+from actors.verifier.results import Committed
 from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats, RoundTrace
 

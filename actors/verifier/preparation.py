@@ -9,8 +9,9 @@ import msgspec
 
 from actors.models import Codec, ModelInfo, too_long
 from actors.verifier.output import Output
+from actors.verifier.sources.binding import Binding
 from actors.verifier.sources.dictated import Dictated
-from actors.verifier.sources.grammar import Grammar, Grammars
+from actors.verifier.sources.grammar import Grammars
 from actors.verifier.sources.withheld import Withheld
 from actors.verifier.text import Decode
 from protocols.errors import RequestError
@@ -28,7 +29,7 @@ class Prepared:
     prompt: list[int]
     sampling: Sampling
     output: Output
-    grammar: Grammar | Dictated | Withheld | None
+    grammar: Binding | None
     prediction: list[int]
 
 
@@ -37,7 +38,7 @@ def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, m
     prompt = _prompt(codec, message, info.max_context)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
     wanted, dictation = message.structured_outputs, message.dictation
-    grammar: Grammar | Withheld | None = None
+    grammar: Binding | None = None
     if wanted is not None:
         grammar = grammars.grammar(wanted, message.generated)
     elif sampling.min_tokens or sampling.bad_words:

@@ -14,8 +14,9 @@ from actors.verifier.budgets import budget_of, may_rest
 from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.outbox import chunk_forwards
+from actors.verifier.results import Chosen, Group
 from actors.verifier.room import Room
-from actors.verifier.rounds import Batch, Chosen, Group
+from actors.verifier.rounds import Batch
 from actors.verifier.sources.boundary import Sources
 from actors.verifier.sources.remote import Remote
 from actors.verifier.sources.source import SLICE, Allowance, Source

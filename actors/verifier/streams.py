@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,17 +18,13 @@ from actors.tree.tree import TokenTree
 from actors.verifier.loans import Loan
 from actors.verifier.output import Output
 from actors.verifier.owners import EVERYBODY, NOBODY, Owner
-from actors.verifier.rounds import Committed, Group, RoundSums
-from actors.verifier.sources.dictated import Dictated
-from actors.verifier.sources.grammar import Grammar
+from actors.verifier.results import Committed, Group, RoundSums
+from actors.verifier.sources.binding import Binding
 from actors.verifier.sources.memory import LONGEST
-from actors.verifier.sources.withheld import Withheld
 from actors.verifier.trace import Trace
+from actors.verifier.trial import Trial
 from actors.verifier.waits import Wait
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace, Sampling
-
-if TYPE_CHECKING:
-    from actors.verifier.trials import Trial
 
 SUSPECTED = 2  # crashes in a row with a request: one is mostly not its fault, and must not keep all others waiting
 SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a request is no longer suspected of the crash
@@ -135,7 +130,7 @@ class Stream:
     wait: Wait
     times: Times
     delivery: Delivery
-    grammar: Grammar | Dictated | Withheld | None = None
+    grammar: Binding | None = None
     prediction: Sequence[int] = ()  # the output as the request itself foresees it
     owner: Owner = NOBODY
     scope: str = EVERYBODY  # label of the requests that may use what it leaves behind, see Owner

@@ -7,8 +7,8 @@ from functools import partial
 
 from actors.tree.tree import FORCED, OWN, ROOT, Node, TokenTree
 from actors.tree.window import best_nodes
-from actors.verifier.rounds import Chosen
-from actors.verifier.sources.source import MEMORY, TEXT
+from actors.verifier.results import Chosen
+from actors.verifier.sources.bits import MEMORY, TEXT
 from protocols.messages import Origin, RoundStats, RoundTrace
 
 # Nodes of one round: more cannot be told apart on a screen. They take 3 kB and 0.4 ms; 30 nodes 0.8 kB and 0.1 ms.

@@ -8,54 +8,18 @@ its kind has shown. A source that does not pay rests, each time for longer; then
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
-from actors.backoff import Backoff
 from actors.estimate import STALL, SURE, Estimate
-from actors.verifier.rounds import Group, Part, Round
+from actors.verifier.results import Group
+from actors.verifier.rounds import Part, Round
 from actors.verifier.totals import MAX_KNOWN
+from actors.verifier.trial import DRAFTS, LOOKUPS, Trial
 
 PRIOR, PRIOR_WEIGHT = 1.2, 8.0  # yield of a source of which nothing is known, in rounds
 GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
 BORROWED = 16.0  # rounds that a stream's kind counts for: the variance of rounds over that between texts
-
-
-class Stakes(NamedTuple):
-    """The costs of a trial of a source, and of its pause."""
-
-    pays: float  # least gain over decoding without it
-    look: float  # rounds' worth of decoding without it, before a verdict
-    first: int  # rounds of the first rest
-
-
-DRAFTS = Stakes(1.02, 8.0, 64)  # below, work gains nothing
-# Asking costs a fraction of a millisecond; a text may begin to repeat itself at any place.
-LOOKUPS = dict.fromkeys(("text", "memory", "datastore"), Stakes(1.0, 1.0, 1))
-
-
-class Trial(Backoff):
-    """The gain of one source, and its rests: for one stream, or for all streams of a kind."""
-
-    def __init__(self, stakes: Stakes, gain: Estimate) -> None:
-        """``gain``: tokens over those without the source, as far as known."""
-        super().__init__(stakes.first)
-        self.stakes, self.gain = stakes, gain
-        self.rounds = 0  # rounds that it was judged by
-        self.used = 0  # when it was asked for last
-        self.fresh = 0.0  # rounds' worth since the last rest
-
-    def judge(self, expected: float, now: float) -> bool:
-        """Let it rest if too little is ``expected`` of it. Returns whether it does."""
-        if self.fresh < self.stakes.look:
-            return False
-        if expected >= self.stakes.pays:
-            self.succeed()
-            return False
-        self.fresh = 0.0
-        self.rest(now)
-        self.gain.discount(self.stakes.look)
-        return True
 
 
 class Judged(Protocol):

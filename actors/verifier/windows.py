@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from actors.cost import Known
 from actors.tree.window import Candidates, Likely, best_nodes, in_tree_order, likeliest_path, priced_windows
-from actors.verifier.rounds import NO_WINDOW, Chosen
+from actors.verifier.results import NO_WINDOW, Chosen
 from actors.verifier.sources.source import Allowance
 from actors.verifier.streams import Stream
 

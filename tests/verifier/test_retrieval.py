@@ -7,10 +7,11 @@ from actors.calibration import MIN_CHANCE
 from actors.cost import Known
 from actors.proposals import Proposal
 from actors.tree.tree import OWN
-from actors.verifier.rounds import NO_WINDOW, Committed
+from actors.verifier.results import NO_WINDOW, Committed
+from actors.verifier.sources.bits import TEXT
 from actors.verifier.sources.lookahead import Lookahead
 from actors.verifier.sources.lookup import Library, Lookup, Whole, fitting
-from actors.verifier.sources.source import TEXT, Allowance
+from actors.verifier.sources.source import Allowance
 from protocols.errors import RequestError
 from protocols.messages import Method
 from tests.verifier.function_proposer import FromFunction

@@ -11,10 +11,11 @@ import pytest
 
 from actors.datastore import Datastore, Meta
 from actors.methods import STRATEGIES
+from actors.verifier.sources.bits import TEXT
 from actors.verifier.sources.head import HeadSource
 from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.memory import Memory
-from actors.verifier.sources.source import TEXT, Source
+from actors.verifier.sources.source import Source
 from protocols import wire
 from protocols.errors import ModelError, RefusedError
 from protocols.messages import (

@@ -9,7 +9,8 @@ import pytest
 
 from actors.models import Outcome
 from actors.verifier.forward import compute
-from actors.verifier.rounds import NO_WINDOW, Batch
+from actors.verifier.results import NO_WINDOW
+from actors.verifier.rounds import Batch
 from actors.verifier.trace import Trace
 from protocols.messages import Cancel, Chunk, Generate, Plan, RoundStats, Sampling
 from tests.world.caller import Caller, tokens_of

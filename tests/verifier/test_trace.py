@@ -3,8 +3,8 @@
 import pytest
 
 from actors.tree.tree import OWN, TokenTree
-from actors.verifier.rounds import Chosen
-from actors.verifier.sources.source import DRAFTER, MEMORY, TEXT
+from actors.verifier.results import Chosen
+from actors.verifier.sources.bits import DRAFTER, MEMORY, TEXT
 from actors.verifier.trace import MAX_TOLD, Trace
 from duoactor import AsyncClient
 from protocols.messages import Kind, Origin, RoundStats

@@ -5,9 +5,11 @@ import random
 import pytest
 
 from actors.backoff import LONGEST, Backoff
-from actors.verifier.rounds import Group, Part, Round, Share
+from actors.verifier.results import Group
+from actors.verifier.rounds import Part, Round, Share
 from actors.verifier.totals import MAX_KNOWN
-from actors.verifier.trials import DRAFTS, Trials
+from actors.verifier.trial import DRAFTS
+from actors.verifier.trials import Trials
 
 GROUP = Group("auto", False, 1)
 PLAIN_US = 1000.0

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from actors.models import DEFAULT_NODES, ROOT, Codec
 from actors.tree.tree import FORCED, TokenTree
-from actors.verifier.sources.grammar import Grammar
-from actors.verifier.sources.source import GRAMMAR
-from actors.verifier.sources.withheld import Withheld
+from actors.verifier.sources.binding import Binding
+from actors.verifier.sources.bits import GRAMMAR
 from protocols.limits import MAX_NODES
 from protocols.messages import Dictation
 
@@ -19,15 +18,14 @@ if TYPE_CHECKING:
 
 
 class Dictated:
-    """A request's :class:`Dictation`, and what binds the rest of its output, if anything does. The same calls as
-    :class:`Grammar`."""
+    """A request's :class:`Dictation`, and what binds the rest of its output, if anything does."""
 
     def __init__(
         self,
         wanted: Dictation,
         codec: Codec,
         vocab_size: int,
-        grammar: Grammar | Withheld | None,
+        grammar: Binding | None,
         generated: Sequence[int],
     ) -> None:
         self.tokens = tuple(wanted.tokens or codec.encode(wanted.text, special_tokens=False))

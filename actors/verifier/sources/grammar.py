@@ -22,9 +22,10 @@ from actors.estimate import Estimate
 from actors.models import DEFAULT_NODES, ROOT, Codec, ModelInfo, Vocabulary
 from actors.tree.tree import FORCED, Node, TokenTree
 from actors.tree.window import best_nodes
-from actors.verifier.rounds import Committed
+from actors.verifier.results import Committed
+from actors.verifier.sources.bits import GRAMMAR
 from actors.verifier.sources.schemas import read_grammar, read_schema
-from actors.verifier.sources.source import GRAMMAR, Allowance, Source
+from actors.verifier.sources.source import Allowance, Source
 from protocols.errors import RequestError
 from protocols.extras import install
 from protocols.messages import FailureCode, StructuredOutputs

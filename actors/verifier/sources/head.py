@@ -16,9 +16,10 @@ from typing import Any, Protocol, cast
 
 from actors.models import DraftModel
 from actors.tree.tree import NO_SLOT, Node
+from actors.verifier.sources.bits import HEAD
 from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.inline_tree import InlineTree
-from actors.verifier.sources.source import HEAD, Allowance
+from actors.verifier.sources.source import Allowance
 from actors.verifier.streams import Stream
 from protocols.errors import ModelError
 from protocols.messages import Load

@@ -24,9 +24,10 @@ from actors.generations import Generations, Loader
 from actors.models import MAX_FAILURES, DraftModel
 from actors.tree.tree import Node
 from actors.tree.window import best_cut
-from actors.verifier.rounds import Committed
+from actors.verifier.results import Committed
+from actors.verifier.sources.bits import INLINE
 from actors.verifier.sources.inline_tree import InlineTree
-from actors.verifier.sources.source import INLINE, SLICE, Allowance, Source
+from actors.verifier.sources.source import SLICE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import CannotDraft, ModelError, PoolFull
 from protocols.limits import MAX_SEQUENCES, clipped

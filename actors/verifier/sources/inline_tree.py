@@ -7,17 +7,14 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from actors.calibration import MIN_CHANCE, TextCalibration, candidates
 from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.tree import NO_SLOT, OWN, Node
-from actors.verifier.sources.source import INLINE
+from actors.verifier.sources.bits import INLINE
+from actors.verifier.streams import Stream
 from protocols.errors import CannotDraft, PoolFull
-
-if TYPE_CHECKING:
-    from actors.verifier.streams import Stream
 
 log = logging.getLogger("duoactor.verifier")
 

@@ -18,10 +18,11 @@ from actors.models import DEFAULT_NODES
 from actors.own_text import LongestMatch, PromptLookup
 from actors.proposals import NOTHING, ROOT, Proposal, Proposer, ProposerSession
 from actors.tree.tree import OWN, Node, TokenTree
-from actors.verifier.rounds import Committed
+from actors.verifier.results import Committed
+from actors.verifier.sources.bits import DATASTORE, MEMORY, TEXT, WHOLE
 from actors.verifier.sources.lookahead import Lookahead, LookaheadSession
 from actors.verifier.sources.memory import Memory, Remembered
-from actors.verifier.sources.source import DATASTORE, MEMORY, SLICE, TEXT, WHOLE, Allowance, Source
+from actors.verifier.sources.source import SLICE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method

@@ -14,8 +14,9 @@ from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
-from actors.verifier.rounds import Chosen, Committed
-from actors.verifier.sources.source import DRAFTER, SLICE, Allowance, Source
+from actors.verifier.results import Chosen, Committed
+from actors.verifier.sources.bits import DRAFTER
+from actors.verifier.sources.source import SLICE, Allowance, Source
 from actors.verifier.streams import Stage, Stream
 from actors.verifier.waits import Going
 from protocols.limits import MAX_NODES

@@ -3,29 +3,25 @@
 A remote drafter, the draft model between forwards, the request's own text, the memory of ended requests, a datastore
 and a grammar enter the tree by the same door, :meth:`actors.tree.tree.TokenTree.add`.
 
-To add a source: write ``sources/NAME.py`` with a subclass of :class:`Source`, give it a bit below, put one of them into
-the verifier's :class:`~actors.verifier.sources.lookup.Library` (``library.add``), and name it in those rows of
-:data:`actors.methods.STRATEGIES` that use it. :class:`actors.verifier.trials.Trials` then finds out whether it pays.
+To add a source: write ``sources/NAME.py`` with a subclass of :class:`Source`, give it a bit in ``sources/bits.py``, put
+one of them into the verifier's :class:`~actors.verifier.sources.lookup.Library` (``library.add``), and name it in those
+rows of :data:`actors.methods.STRATEGIES` that use it. :class:`actors.verifier.trials.Trials` then finds out whether it
+pays.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from actors.calibration import MIN_CHANCE
 from actors.models import DEFAULT_NODES
 from actors.tree.window import Cost
-from actors.verifier.rounds import Committed
+from actors.verifier.results import Committed
+from actors.verifier.streams import Stream
 
-if TYPE_CHECKING:
-    from actors.verifier.streams import Stream
-
-# A bit for each source, in :attr:`Node.sources`.
-TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE, HEAD = (1 << bit for bit in range(8))
 SLICE = 256  # tokens of a text that a source reads at once, because others decode
 
 

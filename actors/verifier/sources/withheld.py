@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Withheld:
-    """A request's ``min_tokens`` and ``bad_words``, as vLLM means them. The same calls as :class:`Grammar`."""
+    """A request's ``min_tokens`` and ``bad_words``, as vLLM means them."""
 
     def __init__(
         self, sampling: Sampling, eos: frozenset[int], codec: Codec, vocab_size: int, generated: Sequence[int]

@@ -1,0 +1,76 @@
+"""A round as one stream knows it: its window, the tokens that it added, and the sums over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from actors.tree.tree import Node
+from protocols.messages import FinishReason, TokenLogprobs
+
+
+class Group(NamedTuple):
+    """Streams that tell the same of a source of drafts."""
+
+    method: str
+    sampled: bool
+    load: int  # binary digits of the number of streams that share their rounds
+
+
+class Chosen(msgspec.Struct, frozen=True, eq=False):
+    """A window as the engine takes it (see :class:`actors.models.Window`), with the tree's nodes in the same order."""
+
+    nodes: list[Node]
+    tokens: list[int]
+    parents: list[int]
+    expected: float = 0.0  # how many of its draft tokens the target should accept
+
+
+NO_WINDOW = Chosen([], [], [])
+
+
+class Committed(msgspec.Struct, frozen=True, eq=False):
+    """The tokens that one round added to a stream. ``accepted[i]``: token i was a draft token."""
+
+    base_len: int  # committed tokens before it
+    tokens: list[int]
+    accepted: list[bool]
+    logprobs: list[TokenLogprobs]
+    finish: FinishReason | None
+    chosen: Chosen
+    root: Node  # node that the window hung on
+    held: Sequence[Node | None]  # [i]: the tree's node of token i
+    sampled: Sequence[int]  # the target's token behind the root and behind each node of the window
+
+
+@dataclass(slots=True)
+class RoundSums:
+    """Sums over a stream's rounds, as ``RequestStats`` tells them."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    forced: int = 0
+    foreseen: int = 0
+    histogram: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    gamma_sum: float = 0.0
+    forward_us: float = 0.0
+    wait_us: float = 0.0
+    resyncs: int = 0
+
+    def count(self, histogram: list[int], value: int, times: int = 1) -> None:
+        while len(histogram) <= value:
+            histogram.append(0)
+        histogram[value] += times
+
+    def round(self, rounds: int, drafted: int, accepted: int, forced: int, gamma: float) -> None:
+        self.rounds += rounds
+        self.drafted += drafted
+        self.accepted += accepted
+        self.forced += forced
+        self.gamma_sum += rounds * gamma
+        self.count(self.histogram, accepted, rounds)
