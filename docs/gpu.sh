@@ -1,6 +1,7 @@
 #!/bin/sh
-# Everything here that needs a GPU, in ten minutes: tests, equal texts, rounds against the memory's bandwidth, speed at the
-# cost of 7B, several streams, where drafts pay, and the other way round (target on the CPU, draft on the GPU).
+# Everything here that needs a GPU, in ten minutes, most telling first: rounds of every format against the memory's
+# bandwidth, every family's logits, tests, speed at the cost of 7B, many streams, llama.cpp on the same file, temperature 1,
+# equal texts, where drafts pay, and the other way round (target on the CPU, draft on the GPU).
 #
 #   docs/gpu.sh [DIRECTORY]      report.md and each step's output go to DIRECTORY (build/gpu)
 #   docs/gpu.sh --compile [90…]  no GPU: what each kernel needs of each capability, from its machine code
@@ -98,9 +99,9 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
         step "rounds-$kind" 80 python -m tests.engines.time_rounds --device "$device" $rounds --blocks "$kind"
     done
     step rounds 45 python -m tests.engines.time_rounds --device "$device" $rounds
+    step families 90 python -m tests.engines.families_on_device --device "$device"
     step tests 60 python -m pytest -q -rs -p no:cacheprovider -m cuda tests/engines/test_graphs_cuda.py \
         tests/engines/test_noise.py
-    step families 90 python -m tests.engines.families_on_device --device "$device"
     bench greedy 75 --target "$costly" --device "$device" --methods "$ours" --tasks "$tasks"
     bench streams 50 --target "$costly" --device "$device" --streams "$many"
     if [ -n "${LLAMA:-}" ] && [ -n "${GGUF:-}" ]; then
@@ -113,9 +114,9 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
         step peer 40 "$out/peer/bin/llama-batched-bench" -m "$GGUF" -ngl 99 -c 16384 -npp 128 -ntg 64 -npl 1,4,16
         bench file 60 --target "$GGUF" --device "$device" --streams 1,4,16
     fi
-    step prove 90 python -m duoactor prove --device "$device" --minutes "$prove"
-    bench reverse 45 --target bundled --device cpu --draft-device "$device" --methods tree,auto --tasks "$few"
     bench sampled 35 --target "$costly" --device "$device" --methods auto,pld --temperature 1 --tasks "$tasks"
+    step prove 90 python -m duoactor prove --device "$device" --minutes "$prove"
     step map 110 python -m tools.speedups --max-tokens "$tokens" --repeats 1 --quiet --limit 1 --out "$out/map" \
         --target "$costly" --device "$device" --streams "$streams" --tasks "$few"
+    bench reverse 45 --target bundled --device cpu --draft-device "$device" --methods tree,auto --tasks "$few"
 }
