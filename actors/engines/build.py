@@ -28,6 +28,7 @@ from actors.engines.cache.memory import (
 from actors.engines.decoder.configuration import compiled_spec, described
 from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
 from actors.engines.decoder.cpu.rings import kv_shapes, ring_slots
+from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.families import Undescribed
 from actors.engines.decoder.gpu.engine import GpuEngine, recorded_bytes
 from actors.engines.decoder.weight_shapes import largest_format
@@ -77,8 +78,15 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     # without any attention a slot takes no memory
     size = max(1, kv_shapes(spec, rings > 0)[0].slot_bytes(parameter.dtype))
     beside = recorded_bytes(model.config, parameter.dtype) if parameter.device.type == "cuda" else 0
-    beside += model.source.nbytes if isinstance(model, StoredModel) else 0  # weights that are not on the device yet
-    return kv_slots(asked, full_request, size, parameter.device, share, beside)
+    stored = model.source.nbytes if isinstance(model, StoredModel) else 0  # weights that are not on the device yet
+
+    def instead() -> str:
+        if parameter.device.type == "cpu":
+            return "a smaller model"
+        loaded = 0 if stored else sum(each.nbytes for each in model.parameters())
+        return what_fits(model.config, available_bytes(parameter.device) + loaded, stored or loaded)
+
+    return kv_slots(asked, full_request, size, parameter.device, share, beside + stored, instead)
 
 
 @contextlib.contextmanager
@@ -128,7 +136,7 @@ def _engine(model: nn.Module, info: ModelInfo, slots: int, how: _How) -> Compile
         engine = GpuEngine(model, info, slots, how.exact, plain=parameter.device.type == "cpu")
     if isinstance(model, StoredModel):
         model.let_go()
-    if engine.recurrence is not None and not how.rings:
+    if isinstance(engine.recurrence, FusedRecurrence):
         engine.recurrence.limit = state_room(engine.recurrence.stream_bytes, engine.device)
     return engine
 

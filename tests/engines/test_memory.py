@@ -3,11 +3,13 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import LlamaConfig
 
+from actors.engines import build
 from actors.engines.build import _slots, what_fits
 from actors.engines.cache import memory
 from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
@@ -111,9 +113,24 @@ def test_an_8b_model_of_a_large_vocabulary_takes_some_hundred_megabytes_beside_i
     ],
 )
 def test_a_model_that_does_not_fit_a_gpu_is_told_the_largest_format_that_does(gigabytes, tried, said):
+    assert re.fullmatch(said, what_fits(of_8b(), int(gigabytes * 1e9), int(tried * 1e9)))
+
+
+def of_8b() -> LlamaConfig:
     sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_key_value_heads": 8}
-    config = LlamaConfig(vocab_size=128_256, num_attention_heads=32, tie_word_embeddings=False, **sizes)
-    assert re.fullmatch(said, what_fits(config, int(gigabytes * 1e9), int(tried * 1e9)))
+    return LlamaConfig(vocab_size=128_256, num_attention_heads=32, tie_word_embeddings=False, **sizes)
+
+
+def test_a_model_that_fits_a_gpu_without_its_cache_is_told_a_format_and_a_smaller_cache(free, monkeypatch):
+    free(int(1.1e9))
+    monkeypatch.setattr(build, "available_bytes", memory.available_bytes)
+    weights = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, nbytes=int(16.1e9))
+    model = SimpleNamespace(config=of_8b(), parameters=lambda: iter([weights]))
+    with pytest.raises(ModelError) as told:
+        _slots(0, model, 131_584)
+    said = r"Q8_0 \(8\.53 GB of the 17\.2 GB that are free\), or a smaller model, or a cache of at most (\d+) tokens"
+    most = re.search(said, str(told.value))
+    assert most and _slots(int(most[1]), model, 131_584) == int(most[1])
 
 
 def test_where_nothing_sensible_fits_the_sentence_names_the_memory(free):

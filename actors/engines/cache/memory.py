@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -34,12 +34,13 @@ def kv_slots(
     device: torch.device,
     share: float = 1.0,
     beside: int = 0,
+    instead: Callable[[], str] = lambda: "a smaller model",
 ) -> int:
     """The number of slots of a pool: ``asked``, or if that is 0, room for up to ``MAX_REQUESTS`` requests.
 
     ``full_request``: slots of a request that fills the context. ``slot_bytes``: bytes of a slot. ``share``: of the
-    memory meant for KV pools. ``beside``: bytes that the model's rounds will take. Raises ConfigError or ModelError if
-    they do not fit.
+    memory meant for KV pools. ``beside``: bytes that the model's rounds will take. ``instead``: what to choose where
+    nothing fits. Raises ConfigError or ModelError then.
     """
     free = max(0, available_bytes(device) - beside)
     if asked:
@@ -52,9 +53,11 @@ def kv_slots(
     part = share * (HOST_SHARE if device.type == "cpu" else GPU_SHARE)
     fitting = int(free * part) // slot_bytes
     if fitting < min(MIN_TOKENS, full_request):
+        most = free // slot_bytes
+        smaller = f", or a cache of at most {most:,} tokens, with --kv-tokens" if most > SPAN else ""
         raise ModelError(
             f"{gigabytes(free)} are free on {device} once the model is loaded, which is too little for its KV cache "
-            f"({gigabytes(slot_bytes * MIN_TOKENS)} for {MIN_TOKENS:,} tokens); choose a smaller model or another dtype"
+            f"({gigabytes(slot_bytes * MIN_TOKENS)} for {MIN_TOKENS:,} tokens): choose {instead()}{smaller}"
         )
     return min(fitting, MAX_REQUESTS * full_request + SPAN)  # slots that no request gets
 
@@ -64,9 +67,10 @@ def kept_bytes(weights: int) -> int:
     return max(KEPT, weights)
 
 
-def state_room(state_bytes: int, device: torch.device) -> int:
-    """How many states of recurrent layers there is room for beside a KV pool of ``STATE_SHARE``."""
-    free = available_bytes(device) * (HOST_SHARE * STATE_SHARE if device.type == "cpu" else GPU_SHARE)
+def state_room(state_bytes: int, device: torch.device, beside: int = 0) -> int:
+    """How many states of recurrent layers there is room for beside a KV pool of ``STATE_SHARE``, and beside as many
+    bytes that rounds will take."""
+    free = (available_bytes(device) - beside) * (HOST_SHARE * STATE_SHARE if device.type == "cpu" else GPU_SHARE)
     return int(free) // max(1, state_bytes)
 
 
