@@ -61,9 +61,9 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
     engine, usual = recorded(), recorded(recorder=Direct())
     unpack, look = RoundBuffer.unpack, InPlace.unpack
 
-    def rows_baked(self, rows):
+    def rows_baked(self, rows, states):
         start = int(self._host[: 12 * rows].view(np.int32)[rows])
-        return unpack(self, rows)._replace(positions=torch.arange(rows) + start)
+        return unpack(self, rows, states)._replace(positions=torch.arange(rows) + start)
 
     def look_baked(rows, told):
         count, starts, bases, *rest = look(rows, told)
@@ -161,8 +161,8 @@ def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temp
 def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):
     honest = RoundBuffer.unpack
 
-    def reading(self, rows):
-        out = honest(self, rows)
+    def reading(self, rows, states):
+        out = honest(self, rows, states)
         assert out.tokens[0].item() >= 0
         return out
 

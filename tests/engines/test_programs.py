@@ -9,7 +9,7 @@ from actors.engines.compute.layer import Program
 from actors.engines.compute.ops import BatchRows
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.compute.sight import PoolSight
-from actors.engines.compute.states import TorchRecurrence
+from actors.engines.compute.states import recurrence_of
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.decoder.cpu.rings import kv_shapes
@@ -31,17 +31,20 @@ class TorchText:
         spec = spec_of(model.config).in_context(info(model).max_context)
         weights = lay_out(spec, source_of(model))
         self.pool = KVPool(kv_shapes(spec, False)[0], SLOTS, torch.float32, "cpu", SPAN)
-        self.program = Program(weights, self.pool, TorchOps(spec.norm, torch.float32, SLOTS))
-        self.recurrence = TorchRecurrence(spec, torch.device("cpu")) if spec.recurrent else None
+        self.recurrence = recurrence_of(spec.recurrent, torch.device("cpu"))
+        self.program = Program(weights, self.pool, TorchOps(spec.norm, torch.float32, SLOTS), self.recurrence)
         self.state = None if self.recurrence is None else self.recurrence.new()
 
     def run(self, batch: FlatBatch) -> torch.Tensor:
         for segment in batch.segments:
             segment.state = self.state
         ids, positions, slots = (torch.tensor(each) for each in (batch.tokens, batch.positions, batch.slots))
-        walk = None if self.recurrence is None else self.recurrence.walk(batch.segments, self.program.ops)
+        walk = None if self.recurrence is None else self.program.walk(self.recurrence.tell(batch.segments).to("cpu"))
         rows = BatchRows(ids, positions, self.pool, slots, PoolSight(self.pool, batch, True), walk)
-        return self.program.logits(self.program.run_layers(rows))
+        logits = self.program.logits(self.program.run_layers(rows))
+        if self.recurrence is not None:
+            self.recurrence.computed()
+        return logits
 
     def keep(self, path) -> None:
         if self.state is not None:

@@ -263,6 +263,8 @@ def test_a_draft_with_recurrent_layers_expands_nodes_as_if_they_were_committed(n
         if turn != 3:
             [found] = draft.expand([Leaf(handle, 0, (), is_root=True)])
             assert_same(found, fresh(other, text, SAMPLING))
+            pending = draft._mirrors[handle].state.pending
+            assert not (len(pending) if name == BY_TORCH else pending.shape[1]), "replayed in every later step"
         path: list[int] = []
         slots: list[int] = []
         for _ in range(chance.randrange(1, 4)):

@@ -172,8 +172,16 @@ def test_experts_and_recurrent_states_compile_for_gpus(capability):
     made = Kernel("", experts._multiply_groups, pointers | numbers, form | options, most)
     assert made.needs(capability).resident >= 32 and not made.needs(capability).spilled
     assert "ld.global.v4" in made.compiled(capability).asm["ptx"]
-    names = ("queries", "keys", "values", "decays", "rates", "state", "room", "out", "left")
+    own, told = of("*fp32", "rows", "pool", "weights", "bias", "out"), of("*i32", "taps", "places", "texts", "past")
+    sizes = {"CHANNELS": 8192, "BLOCK": states.CHANNELS, "PAST": 3}
+    made = [
+        Kernel("", states._convolve, own | told | {"first": "i32"}, sizes | of(True, "BIASED", "BENT")),
+        Kernel("", states._remember, own | told, sizes | {"FIELDS": 7, "FILLED": 4}),
+    ]
+    pointers = of("*fp32", "queries", "own", "records", "logarithms", "states", "room", "out")
+    pointers |= of("*i32", "texts", "sources", "kept", "pending", "places")
     sizes = {"HEADS": 32, "GROUPS": 16, "TILED": False, "KEYS": 128, "DEPTH": 128, "VALUES": 128, "TILE": states.TILE}
-    for chain in (False, True):
-        kinds = of("*fp32", *names) | {"parents": "*i32"} | of("i32", "rows", "kept")
-        assert Kernel("", states._walk, kinds, sizes | {"DELTA": True, "CHAIN": chain}).needs(capability).resident
+    sizes |= {"FIELDS": 7, "GO_ON": -1, "TEXT": -2, "WIDTH": 6208}
+    made += [Kernel("", states._walk, pointers, sizes | {"DELTA": True, "EACH": each}) for each in (False, True)]
+    made.append(Kernel("", states._record, pointers, {"WIDTH": 6208, "BLOCK": states.CHANNELS}))
+    assert all(kernel.needs(capability).resident and not kernel.needs(capability).spilled for kernel in made)

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 from triton.language.core import is_builtin
 from triton.runtime import interpreter
 
 from actors.engines.compute.layer import Program
-from actors.engines.compute.ops import Steps
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.compute.ops_triton import Kernels, TritonOps, error_of, gpu_program, recordable
 from actors.engines.decoder import layout
@@ -30,7 +30,7 @@ from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix, round
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
 from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
-from actors.engines.decoder.spec import Attention, DeltaNet, Norm, Scan, Selective
+from actors.engines.decoder.spec import Attention, Norm
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights import quantised
@@ -44,6 +44,8 @@ from actors.models import Leaf
 from protocols.messages import Sampling
 from tests.engines.families import every_part, model_of
 from tests.engines.recorded_rounds import TEXTS, fill, lay_out, some_trees, together, tree_round
+from tests.engines.tape import Tape, TapeRecorder
+from tests.engines.test_graphs import Operations
 from tests.engines.test_groups import cut_off
 from tests.engines.test_llama import close
 from tests.engines.tiny import COMMON, VOCAB, info, make
@@ -130,6 +132,7 @@ EVERY_PART = every_part(recurrent=False)  # with three layers
 ROUNDED = ("SolarOpen",)
 COMMON["num_hidden_layers"] = 2  # layers of every model here: it is slow
 GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
+KERNELS = Kernels(linear, groups, experts, between, states, GPU)
 NAME = "actors.engines.decoder.gpu.triton_kernels"
 
 
@@ -485,8 +488,7 @@ def by_triton(engine: GpuEngine, family: str) -> None:
 
 
 def record(engine: GpuEngine, weights: layout.DecoderWeights) -> None:
-    modules = Kernels(linear, groups, experts, between, states, GPU)
-    ops = TritonOps(weights.spec.norm, engine.dtype, 2048, modules, isinstance(weights.head, GroupedMatrix))
+    ops = TritonOps(weights.spec.norm, engine.dtype, 2048, KERNELS, isinstance(weights.head, GroupedMatrix))
     program, seen = Program(weights, engine.pool, ops), InPlace(weights.spec, engine.pool, engine._exact, kernels, GPU)
     engine.graphs = Graphs(program, Direct(), weights.vocabulary, seen)
 
@@ -558,10 +560,11 @@ def test_a_draft_grows_the_tree_that_it_grows_without_graphs():
         assert ours.probs == pytest.approx(theirs.probs, abs=1e-5)
 
 
-@pytest.mark.parametrize("part", ["attention", "linear"])
+@pytest.mark.parametrize("part", ["attention", "linear", "states"])
 @pytest.mark.parametrize("fault", ["wrong", "raises", None])
 def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monkeypatch, caplog):
-    module, name = {"attention": (kernels, "attend"), "linear": (linear, "multiply")}[part]
+    parts = {"attention": (kernels, "attend"), "linear": (linear, "multiply"), "states": (states, "convolve")}
+    module, name = parts[part]
     usual = getattr(module, name)
 
     def broken(*given):
@@ -569,15 +572,15 @@ def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monk
             raise RuntimeError("PTX was compiled for another GPU\nand so on")
         return usual(*given) + (0.1 if fault == "wrong" else 0.0)
 
-    engine = engine_in_place()
+    engine = recurrent("Mamba", None) if part == "states" else engine_in_place()
     caplog.clear()
     monkeypatch.setattr(module, name, broken)
     monkeypatch.setattr(gpu, "gpu_of", lambda device: GPU)
     if part == "attention":
         used = in_place(engine._spec, engine.pool, True) is not None
     else:
-        weights = weights_of("qwen3")
-        used = isinstance(gpu_program(weights, engine.pool, 2048).ops, TritonOps)
+        given = engine._program.weights, engine.pool, 2048, engine.recurrence
+        used = isinstance(gpu_program(*given).ops, TritonOps)
     assert used == (fault is None)
     assert ("Triton's" in caplog.text) == (fault is not None)
     assert "and so on" not in caplog.text
@@ -604,7 +607,7 @@ def test_rounds_of_every_part_of_a_description_have_torchs_logits_and_a_row_has_
     engine = GpuEngine(model_of(name), info(model), 1024)
     weights = layout.lay_out(spec, ModuleSource(model))
     send(weights, torch.device("cpu"))
-    ops = TritonOps(spec.norm, torch.float32, 1024, Kernels(linear, groups, experts, between, states, GPU))
+    ops = TritonOps(spec.norm, torch.float32, 1024, KERNELS)
     engine._program = Program(weights, engine.pool, ops)
     assert recordable(engine._program)
     seen = InPlace(spec, engine.pool, True, kernels, GPU)
@@ -622,29 +625,151 @@ def test_rounds_of_every_part_of_a_description_have_torchs_logits_and_a_row_has_
     assert torch.equal(again, found[[0, 2]]) or (name in ROUNDED and (again - found[[0, 2]]).abs().max() < 1e-6)
 
 
-SIZES = (4, 2, 16, 24, 4, (), "", "")
-WALKS = {
-    "delta": DeltaNet(*SIZES, decay="", step="", norm="", tiles=True),
-    "scan": Scan(*SIZES, decay="", step="", skip="", norm=None),
-    "selective": Selective(*SIZES, decay="", skip="", rank=4, choice="", steps=""),
-}
+class Launches(TapeRecorder):
+    """A tape that holds launches of kernels too, with the memory that they had."""
+
+    def capture(self, program):
+        launch = interpreter.GridExecutor.__call__
+
+        def taped(executor, *given, **options):
+            with _disable_current_modes():  # the interpreter's own operations are no part of the program
+                launch(executor, *given, **options)
+            if isinstance(mode := _get_current_dispatch_mode(), Tape):
+                mode.steps.append((functools.partial(launch, executor), given, options, [None], [False]))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(interpreter.GridExecutor, "__call__", taped)
+            return super().capture(program)
 
 
-@pytest.mark.parametrize("kind", WALKS)
-@pytest.mark.parametrize("parents", [[-1, 0, 1, 2], [-1, 0, 0, 1, -1, 3]])
-def test_states_are_walked_as_torch_walks_them_along_chains_and_trees(kind, parents):
-    mixer, rows = WALKS[kind], len(parents)
-    chance = torch.Generator().manual_seed(1)
+RECURRENT = ("Lfm2", "Mamba", "GraniteMoeHybrid", "Qwen3_5")  # one of each kind
+BASES = (64, 448)
 
-    def random(*sizes: int) -> torch.Tensor:
-        return torch.randn(*sizes, generator=chance) / 4
 
-    decays, rates = random(rows, 4).sigmoid(), random(rows, 4, 1).sigmoid()
-    if isinstance(mixer, Selective):
-        decays, rates = -random(4, 16, 24).abs(), random(rows, 4, 24).sigmoid()
-    steps = Steps(random(rows, 2, 16), random(rows, 2, 16), random(rows, 4, 24), decays, rates, parents)
-    state = random(4, 16, 24)
-    for kept in (-1, 1, rows - 1):
-        expected = TorchOps(Norm(1e-5), torch.float32, 8).walk(mixer, steps, state, kept)
-        for found, right in zip(states.walk(mixer, steps, state, kept), expected, strict=True):
-            torch.testing.assert_close(found, right)
+def recurrent(name: str, recorder, slots: int = 1024) -> GpuEngine:
+    """Its rounds are recorded; None: torch computes them one operation after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(COMMON, "num_hidden_layers", 3)
+        model, same = model_of(name), model_of(name)
+    engine = GpuEngine(model, info(model), slots, plain=True)
+    if recorder is not None:
+        weights = layout.lay_out(engine._spec, ModuleSource(same))
+        ops = TritonOps(engine._spec.norm, torch.float32, slots, KERNELS)
+        engine._program = Program(weights, engine.pool, ops, engine.recurrence)
+        assert recordable(engine._program)
+        seen = InPlace(engine._spec, engine.pool, True, kernels, GPU)
+        engine.graphs = Graphs(engine._program, recorder, weights.vocabulary, seen)
+    return engine
+
+
+class Texts:
+    """Two texts of an engine, with what their layers remember."""
+
+    def __init__(self, engine: GpuEngine) -> None:
+        self.engine, self.states = engine, [engine.recurrence.new() for _ in BASES]
+        self.lengths = [0, 0]
+        for which, length in enumerate((7, 5)):
+            batch, at = FlatBatch(), range(length)
+            slots = [BASES[which] + place for place in at]
+            segment = batch.add(BASES[which], TEXTS[64][:length], [*at], slots, causal(0, length))
+            segment.prompt, segment.state = True, self.states[which]
+            engine.forward(batch, [length - 1])
+            segment.state.keep(at)
+            self.lengths[which] = length + 1
+
+    def run(self, windows: dict[int, list[int]], tokens: list[int] | None = None) -> torch.Tensor:
+        """``windows``: parents of the nodes behind each root, by text; ``tokens``: of roots and nodes."""
+        batch = FlatBatch()
+        for which, parents in windows.items():
+            ids = tokens or [(5 + 7 * at) % VOCAB for at in range(1 + len(parents))]
+            lay_out(batch, BASES[which], self.lengths[which], ids, parents)
+            batch.segments[-1].state = self.states[which]
+            batch.segments[-1].parents = [-1, *(parent + 1 for parent in parents)]
+        return self.engine.forward(batch)
+
+    def keep(self, which: int, path: list[int]) -> None:
+        home = BASES[which] + self.lengths[which] - 1
+        self.engine.pool.copy([home + row for row in path], [home + depth for depth in range(len(path))])
+        self.states[which].keep(path)
+        self.lengths[which] += len(path)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+@torch.inference_mode()
+def test_windows_of_every_kind_of_recurrent_layer_have_torchs_logits(name):
+    theirs, made = Texts(recurrent(name, None)), recurrent(name, Direct())
+    by_kernels, recorded = made._program, made.graphs
+    made._program = Program(by_kernels.weights, made.pool, theirs.engine._program.ops, made.recurrence)
+    made.graphs = None
+    ours = Texts(made)  # prompts by torch, in a fraction of the time
+    made._program, made.graphs = by_kernels, recorded
+    for _ in range(2):
+        found, right = (texts.run({0: [-1, -1, 1]}) for texts in (ours, theirs))
+        assert made.best is not None, "no round of graphs"
+        assert (found - right).norm() < 5e-5 * right.norm()
+        for texts in (ours, theirs):
+            texts.keep(0, [0, 2, 3])
+
+
+@torch.inference_mode()
+def test_a_recorded_recurrent_round_serves_every_text_and_window_and_a_row_has_the_bits_of_a_chain_alone(monkeypatch):
+    monkeypatch.setattr(graphs_module, "PROMPT_ROWS", (8,))
+    recorder = Launches()
+    tape, plain = (Texts(recurrent("Qwen3_5", each)) for each in (recorder, None))
+    tree = [-1, 0, -1, 2, 2]  # two branches, of which one parts once more
+    # windows and the paths that are accepted of them: records of two texts are taken in at once, or left for later
+    rounds = (
+        ({0: tree, 1: [-1]}, {0: [0, 3, 5], 1: [0]}),
+        ({1: tree, 0: [-1]}, {1: [0, 1]}),
+        ({0: [-1], 1: tree}, {0: [0, 1], 1: [0, 3]}),
+        ({0: [-1, -1, 0]}, {0: [0, 2]}),  # recorded while a record is pending
+    )
+    for windows, paths in rounds:
+        found, right = (texts.run(windows) for texts in (tape, plain))
+        assert tape.engine.best is not None, "no round of graphs"
+        assert (found - right).norm() < 1e-5 * right.norm()
+        for texts in (tape, plain):
+            for which, path in paths.items():
+                texts.keep(which, path)
+    found = tape.run({0: [-1], 1: tree})
+    alone = tape.run({1: [-1, 0, -1, -1, -1, -1, -1]}, [5, 5 + 7 * 3, 5 + 7 * 5, 9, 9, 9, 9, 9])
+    assert torch.equal(alone[:3], found[[2, 5, 7]]), "the second branch of the tree"
+    assert recorder.replays == len(rounds) + 4 and len(tape.engine.graphs) == 3, "prompts', and rounds' of 8 and 4 rows"
+
+
+@torch.inference_mode()
+def test_a_recurrent_round_is_one_copy_in_and_one_replay_over_memory_that_stays_where_it_is():
+    class Silent(TapeRecorder):
+        def capture(self, program):
+            return lambda: None
+
+    texts = Texts(recurrent("Qwen3_5", Silent()))
+    texts.run({0: [-1, 0, 1]})
+    memory = texts.engine.recurrence.memory
+    before = [part.data_ptr() for layer in memory.layers for part in (layer.states, layer.inputs, layer.records)]
+    with Operations() as seen:
+        for _ in range(5):
+            texts.states[0].keep([0, 1])
+            texts.run({0: [-1, 0, 1]})
+    made = [name for name in seen.names if name not in ("slice", "alias", "detach")]
+    assert made == ["copy_", "clone"] * 5
+    after = [part.data_ptr() for layer in memory.layers for part in (layer.states, layer.inputs, layer.records)]
+    assert before == after and len(texts.engine.graphs) == 2
+
+
+def test_records_and_states_of_texts_that_are_gone_are_free_again_and_more_records_get_more_memory():
+    engine = recurrent("Qwen3_5", None)
+    memory, texts = engine.recurrence.memory, Texts(engine)
+    slots, places = len(memory.slots), len(memory.places)
+    held = []
+    while memory.count == 128:
+        texts.run({0: [-1] * 40})
+        held += texts.states[0].rows
+    expected = texts.run({0: [-1] * 40})
+    assert torch.equal(texts.run({0: [-1] * 40}), expected)
+    held.clear()
+    copies = [state.copy() for state in texts.states]
+    assert len(memory.slots) == slots - 2
+    texts.states[0].keep([0])
+    del copies, texts
+    assert len(memory.places) == places + 128 and len(memory.slots) == slots + 2

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.compute.ops import BatchRows, Ops, Parts
+from actors.engines.compute.recurrence import StateWalk
+from actors.engines.compute.states import Told, TorchRecurrence
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LatentWeights, LayerWeights
 from actors.engines.decoder.spec import (
     XIELU,
@@ -149,8 +151,12 @@ class Residual(NamedTuple):
 class Program:
     """From tokens to states and logits, over the slots of a pool."""
 
-    def __init__(self, weights: DecoderWeights, pool: KVPool, ops: Ops) -> None:
+    def __init__(
+        self, weights: DecoderWeights, pool: KVPool, ops: Ops, recurrence: TorchRecurrence | None = None
+    ) -> None:
+        """``recurrence``: of its recurrent layers, if there are any."""
         self.weights, self.spec, self.pool, self.ops = weights, weights.spec, pool, ops
+        self.recurrence = recurrence
         self._layers = Layers(self.spec, weights.layers, ops, pool_places(self.spec))
         self.taps: tuple[int, ...] = ()  # see :meth:`actors.engines.engine.Engine.tap`
         self._tapped: dict[int, Tensor] = {}
@@ -168,6 +174,11 @@ class Program:
             normed = normed if index + 1 < len(layers) and layers[index + 1].spec.rereads else made
         self._tap(len(layers), x)
         return normed
+
+    def walk(self, told: Told) -> StateWalk:
+        """The recurrent states of a forward that is told this."""
+        assert self.recurrence is not None
+        return StateWalk(self.recurrence.memory, told, self.spec.norm.eps, self.ops)
 
     def embed(self, ids: Tensor) -> Tensor:
         """What the first layer reads: ``(*ids, hidden)``."""

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights
+from actors.engines.compute.states import LayerMemory, Told
+from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import Attention, Experts, Recurrent, Rotation
 from actors.engines.weights.matrix import Matrix
 
@@ -51,14 +52,12 @@ class Walk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What rows of one text do to the states of a recurrent layer, one after the other. float32."""
+    """What rows do to the states of a recurrent layer. float32."""
 
-    queries: Tensor  # (rows, groups, keys), as ``keys``
-    keys: Tensor
-    values: Tensor  # (rows, heads, values)
-    decays: Tensor  # (rows, heads): factor of the state before; or (heads, keys, values): its logarithm by rate
-    rates: Tensor  # (rows, heads, 1), or with the latter (rows, heads, values): factor of what is added
-    parents: Sequence[int]  # for each row the one whose state it goes on from, below 0: the text's
+    queries: Tensor  # (rows, groups * keys)
+    values: Tensor  # (rows, heads * values)
+    records: Tensor  # what the rows put in, see :func:`actors.engines.compute.states.record_parts`
+    logarithms: Tensor | None = None  # (heads, keys, values): of decays, by rate, where records have none
 
 
 @dataclass(slots=True)
@@ -139,9 +138,16 @@ class Ops(Protocol):
         """The activated inner numbers of an MLP: ``(rows, inner)``."""
         ...
 
-    def walk(self, mixer: Recurrent, steps: Steps, state: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-        """What queries read of the state behind each row, ``(rows, heads, values)``, and the state behind row ``kept``
-        (below 0: ``state``), from the text's ``state`` ``(heads, keys, values)``."""
+    def convolve(
+        self, mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, told: Told
+    ) -> Tensor:
+        """``(rows, channels)`` of the convolution over each row's path. The rows, its inputs, go to their places, and
+        slots that are written get the past ones of what their states are behind."""
+        ...
+
+    def walk(self, mixer: Recurrent, steps: Steps, memory: LayerMemory, told: Told) -> Tensor:
+        """What queries read of the state behind each row: ``(rows, heads, values)``. Records go to their places, and
+        states into the slots that are written."""
         ...
 
     def experts(self, x: Tensor, logits: Tensor, spec: Experts, weights: ExpertWeights, prompt: bool = False) -> Tensor:

@@ -11,15 +11,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.compute.ops import Parts, RowTurns, Steps
-from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights
+from actors.engines.compute.states import GO_ON, TEXT, TRASH, LayerMemory, Told, record_parts
+from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import (
     CLAMPED_SWIGLU,
+    CONVOLUTION,
     DELTA,
     GELU,
     GELU_TANH,
     RELU,
     RELU_SQUARED,
-    SELECTIVE,
     SILU,
     Attention,
     Experts,
@@ -164,24 +165,51 @@ class TorchOps:
     def feed(self, x: Tensor, up: Matrix, activation: str, gated: bool, prompt: bool = False) -> Tensor:
         return activated(self.whole(self.linear(x, up, prompt)), activation, gated)
 
-    def walk(self, mixer: Recurrent, steps: Steps, state: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-        heads = torch.arange(mixer.heads, device=state.device)
+    def convolve(
+        self, mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, told: Told
+    ) -> Tensor:
+        before, past = (_inputs(numbers, rows, memory.inputs) for numbers in (told.taps, told.past))
+        made = torch.zeros_like(rows) if weights.bias is None else weights.bias.expand_as(rows)
+        for tap in range(mixer.kernel - 1):
+            made = made + before[:, tap] * weights.convolution[tap]
+        made = made + rows * weights.convolution[-1]
+        at = told.texts[:, 1:2] * past.shape[1] + torch.arange(past.shape[1], device=rows.device)
+        memory.inputs.index_copy_(0, at.flatten().long(), past.flatten(0, 1))
+        memory.inputs.index_copy_(0, memory.first + told.places.long(), rows)
+        return made if mixer.kind == CONVOLUTION else functional.silu(made)
+
+    def walk(self, mixer: Recurrent, steps: Steps, memory: LayerMemory, told: Told) -> Tensor:
+        assert told.host is not None
+        heads = torch.arange(mixer.heads, device=steps.records.device)
         group = heads % mixer.groups if mixer.tiled else heads * mixer.groups // mixer.heads
-        queries, keys = steps.queries[:, group, :, None], steps.keys[:, group, :, None]
-        states: list[Tensor] = []
-        outs = []
-        for row, parent in enumerate(steps.parents):
-            rates = steps.rates[row]
-            selective = mixer.kind == SELECTIVE
-            decay = torch.exp(steps.decays * rates[:, None]) if selective else steps.decays[row, :, None, None]
-            left = (states[parent] if parent >= 0 else state) * decay
-            change = steps.values[row]
+        queries = steps.queries.view(-1, mixer.groups, mixer.keys, 1)[:, group]
+
+        def behind(state: Tensor, record: Tensor) -> Tensor:
+            keys, change, rates, decays = torch.split(record, record_parts(mixer))
+            keys, change = keys.view(mixer.groups, -1, 1)[group], change.view(mixer.heads, -1)
+            rates = rates.view(mixer.heads, -1)
+            factor = decays[:, None, None] if steps.logarithms is None else torch.exp(steps.logarithms * rates[:, None])
+            state = state * factor
             if mixer.kind == DELTA:
-                change = change - (left * keys[row]).sum(1)
-            left = left + keys[row] * (change * rates)[:, None]
-            states.append(left)
-            outs.append((left * queries[row]).sum(1))
-        return torch.stack(outs), states[kept] if kept >= 0 else state
+                change = change - (state * keys).sum(1)
+            return state + keys * (change * rates)[:, None]
+
+        outs = torch.empty(len(queries), mixer.heads, mixer.values, device=queries.device)
+        rooms: dict[int, Tensor] = {}
+        for slot, written, kept, first, rows, listed, count in told.host.texts.tolist():
+            text = memory.states[slot]
+            for place in told.host.pending[listed : listed + count]:
+                text = behind(text, memory.records[place])
+            state = text
+            for row in range(first, first + rows):
+                source = int(told.host.sources[row])
+                state = state if source == GO_ON else text if source == TEXT else rooms[source]
+                state = rooms[int(told.host.rooms[row])] = behind(state, steps.records[row])
+                outs[row] = (state * queries[row]).sum(1)
+            if written != TRASH:
+                memory.states[written] = state if kept else text
+        memory.records.index_copy_(0, told.places.long(), steps.records)
+        return outs
 
     def experts(self, x: Tensor, logits: Tensor, spec: Experts, weights: ExpertWeights, prompt: bool = False) -> Tensor:
         chosen, shares = choose_experts(spec, logits, weights)
@@ -199,6 +227,12 @@ class TorchOps:
             made = self.whole(self.linear(self.feed(read, up, spec.activation, spec.gated, prompt), down, prompt))
             out.index_add_(0, own, made if spec.inside else made * share)
         return out
+
+
+def _inputs(numbers: Tensor, rows: Tensor, pool: Tensor) -> Tensor:
+    """Inputs ``(*numbers, channels)`` by their numbers, see :class:`actors.engines.compute.states.Told`."""
+    places = numbers.long()
+    return torch.where(places[..., None] < 0, rows[(-1 - places).clamp(min=0)], pool[places.clamp(min=0)])
 
 
 def _own(mixer: Attention, own: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -19,10 +20,12 @@ from actors.engines.cache.pool import KVPool
 from actors.engines.compute.layer import Program
 from actors.engines.compute.ops import BatchRows, Parts, RowTurns, Steps
 from actors.engines.compute.ops_torch import TorchOps, activated, choose_experts
+from actors.engines.compute.states import LayerMemory, Told, TorchRecurrence
 from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.decoder.gpu.kernel_check import checked
-from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LayerWeights
+from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import SILU, Attention, Experts, Norm, Recurrent
+from actors.engines.flat_batch import Segment
 from actors.engines.weights.matrix import Matrix
 
 log = logging.getLogger("duoactor.engines")
@@ -136,9 +139,15 @@ class TritonOps(TorchOps):
             found = kernels.linear.multiply_gated(x, up, kernels.gpu)
         return found
 
-    def walk(self, mixer: Recurrent, steps: Steps, state: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-        walked: tuple[Tensor, Tensor] = self._kernels.states.walk(mixer, steps, state, kept)
-        return walked
+    def convolve(
+        self, mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, told: Told
+    ) -> Tensor:
+        made: Tensor = self._kernels.states.convolve(mixer, weights, rows.contiguous(), memory, told)
+        return made
+
+    def walk(self, mixer: Recurrent, steps: Steps, memory: LayerMemory, told: Told) -> Tensor:
+        out: Tensor = self._kernels.states.walk(mixer, steps, memory, told)
+        return out
 
     def mixes(self, weights: ExpertWeights) -> bool:
         """Whether a kernel multiplies these experts."""
@@ -167,18 +176,24 @@ class TritonOps(TorchOps):
 
 def recordable(program: Program) -> bool:
     """Whether a round of the program runs without a word from the host."""
-    spec, ops = program.spec, program.ops
+    ops, recurrent = program.ops, bool(program.spec.recurrent)
     mixtures = [layer.experts for layer in program.weights.layers if layer.experts is not None]
-    return not spec.recurrent and all(isinstance(ops, TritonOps) and ops.mixes(each) for each in mixtures)
+    if not isinstance(ops, TritonOps):
+        return not (recurrent or mixtures)
+    return all(map(ops.mixes, mixtures))
 
 
-def torch_program(weights: DecoderWeights, pool: KVPool, positions: int) -> Program:
-    return Program(weights, pool, TorchOps(weights.spec.norm, pool.dtype, positions))
+def torch_program(
+    weights: DecoderWeights, pool: KVPool, positions: int, recurrence: TorchRecurrence | None = None
+) -> Program:
+    return Program(weights, pool, TorchOps(weights.spec.norm, pool.dtype, positions), recurrence)
 
 
-def gpu_program(weights: DecoderWeights, pool: KVPool, positions: int) -> Program:
+def gpu_program(
+    weights: DecoderWeights, pool: KVPool, positions: int, recurrence: TorchRecurrence | None = None
+) -> Program:
     """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
-    plain = torch_program(weights, pool, positions)
+    plain = torch_program(weights, pool, positions, recurrence)
     try:
         from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
     except ImportError:
@@ -188,7 +203,8 @@ def gpu_program(weights: DecoderWeights, pool: KVPool, positions: int) -> Progra
     def made() -> Program:
         kernels = Kernels(linear, groups, experts, between, states, gpu.gpu_of(pool.device))
         grouped = any(isinstance(matrix, GroupedMatrix) for matrix in weights.read())
-        return Program(weights, pool, TritonOps(weights.spec.norm, pool.dtype, positions, kernels, grouped))
+        ops = TritonOps(weights.spec.norm, pool.dtype, positions, kernels, grouped)
+        return Program(weights, pool, ops, recurrence)
 
     program = checked(made, lambda program: error_of(program, plain), CLOSE)
     if not isinstance(program, str):
@@ -217,7 +233,9 @@ def error_of(program: Program, plain: Program, positions: int = 64) -> float:
             return seen
 
         def made(by: Program) -> tuple[Tensor, Tensor]:
-            batch = BatchRows(ids, ids % positions, pool, where, see, prompt=prompt)
+            text = Segment(rows, 0, 1, np.ones((rows, 1), np.bool_), prompt=prompt)
+            walk = None if by.recurrence is None else by.walk(by.recurrence.tell([text]).to(device))
+            batch = BatchRows(ids, ids % positions, pool, where, see, walk, prompt)
             return by.embed(ids), by.logits(by.run_layers(batch))
 
         pairs = zip(made(program), made(plain), strict=True)

@@ -1,243 +1,314 @@
-"""Recurrent layers in torch: each text has one state, and a forward leaves a record of each row behind it.
+"""The states of recurrent layers in memory that stays where it is, and what a forward is told of them in numbers.
 
-A row goes on from its parent's state, so that a branch of a window has the bits of plain decoding; the rows that a
-verdict accepts are replayed from their records. Every operation on a state has one shape, in any company.
+A text has a slot with its state, and a row that a verdict may accept a place with its record. The next forward takes
+accepted records into the slot before its own rows go on. So a text is a few numbers on the host, and a recorded round
+serves any: which slots and places it reads and writes is data.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
+from actors.engines.cache.memory import MAX_REQUESTS, state_room, zeros
 from actors.engines.cache.snapshots import BORDER
-from actors.engines.compute.ops import Ops, Steps
-from actors.engines.decoder.layout import LayerWeights, RecurrentWeights
-from actors.engines.decoder.spec import DecoderSpec, DeltaNet, Recurrent, Scan, Selective, ShortConvolution
-from actors.engines.flat_batch import WHOLE, Segment
+from actors.engines.decoder.spec import DELTA, SCAN, SELECTIVE, Recurrent
+from actors.engines.flat_batch import Segment
 
-UNIT_EPS = 1e-6  # added to squares of unit queries and keys, in every model with a delta rule
+TRASH, ZEROS, FIRST = 0, 1, 2  # slots that nobody reads, and of a text before its first token; the first of texts
+BESIDE = FIRST + 3  # slots beyond the limit: one is written while its text still has another, two are dropped at once
+MAX_STATES = 2 * MAX_REQUESTS  # slots of open requests, and of texts that are kept for later prompts
+PLACES = 128  # records at first: of a model of 27B, whose states have 151 MB each, 450 MB
+LISTED = 512  # accepted records that a recorded round takes in, at most
+ROOMS = 64  # states of a recorded round from which branches go on, at most
+GO_ON, TEXT = -1, -2  # a row goes on from the row before it, or from its text; else from a room
+FIELDS = 7  # numbers of a text: see ``Told``
+Numbers = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class LayerMemory:
-    """What a recurrent layer remembers of a text."""
+def record_parts(mixer: Recurrent) -> list[int]:
+    """Numbers of a record's keys, values, rates and decays; :data:`SELECTIVE` decays by weights."""
+    shared, heads, inner = mixer.groups * mixer.keys, mixer.heads, mixer.inner
+    if mixer.kind in (DELTA, SCAN):
+        return [shared, inner, heads, heads]
+    return [shared, inner, inner, 0] if mixer.kind == SELECTIVE else [0, 0, 0, 0]
 
-    past: Tensor  # float32 (kernel - 1, channels): the last inputs of the convolution
-    state: Tensor  # float32 (heads, keys, values)
+
+class Held:
+    """A number out of those that are free, until nobody holds it."""
+
+    __slots__ = ("_free", "number")
+
+    def __init__(self, free: list[int]) -> None:
+        self._free, self.number = free, free.pop()
+
+    def __del__(self) -> None:
+        self._free.append(self.number)
+
+
+class Told(NamedTuple):
+    """What a forward is told, int32. Inputs are numbered: of each slot its past ones, then those of places; a negative
+    number is that of a row, ``-1 - row``."""
+
+    texts: Any  # (texts, FIELDS): slot read, slot written, its rows, first row, rows, first of ``pending``, how many
+    sources: Any  # (rows,): GO_ON, TEXT, or the room of a state
+    rooms: Any  # (rows,): the room that keeps the state behind a row; -1: none
+    places: Any  # (rows,) of records
+    taps: Any  # (rows, kernel - 1): inputs before a row
+    past: Any  # (texts, kernel - 1): inputs that the slot written keeps
+    pending: Any  # places of accepted records
+    host: Told | None = None  # the same in the host's memory, where it is known
+
+    def to(self, device: torch.device) -> Told:
+        """From the host's memory."""
+        return Told._make([*(torch.from_numpy(part).to(device) for part in self[:-1]), self])
 
 
 class TorchState:
-    """See :class:`actors.engines.flat_batch.RecurrentState`. Lists are by recurrent layer."""
+    """See :class:`actors.engines.flat_batch.RecurrentState`."""
 
     back = 0
 
-    def __init__(self, memories: Sequence[LayerMemory], pending: Sequence[Tensor]) -> None:
-        self.memories, self.pending = [*memories], [*pending]  # pending: records of the rows behind the memories
-        self.records: list[Tensor] = []  # records of all rows of the last forward
-        self.ahead: list[LayerMemory] = []  # what to remember behind what was pending, or behind a piece of a prompt
-        self.prompt = False  # the last forward was a piece of a prompt
+    def __init__(
+        self, memory: StateMemory, slot: Held | None = None, pending: Sequence[Held] = (), borrowed: bool = False
+    ) -> None:
+        self.slot = slot  # None: it has no state yet
+        self.pending = [*pending]  # records of accepted rows that the slot does not have yet
+        self.borrowed = borrowed  # the slot is another's
+        self.ahead: Held | None = None  # the slot behind the last piece of a prompt
+        self.rows: list[Held] = []  # records of the last forward's rows
+        self._memory = memory
 
     def keep(self, path: Sequence[int]) -> None:
-        self.memories = self.ahead
-        self.pending = [record[:0] if self.prompt else record[list(path)] for record in self.records]
-        self.records, self.ahead = [], []
+        if self.ahead is None:
+            self.pending = [self.rows[row] for row in path]
+        else:
+            self.slot, self.ahead, self.pending = self.ahead, None, []
+        self.rows = []
+
+    def taken_in(self) -> None:
+        """The slot has what was pending, unless the forward was a piece of a prompt or the slot is another's."""
+        if self.rows and not self.borrowed:
+            self.slot, self.ahead, self.pending = self.ahead or self.slot, None, []
 
     def copy(self, back: int = 0) -> TorchState:
-        return TorchState(self.memories, self.pending)
+        return TorchState(self._memory, None if self.slot is None else self._memory.copy(self.slot), self.pending)
 
-    def record(self, row: int) -> list[Tensor]:
-        return [record[row : row + 1] for record in self.records]
+    def record(self, row: int) -> Held:
+        return self.rows[row]
 
-    def extend(self, records: Sequence[Sequence[Tensor]]) -> None:
-        for layer in range(len(self.pending)):
-            self.pending[layer] = torch.cat([self.pending[layer], *(record[layer] for record in records)])
+    def extend(self, records: Sequence[Held]) -> None:
+        self.pending += records
 
-    def behind(self, records: Sequence[Sequence[Tensor]]) -> TorchState:
-        other = self.copy()
-        other.extend(records)
+    def behind(self, records: Sequence[Held]) -> TorchState:
+        return TorchState(self._memory, self.slot, [*self.pending, *records], borrowed=True)
+
+
+class LayerMemory(NamedTuple):
+    """What a recurrent layer remembers of texts. float32."""
+
+    states: Tensor  # (slots, heads, keys, values)
+    inputs: Tensor  # (numbers of inputs, channels)
+    records: Tensor  # (places, numbers of a record)
+    first: int  # number of the first place's inputs
+
+
+class StateMemory:
+    """Slots and places of all recurrent layers."""
+
+    def __init__(self, mixers: Sequence[Recurrent], slots: int, device: torch.device) -> None:
+        def empty(*sizes: int) -> Tensor:
+            return zeros(sizes, torch.float32, device)[0]
+
+        self.past = mixers[0].kernel - 1
+        self.first = slots * self.past
+        self.layers = [
+            LayerMemory(
+                empty(slots, one.heads, one.keys, one.values),
+                empty(self.first + PLACES, one.channels),
+                empty(PLACES, sum(record_parts(one))),
+                self.first,
+            )
+            for one in mixers
+        ]
+        self.slots, self.places = [*range(slots - 1, ZEROS, -1)], [*range(PLACES - 1, TRASH, -1)]
+        self.count = PLACES
+
+    def place(self) -> Held:
+        if not self.places:
+            self._grow()
+        return Held(self.places)
+
+    def _grow(self) -> None:
+        """Rounds must be recorded anew."""
+        for place, layer in enumerate(self.layers):
+            inputs, records = (
+                torch.cat([part, part.new_zeros(self.count, part.shape[1])]) for part in (layer.inputs, layer.records)
+            )
+            self.layers[place] = layer._replace(inputs=inputs, records=records)
+        self.places += range(2 * self.count - 1, self.count - 1, -1)
+        self.count *= 2
+
+    @torch.inference_mode()
+    def copy(self, slot: Held) -> Held:
+        other = Held(self.slots)
+        for layer in self.layers:
+            past = layer.inputs[: layer.first].view(len(layer.states), self.past, -1)
+            for part in (layer.states, past):
+                part[other.number] = part[slot.number]
         return other
 
 
+def stream_bytes(mixers: Sequence[Recurrent]) -> int:
+    """Memory of a text's state."""
+    return 4 * sum((one.kernel - 1) * one.channels + one.heads * one.keys * one.values for one in mixers)
+
+
+def place_bytes(mixers: Sequence[Recurrent]) -> int:
+    """Memory of a record."""
+    return 4 * sum(one.channels + sum(record_parts(one)) for one in mixers)
+
+
+@dataclass
 class TorchRecurrence:
     """The :class:`actors.engines.engine.Recurrence` of a description."""
 
+    mixers: Sequence[Recurrent]
+    limit: int  # texts that there is room for
+    device: torch.device
     pieces_agree = False
     border, fine = BORDER, 1
 
-    def __init__(self, spec: DecoderSpec, device: torch.device) -> None:
-        self.limit = sys.maxsize  # texts that there is room for; set by whoever builds the engine
-        self._mixers, self._device, self._eps = spec.recurrent, device, spec.norm.eps
-        self.stream_bytes = 4 * sum(
-            (mixer.kernel - 1) * mixer.channels + mixer.heads * mixer.keys * mixer.values for mixer in self._mixers
-        )
+    def __post_init__(self) -> None:
+        self.memory = StateMemory(self.mixers, self.limit + BESIDE, self.device)
+        self._states: list[TorchState] = []  # those of the last forward
+
+    @property
+    def stream_bytes(self) -> int:
+        return stream_bytes(self.mixers)
 
     def new(self) -> TorchState:
-        def zeros(*sizes: int) -> Tensor:
-            return torch.zeros(sizes, device=self._device)
+        return TorchState(self.memory)
 
-        memories = [
-            LayerMemory(zeros(one.kernel - 1, one.channels), zeros(one.heads, one.keys, one.values))
-            for one in self._mixers
-        ]
-        return TorchState(memories, [zeros(0, _record_width(one)) for one in self._mixers])
+    def tell(self, segments: Sequence[Segment]) -> Told:
+        """What a forward is told. Its rows have places from now on."""
+        telling = _Telling(self.memory)
+        self._states = [telling.add(segment) for segment in segments]
+        return telling.told()
 
-    def walk(self, segments: Sequence[Segment], ops: Ops) -> TorchWalk:
-        """The states of a forward's texts."""
-        return TorchWalk([self._text(segment) for segment in segments], self._eps, ops)
+    def computed(self) -> None:
+        """What was pending in the forward that was told of is in the slots now."""
+        for state in self._states:
+            state.taken_in()
+        self._states = []
 
-    def _text(self, segment: Segment) -> TextRows:
-        state = segment.state or self.new()
+    def words(self, rows: int) -> tuple[int, ...]:
+        """Lengths of what a recorded round of so many rows is told, one after the other."""
+        past = rows * self.memory.past
+        return rows * FIELDS, rows, rows, rows, past, past, LISTED
+
+    def pack(self, told: Told, rows: int) -> Numbers:
+        """For a recorded round. Texts and rows that it has beyond those told of are nobody's."""
+        words = self.words(rows)
+        packed = np.zeros(sum(words), np.int32)
+        for part, given in zip(np.split(packed, np.cumsum(words)[:-1]), told[:-1], strict=True):
+            part[: given.size] = given.ravel()
+        return packed
+
+    def unpack(self, rows: int, numbers: Tensor) -> Told:
+        texts, sources, rooms, places, taps, past, pending = torch.split(numbers, list(self.words(rows)))
+        each = self.memory.past
+        return Told(texts.view(-1, FIELDS), sources, rooms, places, taps.view(-1, each), past.view(-1, each), pending)
+
+
+def recurrence_of(mixers: Sequence[Recurrent], device: torch.device, beside: int = 0) -> TorchRecurrence | None:
+    """For a model with these recurrent layers. ``beside``: bytes that its rounds will take."""
+    if not mixers:
+        return None
+    room = state_room(stream_bytes(mixers), device, beside + PLACES * place_bytes(mixers))
+    return TorchRecurrence(mixers, max(1, min(MAX_STATES, room - BESIDE)), device)
+
+
+def fits(told: Told, rows: int) -> bool:
+    """Whether a recorded round of so many rows has room for what a forward is told."""
+    return len(told.pending) <= LISTED and int(told.rooms.max(initial=-1)) < rooms_of(rows)
+
+
+def rooms_of(rows: int) -> int:
+    """States that a recorded round of so many rows keeps: a branch takes two rows and the one that both go on from."""
+    return min(ROOMS, rows // 2)
+
+
+class _Telling:
+    """What a forward is told, text by text."""
+
+    def __init__(self, memory: StateMemory) -> None:
+        self._memory = memory
+        self._texts: list[tuple[int, ...]] = []
+        self._parts: tuple[list[int], ...] = ([], [], [], [])  # sources, rooms, places, pending
+        self._taps: list[list[int]] = []
+        self._past: list[list[int]] = []
+        self._kept = 0  # rooms
+
+    def told(self) -> Told:
+        sources, rooms, places, pending = (np.array(part, np.int32) for part in self._parts)
+        past = self._memory.past
+        texts, taps, kept = (
+            np.array(part, np.int32).reshape(-1, size)
+            for part, size in ((self._texts, FIELDS), (self._taps, past), (self._past, past))
+        )
+        return Told(texts, sources, rooms, places, taps, kept, pending)
+
+    def add(self, segment: Segment) -> TorchState:
+        state, memory, rows = segment.state, self._memory, segment.rows
+        if state is None:
+            state = TorchState(memory, borrowed=True)
         assert isinstance(state, TorchState)
-        state.records, state.ahead, state.prompt = [], [], segment.prompt
-        return TextRows(state, tuple(segment.parents or range(-1, segment.rows - 1)), segment.prompt)
+        sources, _, places, pending = self._parts
+        first, slot = len(sources), ZEROS if state.slot is None else state.slot.number
+        kept, count = rows if segment.prompt else 0, len(state.pending)
+        self._texts.append((slot, self._written(state, segment.prompt), kept, first, rows, len(pending), count))
+        pending += [each.number for each in state.pending]
+        parents = segment.parents or range(-1, rows - 1)
+        before = [slot * memory.past + at for at in range(memory.past)]
+        before += [memory.first + each.number for each in state.pending]
+        self._past.append([*before, *range(-1 - first, -1 - first - kept, -1)][kept + count :])
+        self._before(before[count:], first, parents)
+        self._go_on(parents, first)
+        state.rows = [] if segment.prompt else [memory.place() for _ in range(rows)]
+        places += [each.number for each in state.rows] or [TRASH] * rows
+        return state
 
+    def _written(self, state: TorchState, prompt: bool) -> int:
+        """The slot that a forward writes."""
+        state.ahead = None
+        if prompt or (state.slot is None and state.pending and not state.borrowed):
+            state.ahead = Held(self._memory.slots)
+            return state.ahead.number
+        return TRASH if state.slot is None or state.borrowed or not state.pending else state.slot.number
 
-@dataclass(frozen=True, slots=True)
-class TextRows:
-    """One text in a forward."""
+    def _before(self, past: list[int], first: int, parents: Sequence[int]) -> None:
+        """The inputs before each row; ``past``: those before the text's first row."""
+        start = len(self._taps)
+        for parent in parents:
+            last = past if parent < 0 else [*self._taps[start + parent], -1 - first - parent]
+            self._taps.append(last[len(last) - self._memory.past :])
 
-    state: TorchState
-    parents: tuple[int, ...]  # each row's predecessor, -1: the text
-    prompt: bool
-
-
-class TorchWalk:
-    """See :class:`actors.engines.compute.ops.Walk`. It does not change what texts remember until they keep a path."""
-
-    def __init__(self, texts: Sequence[TextRows], eps: float, ops: Ops) -> None:
-        """``eps``: of the norms behind the states."""
-        self._texts, self._eps, self._ops = texts, eps, ops
-
-    def mix(self, number: int, layer: LayerWeights, made: Tensor) -> Tensor:
-        mixer, weights = layer.spec.mixer, layer.recurrent
-        assert isinstance(mixer, Recurrent) and weights is not None
-        wide = made.float()
-        records = _record(mixer, wide)
-        outs, start = [], 0
-        for text in self._texts:
-            rows = records[start : start + len(text.parents)]
-            outs.append(_run(self._ops, number, layer, text, rows, made.dtype))
-            start += len(rows)
-        out = outs[0] if len(outs) == 1 else torch.cat(outs)
-        return _gated(mixer, weights, out, wide, self._eps).to(made.dtype)
-
-
-def _record_width(mixer: Recurrent) -> int:
-    """Numbers of a record: inputs of the convolution, and what heads have a number of."""
-    return mixer.channels + {DeltaNet: 2, Scan: 1}.get(type(mixer), 0) * mixer.heads
-
-
-def _record(mixer: Recurrent, made: Tensor) -> Tensor:
-    """What rows put into a layer: ``(rows, width)``, from what its input matrix makes of them."""
-    inner, channels = mixer.inner, mixer.channels
-    if isinstance(mixer, ShortConvolution):
-        return made[:, :inner] * made[:, 2 * inner : 3 * inner]
-    return torch.cat([made[:, :channels], made[:, channels + inner : inner + _record_width(mixer)]], 1)
-
-
-def _run(ops: Ops, number: int, layer: LayerWeights, text: TextRows, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """The outputs ``(rows, inner)`` of one text's rows; what they leave is written into its state. ``dtype``: of what
-    matrices multiply."""
-    mixer, weights = layer.spec.mixer, layer.recurrent
-    assert isinstance(mixer, Recurrent) and weights is not None
-    state, past = text.state, mixer.kernel - 1
-    memory, pending = state.memories[number], state.pending[number]
-    every, before = torch.cat([pending, rows]), len(pending)
-    inputs = torch.cat([memory.past, every[:, : mixer.channels]])
-    # Each row's predecessor; rows below 0 are the text's past
-    parents = [*range(-1, before - 1), *(before + parent if parent >= 0 else before - 1 for parent in text.parents)]
-    mixed = _convolved(mixer, weights, inputs, [_back(parents, row, mixer.kernel) for row in range(len(every))])
-    kept = len(every) - 1 if text.prompt else before - 1  # the row behind which the state is kept
-    if isinstance(mixer, ShortConvolution):
-        outs, left = mixed, memory.state
-    else:
-        if isinstance(mixer, Selective):
-            steps = _selected(ops, mixer, weights, mixed.to(dtype), parents)
-        else:
-            assert isinstance(mixer, DeltaNet | Scan)
-            steps = _steps(mixer, weights, mixed, every[:, mixer.channels :], parents)
-        walked, left = ops.walk(mixer, steps, memory.state, kept)
-        skipped = 0.0 if weights.skip is None else steps.values * weights.skip.view(mixer.heads, -1)
-        outs = (walked + skipped).flatten(1)
-    last = [past + row for row in _back(parents, kept, past)]
-    state.records.append(rows)
-    state.ahead.append(LayerMemory(inputs[last], left))
-    return outs[before:]
-
-
-def _back(parents: Sequence[int], row: int, count: int) -> list[int]:
-    """A row and those before it, ``count`` in all, the first one first."""
-    found = []
-    for _ in range(count):
-        found.append(row)
-        row = parents[row] if row >= 0 else row - 1
-    return found[::-1]
-
-
-def _convolved(mixer: Recurrent, weights: RecurrentWeights, inputs: Tensor, rows: Sequence[Sequence[int]]) -> Tensor:
-    """``(rows, channels)`` of the convolution over ``inputs``; ``rows``: of each those that it reads."""
-    places = torch.tensor(rows, device=inputs.device).view(-1, mixer.kernel) + mixer.kernel - 1
-    made = torch.zeros_like(inputs[: len(places)]) if weights.bias is None else weights.bias.expand(len(places), -1)
-    for tap in range(mixer.kernel):
-        made = made + inputs[places[:, tap]] * weights.convolution[tap]
-    return made if isinstance(mixer, ShortConvolution) else functional.silu(made)
-
-
-def _steps(
-    mixer: DeltaNet | Scan, weights: RecurrentWeights, mixed: Tensor, numbers: Tensor, parents: Sequence[int]
-) -> Steps:
-    """What rows do to states. ``mixed``: what the convolution gives; ``numbers``: what heads have a number of."""
-    heads, shared = mixer.heads, mixer.groups * mixer.keys
-    queries, keys, values = torch.split(mixed, [shared, shared, mixer.inner], 1)
-    queries, keys = (part.reshape(len(mixed), mixer.groups, mixer.keys) for part in (queries, keys))
-    assert weights.decay is not None and weights.step is not None
-    numbers = functional.pad(numbers, (0, 0, 0, -len(mixed) % WHOLE))
-    if isinstance(mixer, DeltaNet):
-        queries, keys = _unit(queries) * mixer.keys**-0.5, _unit(keys)
-        rates = mixer.rate_scale * numbers[:, :heads].sigmoid()
-        times = functional.softplus(numbers[:, heads:] + weights.step)
-    else:
-        rates = times = functional.softplus(numbers + weights.step).clamp(min=mixer.least)
-    decays, rates = torch.exp(weights.decay * times)[: len(mixed)], rates[: len(mixed)]
-    values = values.reshape(len(mixed), heads, mixer.values)
-    return Steps(queries, keys, values, decays, rates[..., None], parents)
-
-
-def _selected(ops: Ops, mixer: Selective, weights: RecurrentWeights, mixed: Tensor, parents: Sequence[int]) -> Steps:
-    """The steps of Mamba 1, which are made of what the convolution gives."""
-    selection = weights.selection
-    assert weights.decay is not None and selection is not None
-    chosen = ops.whole(ops.linear(mixed, selection.choice))
-    parts = [*torch.split(chosen.float(), [mixer.rank, mixer.keys, mixer.keys], 1)]
-    for place, norm in enumerate(selection.norms):
-        parts[place] = functional.rms_norm(parts[place], norm.shape, norm, mixer.eps)
-    low, keys, queries = parts
-    rates = functional.softplus(ops.whole(ops.linear(low.to(mixed.dtype), selection.steps)).float())
-    shape = (len(mixed), mixer.heads, mixer.values)
-    return Steps(
-        *(queries[:, None], keys[:, None], mixed.float().view(shape), weights.decay, rates.view(shape)), parents
-    )
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPS)
-
-
-def _gated(mixer: Recurrent, weights: RecurrentWeights, out: Tensor, made: Tensor, eps: float) -> Tensor:
-    """Outputs through the gates, normed on one side of them."""
-    if isinstance(mixer, ShortConvolution):
-        return out * made[:, mixer.inner : 2 * mixer.inner]
-    gate = functional.silu(made[:, mixer.channels : mixer.channels + mixer.inner])
-    if weights.norm is None:
-        return out * gate
-    if isinstance(mixer, DeltaNet):
-        parts = out.view(len(out), -1, mixer.normed)
-        parts = functional.rms_norm(parts, (mixer.normed,), weights.norm, mixer.eps or eps)
-        return parts.flatten(1) * gate
-    parts = functional.rms_norm((out * gate).view(len(out), -1, mixer.normed), (mixer.normed,), None, eps)
-    return parts.flatten(1) * weights.norm
+    def _go_on(self, parents: Sequence[int], first: int) -> None:
+        sources, rooms, *_ = self._parts
+        rooms += [-1] * len(parents)
+        for row, parent in enumerate(parents):
+            if parent == row - 1:
+                sources.append(GO_ON)
+            elif parent < 0:
+                sources.append(TEXT)
+            else:
+                if rooms[first + parent] < 0:
+                    rooms[first + parent], self._kept = self._kept, self._kept + 1
+                sources.append(rooms[first + parent])

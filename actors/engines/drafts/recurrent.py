@@ -108,7 +108,7 @@ class RecurrentDraft(Draft):
         m = self._mirrors[handle]
         self.prefill(handle, self.missing(handle))
         m.add_text(batch, m.length - 1, m.length)
-        batch.segments[-1].state, batch.segments[-1].prompt = m.state.behind(()), False
+        batch.segments[-1].state, batch.segments[-1].prompt = m.state, False
         batch.owners.append(m)
         batch.wanted.append(len(batch.tokens) - 1)
         batch.rows.append(Row(index, -1, m.sampler, m.length, []))

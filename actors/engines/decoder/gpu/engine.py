@@ -12,7 +12,7 @@ from actors.engines.cache.pool import KVPool
 from actors.engines.compute.ops import BatchRows
 from actors.engines.compute.ops_triton import gpu_program, recordable, torch_program
 from actors.engines.compute.sight import PoolSight
-from actors.engines.compute.states import TorchRecurrence
+from actors.engines.compute.states import recurrence_of
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.rings import kv_shapes
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs, Recorder
@@ -60,14 +60,16 @@ class GpuEngine:
         self.pool = KVPool(kv_shapes(spec, False)[0], slots, self.dtype, self.device, MAX_ROWS)
         self._reads, self._count = sum(part.nbytes for part in weights.read()), weights.count()
         positions, self._exact = min(slots, info.max_context + MAX_ROUND), exact
+        beside = recorded_bytes(model.config, self.dtype) if self.device.type == "cuda" else 0
+        self.recurrence = recurrence_of(spec.recurrent, self.device, beside)
         make = torch_program if plain else gpu_program
-        self._program = make(weights, self.pool, positions)
-        self.recurrence = TorchRecurrence(spec, self.device) if spec.recurrent else None
+        self._program = make(weights, self.pool, positions, self.recurrence)
         self.graphs: Graphs | None = None
         layout = in_place(spec, self.pool, exact) if not plain and recordable(self._program) else None
         if layout is not None:
             candidates = min(info.vocab_size, weights.vocabulary)
-            self.graphs = Graphs(self._program, recorder or CudaRecorder(self.device), candidates, layout)
+            recorder = recorder or CudaRecorder(self.device)
+            self.graphs = Graphs(self._program, recorder, candidates, layout)
             self.graphs.record_ahead()
 
     def reading(self) -> Reading:
@@ -96,7 +98,10 @@ class GpuEngine:
 
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
         logits = None if self.graphs is None else self.graphs.forward(batch, select)
-        return self._run(batch, select) if logits is None else logits
+        logits = self._run(batch, select) if logits is None else logits
+        if self.recurrence is not None:
+            self.recurrence.computed()
+        return logits
 
     @torch.inference_mode()
     def _run(self, batch: FlatBatch, select: Sequence[int] | None) -> Tensor:
@@ -106,7 +111,9 @@ class GpuEngine:
             batch = batch.padded(-len(batch.tokens) % WHOLE, self.pool.slots)
         told = (batch.tokens, batch.positions, batch.slots)
         ids, positions, slots = (torch.tensor(each, dtype=torch.int64, device=self.device) for each in told)
-        walk = None if self.recurrence is None else self.recurrence.walk(batch.segments, self._program.ops)
+        walk = None
+        if self.recurrence is not None:
+            walk = self._program.walk(self.recurrence.tell(batch.segments).to(self.device))
         sight = PoolSight(self.pool, batch, self._exact)
         rows = BatchRows(ids, positions, self.pool, slots, sight, walk, batch.segments[0].prompt)
         x = self._program.run_layers(rows)

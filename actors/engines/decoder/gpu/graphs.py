@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from actors.engines.compute.layer import Program as Layers
 from actors.engines.compute.ops import BatchRows
+from actors.engines.compute.states import fits
 from actors.engines.decoder.gpu.in_place import MAX_ROWS, PROMPT_ROWS, InPlace
-from actors.engines.decoder.gpu.round_buffer import RoundBuffer
+from actors.engines.decoder.gpu.round_buffer import NO_STATES, RoundBuffer
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.sampling.sampler import likeliest
@@ -82,12 +85,15 @@ class Graphs:
 
     def __init__(self, body: Layers, recorder: Recorder, vocabulary: int, layout: InPlace) -> None:
         self.body, self.layout = body, layout
-        self._recorder = recorder
+        self._recorder, self._recurrence = recorder, body.recurrence
+        # records that recurrent layers have room for in what is recorded
+        self._places = 0 if body.recurrence is None else body.recurrence.memory.count
         self._prompts = not body.spec.experts  # whose rows, if many, are sent to experts by the host
         self._vocabulary = vocabulary
         self._replays: dict[tuple[int, bool], Program] = {}  # by rows and whether they are a prompt's
         device = body.pool.device
-        self._buffer = RoundBuffer(self.layout.bytes, device)
+        states = 0 if self._recurrence is None else 4 * sum(self._recurrence.words(MAX_ROWS))
+        self._buffer = RoundBuffer(self.layout.bytes + states, device)
         self._logits = torch.zeros((MAX_ROWS, body.weights.vocabulary), dtype=torch.float32, device=device)
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int32, device=device)
         self.best: Tensor | None = None
@@ -106,6 +112,7 @@ class Graphs:
     def record_ahead(self) -> None:
         """Record all rounds, so that none of them has to wait for it."""
         log.info("recording rounds as CUDA graphs; a first start compiles their kernels, which takes longer")
+        self._buffer.clear()  # recording them runs them
         for power in range(MAX_ROWS.bit_length()):
             self._replay(1 << power)
         for rows in PROMPT_ROWS if self._prompts else ():
@@ -134,8 +141,22 @@ class Graphs:
         plan = self.layout.plan(rows, own) if rows else None
         if plan is None:
             return None
-        used = sum(segment.rows for segment in own)
-        self._buffer.send(plan, batch.tokens[:used], batch.positions[:used], batch.slots[:used], self.body.pool.slots)
+        used, states, old = sum(segment.rows for segment in own), NO_STATES, {}
+        if self._recurrence is not None:
+            told = self._recurrence.tell(own)
+            if not fits(told, rows):
+                return None
+            if self._places != self._recurrence.memory.count:
+                self._places = self._recurrence.memory.count
+                old, self._replays = self._replays, {}
+            states = self._recurrence.pack(told, rows)
+        tokens, positions, slots = (each[:used] for each in (batch.tokens, batch.positions, batch.slots))
+        send = partial(self._buffer.send, plan, tokens, positions, slots, self.body.pool.slots)
+        if (plan.rows, in_prompt) not in self._replays:
+            send(np.zeros_like(states))  # recording it runs it, and states take in what is pending only once
+            self._replay(plan.rows, in_prompt)
+            old.clear()
+        send(states)
         self._replay(plan.rows, in_prompt)()
         self.tapped = self._tapped[:count]
         if in_prompt:
@@ -159,12 +180,15 @@ class Graphs:
 
     def _program(self, rows: int, in_prompt: bool) -> Program:
         """A round of so many rows, reading nothing but device memory that stays where it is."""
-        body = self.body
+        body, recurrence = self.body, self._recurrence
+        words = 0 if recurrence is None else sum(recurrence.words(rows))
 
         def program() -> None:
-            sent = self._buffer.unpack(rows)
+            sent = self._buffer.unpack(rows, words)
             sight = self.layout.sight(rows, sent.told, body.ops)
-            x = body.run_layers(BatchRows(sent.tokens, sent.positions, body.pool, sent.slots, sight, prompt=in_prompt))
+            walk = None if recurrence is None else body.walk(recurrence.unpack(rows, sent.states))
+            batch = BatchRows(sent.tokens, sent.positions, body.pool, sent.slots, sight, walk, in_prompt)
+            x = body.run_layers(batch)
             if body.taps:
                 self._tapped[:rows].copy_(body.tapped())
             if in_prompt:  # the head of its last row alone; there is none while it is recorded

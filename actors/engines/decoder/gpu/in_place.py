@@ -69,7 +69,7 @@ class InPlace:
         self._pool, self._exact = pool, exact
         self._kernels, self._gpu = kernels, gpu
         self.split: int = kernels.SPLIT
-        self._tile = min(kernels.tile_rows(one.heads, one.kv_heads) for one in spec.attentions)
+        self._tile = min((kernels.tile_rows(one.heads, one.kv_heads) for one in spec.attentions), default=1)
         self._partial = kernels.Partial(MAX_PARTS, spec.attentions, pool.device)
 
     @property
@@ -174,7 +174,7 @@ def in_place(spec: DecoderSpec, pool: KVPool, exact: bool) -> InPlace | None:
     kinds = dict.fromkeys(replace(one, qkv=(), out="", sinks=None) for one in spec.attentions)
     layout = checked(
         lambda: InPlace(spec, pool, exact, attention, gpu.gpu_of(pool.device)),
-        lambda made: max(error_of(made, one, pool) for one in kinds),
+        lambda made: max((error_of(made, one, pool) for one in kinds), default=0.0),
         CLOSE,
     )
     if isinstance(layout, str):

@@ -142,7 +142,7 @@ class Partial:
     def __init__(self, parts: int, layers: Sequence[Attention], device: torch.device) -> None:
         """``parts``: of all rows of a round."""
         heads, numbers = (
-            max(of(one) for one in layers) for of in (lambda one: one.heads, lambda one: one.heads * one.width)
+            max(map(of, layers), default=0) for of in (lambda one: one.heads, lambda one: one.heads * one.width)
         )
         self.seen = torch.empty(parts * numbers, dtype=torch.float32, device=device)
         self.tops, self.sums = (torch.empty(parts * heads, dtype=torch.float32, device=device) for _ in range(2))
