@@ -6,6 +6,7 @@ shared memory, the warps that a multiprocessor holds, and instructions a weight 
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -16,11 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from actors.engines.decoder.gpu.triton_kernels import attention, between, groups, linear
+from actors.engines.decoder.gpu.groups import Float8Matrix
+from actors.engines.decoder.gpu.triton_kernels import attention, between, float8, groups, linear
 from actors.engines.weights.formats import GROUP, KINDS, NVFP4
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
@@ -156,19 +159,31 @@ def products(name: str, rows: int) -> Kernel:
     return Kernel(f"{name}, {rows} rows", groups._multiply, kinds, sizes, fours=times)
 
 
-def whole_numbers(rows: int, span: int, capability: int, gated: bool = False) -> Kernel:
-    """Rows in bfloat16 times weights in it (``span`` 0), or in float8 with a scale for so many inputs (1: for all)."""
+def whole_numbers(rows: int, capability: int, gated: bool = False) -> Kernel:
+    """Rows times weights in bfloat16."""
     own = "*bf16"
     cut = linear.cut_of(rows, 4096, 4096, 2, gated, LIMITS[capability][2] - 1 << 10)
-    kinds = of(own, "x", "bias") | {"weight": "*u8" if span else own} | of("*fp32", "scales")
-    kinds |= {"out": own if gated else "*fp32"} | of("i32", "rows", "columns", "depth", "reach")
-    sizes = {"SPAN": span, "PLAIN": False, "BIASED": True, "GATED": gated, "EVEN": True}
+    kinds = of(own, "x", "bias", "weight") | {"out": own if gated else "*fp32"}
+    kinds |= of("i32", "rows", "columns", "depth", "reach")
+    sizes = {"BIASED": True, "GATED": gated, "EVEN": True}
     sizes |= {"ROWS": rows, "COLUMNS": linear.COLUMNS, "DEPTH": cut.depth}
     weights = linear.COLUMNS * cut.depth * (1 + gated) / 128
-    name = f"float8 by {span}" if span else "bfloat16"
     sixteens = ("columns", "depth", "reach")
     options = {"num_stages": cut.stages}
-    return Kernel(f"{name}, {rows} rows", linear._multiply, kinds, sizes, options, weights, sixteens=sixteens)
+    return Kernel(f"bfloat16, {rows} rows", linear._multiply, kinds, sizes, options, weights, sixteens=sixteens)
+
+
+@cache
+def in_float8(rows: int, span: int, kind: torch.dtype = torch.bfloat16) -> Kernel:
+    """Rows times float8 with a scale for so many groups, or for all."""
+    own = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[kind]
+    kinds = of(own, "x") | {"bias": "*bf16", "words": "*i32"} | of("*fp32", "scales", "out")
+    kinds |= of("i32", "rows", "outputs", "depth", "groups", "blocks", "reach")
+    matrix = Float8Matrix(torch.empty(0), span=span)
+    sizes = float8.product_options(matrix, torch.empty(1, 4096, dtype=kind), rows) | {"BIASED": True}
+    weights, options = 2 * GROUP, {"num_stages": 1}  # a warp's are 64 outputs of a group
+    name = {0: "float8", 1: "MXFP8", 4: "float8 in blocks"}[span]
+    return Kernel(f"{name}, {rows} rows", float8._multiply, kinds, sizes, options, weights)
 
 
 def every(capability: int) -> Iterator[Kernel]:
@@ -177,9 +192,10 @@ def every(capability: int) -> Iterator[Kernel]:
     for rows in (*groups.STEPS, *groups.TILES):
         for name in [*(kind.name for kind in KINDS.values() if kind.form), "NVFP4"]:
             yield products(name, rows)
-    for span in (0, 1, 32, 128):
-        for rows in linear.ROWS:
-            yield whole_numbers(rows, span, capability)
+    for span, rows in itertools.product((0, 4, 1), float8.ROWS):
+        yield in_float8(rows, span)
+    for rows in linear.ROWS:
+        yield whole_numbers(rows, capability)
     heads = {"HEADS": 32, "WIDTH": 128, "DEPTH": 128}
     numbers = of("*i32", "count", "items", "starts", "bases", "prefixes", "lengths", "tails")
     kinds = of(own, "query", "keys", "values") | numbers | of("*fp32", "seen", "tops", "sums")

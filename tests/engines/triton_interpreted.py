@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import triton.language as tl
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 from triton.language.core import is_builtin
 from triton.runtime import interpreter
@@ -29,7 +30,7 @@ from actors.engines.decoder.gpu.graphs import Direct, Graphs
 from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix, rounded, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
-from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
+from actors.engines.decoder.gpu.triton_kernels import between, experts, float8, gpu, groups, linear, states
 from actors.engines.decoder.spec import Attention, Norm
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
@@ -59,8 +60,30 @@ def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpret
     dtype = start.data.dtype
     if dtype.kind == "i":  # exact in any order
         return interpreter.TensorHandle(a.data.astype(dtype) @ b.data.astype(dtype) + start.data, start.dtype.scalar)
-    terms = a.data.astype(dtype)[:, :, None] * b.data.astype(dtype)
-    return interpreter.TensorHandle(terms.sum(1) + start.data, start.dtype.scalar)
+    one, other = (wide(each).data.astype(dtype) for each in (a, b))
+    return interpreter.TensorHandle((one[..., None] * other[..., None, :, :]).sum(-2) + start.data, start.dtype.scalar)
+
+
+def wide(given: interpreter.TensorHandle) -> interpreter.TensorHandle:
+    """Numbers of bfloat16, which the interpreter keeps as their bits, as NumPy's."""
+    if not given.dtype.scalar.is_bf16():
+        return given
+    return interpreter.TensorHandle((given.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+
+def narrow(floats: np.ndarray) -> interpreter.TensorHandle:
+    """To the nearest of bfloat16."""
+    bits = np.asarray(floats, np.float32).view(np.uint32)
+    return interpreter.TensorHandle((bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16), tl.bfloat16)
+
+
+def cast(builder, given, kind) -> interpreter.TensorHandle:
+    return narrow(given.data) if kind.scalar.is_bf16() else CAST(builder, wide(given), kind)
+
+
+def by_numpy(builder, one, other, operation) -> interpreter.TensorHandle:
+    found = BINARY(builder, wide(one), wide(other), operation)
+    return narrow(found.data) if one.dtype.scalar.is_bf16() else found
 
 
 def permuted(words: np.ndarray, others: np.ndarray, selectors: np.ndarray) -> np.ndarray:
@@ -105,6 +128,7 @@ def assembled(_builder, text, _constraints, args, types, _is_pure, pack) -> Simp
     return SimpleNamespace(get_result=made.__getitem__)
 
 
+CAST, BINARY = interpreter.InterpreterBuilder.cast_impl, interpreter.InterpreterBuilder.binary_op
 PATCHED: set[object] = set()
 
 
@@ -125,6 +149,9 @@ def np_dtype(dtype: object) -> np.dtype:
 
 interpreter.InterpreterBuilder.create_dot = dot_in_one_order
 interpreter.InterpreterBuilder.create_inline_asm = assembled
+interpreter.InterpreterBuilder.cast_impl = cast
+interpreter.InterpreterBuilder.binary_op = by_numpy
+interpreter.InterpreterBuilder.get_bf16 = lambda _builder, value: narrow([value])
 interpreter._patch_builtin = patch_builtins
 interpreter._get_np_dtype = np_dtype
 EVERY_PART = every_part(recurrent=False)  # with three layers
@@ -132,7 +159,7 @@ EVERY_PART = every_part(recurrent=False)  # with three layers
 ROUNDED = ("SolarOpen",)
 COMMON["num_hidden_layers"] = 2  # layers of every model here: it is slow
 GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
-KERNELS = Kernels(linear, groups, experts, between, states, GPU)
+KERNELS = Kernels(linear, groups, float8, experts, between, states, GPU)
 NAME = "actors.engines.decoder.gpu.triton_kernels"
 
 
@@ -300,31 +327,35 @@ def nvfp4(rows: int, seed: int) -> Grouped:
     return part
 
 
-def float8(span: int, rows: int, inputs: int) -> Float8Matrix:
-    """``span``: inputs with a scale; 1: all."""
-    chance = torch.Generator().manual_seed(span)
+def in_float8(span: int, rows: int, inputs: int, seed: int = 0) -> Float8Matrix:
+    """``span``: inputs with a scale; 0: all."""
+    chance = torch.Generator().manual_seed(seed)
     bits = torch.randint(0, 127, (rows, inputs), generator=chance, dtype=torch.uint8)
     bits[::3] |= 128
-    scales = torch.rand(rows, inputs // span if span > 1 else 1, generator=chance) / 1000
+    scales = torch.rand(rows, inputs // (span or inputs), generator=chance) / 1000
     if span == 32:
         scales = scales.log2().round().exp2()
-    made = quantised._float8(bits.view(torch.float8_e4m3fn), scales, (1, span if span > 1 else 0))
+    made = quantised._float8(bits.view(torch.float8_e4m3fn), scales, (1, span))
     matrix = Float8Matrix.of(made.blocks()[0], torch.randn(rows, generator=chance), torch.device("cpu"))
-    assert torch.equal(matrix.rows(torch.tensor([3, 1]), torch.float32), made.values()[[3, 1]])
+    assert torch.equal(matrix.rows(torch.tensor([rows - 1, 1, 9]), torch.float32), made.values()[[rows - 1, 1, 9]])
     return matrix
 
 
-@pytest.mark.parametrize("span", [1, 128, 32])
-def test_float8_is_multiplied_as_it_is_stored_and_a_row_has_the_bits_that_it_has_alone(span):
-    matrix, x = float8(span, 24, 2176), torch.randn(17, 2176, generator=torch.Generator().manual_seed(1)) / 8
-    found = linear.multiply(x, matrix, GPU)
-    assert len(found) > 1 and near(found.sum(0), matrix.multiply(x))
-    for rows in (1, 3):
-        assert torch.equal(linear.multiply(x[:rows], matrix, GPU), found[:, :rows])
-    gate, up = matrix.multiply(x).chunk(2, 1)
-    gated = linear.multiply_gated(x, matrix, GPU)
-    torch.testing.assert_close(gated, torch.nn.functional.silu(gate) * up, atol=1e-5, rtol=1e-4)
-    assert torch.equal(linear.multiply_gated(x[:2], matrix, GPU), gated[:2])
+@pytest.mark.parametrize(
+    "span, inputs, dtype",
+    [(0, 224, torch.float32), (32, 160, torch.bfloat16), (32, 1056, torch.float16), (128, 2176, torch.bfloat16)],
+)
+def test_float8_is_multiplied_as_it_is_stored_and_a_row_has_the_bits_that_it_has_alone(span, inputs, dtype):
+    """Groups and outputs fill lanes and blocks up, and rows of every type are exact, the largest and the smallest."""
+    matrix, x = in_float8(span, 72, inputs), torch.randn(17, inputs, generator=torch.Generator().manual_seed(1)) / 8
+    x[3], x[4] = x[3] * 2.0**12, x[4] / 2.0**12
+    x = x.to(dtype)
+    found, weight = float8.multiply(x, matrix), matrix.rows(torch.arange(72), torch.float64)
+    assert (len(found) > 1) == (inputs > 1024)
+    for each, row in zip(found.sum(0), x.double(), strict=True):
+        assert near(each, weight @ row + matrix.bias)
+    for rows in (1, 3, 9):
+        assert torch.equal(float8.multiply(x[:rows], matrix), found[:, :rows])
 
 
 def near(found: torch.Tensor, right: torch.Tensor) -> bool:
@@ -397,11 +428,15 @@ def test_a_gated_layer_is_silu_of_one_half_times_the_other_over_all_splits():
     torch.testing.assert_close(between.gate(parts, torch.float32), torch.nn.functional.silu(gate) * up)
 
 
-@pytest.mark.parametrize("name, biased", [("Q4_K", False), ("MXFP4", True), ("NVFP4", True)])
+@pytest.mark.parametrize("name, biased", [("Q4_K", False), ("MXFP4", True), ("NVFP4", True), (0, True), (32, True)])
 def test_a_row_has_the_numbers_of_the_experts_that_it_has_chosen(name, biased):
+    """A number: float8 with a scale for so many inputs."""
     biases = torch.randn(3, 40) if biased else [None] * 3
-    each = [grouped(name, 40, bias=bias) for bias in biases]
-    each[1] = GroupedMatrix.of(Blocks([(blocks_of(name, 40, 7), None)]), biases[1], torch.device("cpu"))
+    if isinstance(name, str):
+        each = [grouped(name, 40, bias=bias) for bias in biases]
+        each[1] = GroupedMatrix.of(Blocks([(blocks_of(name, 40, 7), None)]), biases[1], torch.device("cpu"))
+    else:
+        each = [in_float8(name, 40, INPUTS, seed) for seed in range(3)]
     x, chosen = torch.randn(2, INPUTS), torch.tensor([0, 1, 1, 2])
     found = experts.multiply(x, chosen, experts.Mixture.of(each, x.device))
     right = [
@@ -588,7 +623,7 @@ def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monk
 
 def test_without_triton_torch_computes_rounds(monkeypatch):
     engine = engine_in_place()
-    for name in ("attention", "linear", "groups", "between", "gpu"):
+    for name in ("attention", "linear", "groups", "float8", "between", "gpu"):
         monkeypatch.delattr(importlib.import_module(NAME), name)
         monkeypatch.setitem(sys.modules, f"{NAME}.{name}", None)
     assert in_place(engine._spec, engine.pool, True) is None

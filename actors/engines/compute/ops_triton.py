@@ -21,7 +21,7 @@ from actors.engines.compute.layer import Program
 from actors.engines.compute.ops import BatchRows, Parts, RowTurns, Steps
 from actors.engines.compute.ops_torch import TorchOps, activated, choose_experts
 from actors.engines.compute.states import LayerMemory, Told, TorchRecurrence
-from actors.engines.decoder.gpu.groups import GroupedMatrix
+from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import SILU, Attention, Experts, Norm, Recurrent
@@ -37,6 +37,7 @@ class Kernels(NamedTuple):
 
     linear: Any
     groups: Any
+    float8: Any
     experts: Any
     between: Any
     states: Any
@@ -68,6 +69,8 @@ class TritonOps(TorchOps):
         found: Tensor
         if isinstance(matrix, GroupedMatrix):
             found = kernels.groups.multiply(x, matrix, self._rounded(x))
+        elif isinstance(matrix, Float8Matrix):
+            found = kernels.float8.multiply(x, matrix)
         else:
             found = kernels.linear.multiply(x, matrix, kernels.gpu)
         return found
@@ -132,8 +135,8 @@ class TritonOps(TorchOps):
             return super().feed(x, up, activation, gated, prompt)
         kernels, x = self._kernels, x.contiguous()
         found: Tensor
-        if isinstance(up, GroupedMatrix):
-            parts, room = kernels.groups.multiply(x, up, self._rounded(x)), self.room(x, len(up.weight) // 2)
+        if isinstance(up, GroupedMatrix | Float8Matrix):
+            parts, room = self.linear(x, up), self.room(x, len(up.weight) // 2)
             found = self.made(kernels.between.gate(parts, x.dtype, room), room)
         else:
             found = kernels.linear.multiply_gated(x, up, kernels.gpu)
@@ -195,13 +198,13 @@ def gpu_program(
     """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
     plain = torch_program(weights, pool, positions, recurrence)
     try:
-        from actors.engines.decoder.gpu.triton_kernels import between, experts, gpu, groups, linear, states
+        from actors.engines.decoder.gpu.triton_kernels import between, experts, float8, gpu, groups, linear, states
     except ImportError:
         log.info("decode rounds use torch's kernels, which is slower: Triton is not installed")
         return plain
 
     def made() -> Program:
-        kernels = Kernels(linear, groups, experts, between, states, gpu.gpu_of(pool.device))
+        kernels = Kernels(linear, groups, float8, experts, between, states, gpu.gpu_of(pool.device))
         grouped = any(isinstance(matrix, GroupedMatrix) for matrix in weights.read())
         ops = TritonOps(weights.spec.norm, pool.dtype, positions, kernels, grouped)
         return Program(weights, pool, ops, recurrence)

@@ -83,7 +83,8 @@ class Form:
     def output_on_gpu(self, inputs: int) -> float:
         """Bytes of an output on a GPU: one or two numbers of float16 a group, of which four stand together."""
         if self.float8 is not None:
-            return inputs + 4 * inputs / (self.float8 or inputs)
+            filled = -(-inputs // (4 * GROUP)) * 4 * GROUP
+            return filled + 4 * filled / (self.float8 or filled)
         each = self.bits / 8 + (4 if self.minima or self.halves else 2) / GROUP
         return -(-inputs // (4 * GROUP)) * 4 * GROUP * each + (4 if self.whole else 0)
 

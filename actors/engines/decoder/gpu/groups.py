@@ -23,6 +23,9 @@ from actors.engines.weights.matrix import Blocks, Grouped, Matrix
 
 LEAST = 1e-36  # 127 divided by less overflows
 LANES = 4  # groups that a program multiplies side by side: their number is a multiple of it
+BLOCK = 64  # outputs that a program multiplies in float8
+# Bits of a word of four numbers in float8: of the first two, as in bfloat16; of the others 4 places higher, and lower
+TOP, LEFT, RIGHT = 0x87F087F0 - (1 << 32), 0x80F080F0 - (1 << 32), 0x07000700
 PIECE = 16 << 20  # weights that are sent, or made numbers by torch, at a time
 Piece = tuple[int, int, int, int]  # a stored word, its first bit in each byte, the code's, and how many bits
 # By the bits of a code, the pieces of each of eight words. Word w has input 4w + i in byte i.
@@ -135,12 +138,17 @@ def _flipped(form: Form) -> int:
 
 
 def tabled(form: Form) -> tuple[int, ...]:
-    """Four words of numbers without signs, a byte each: the positive ones, and the others. Empty: it has no table."""
+    """Four words of numbers without signs, a byte each: the positive ones, and the others; and four of summands.
+
+    A summand is one more than the positive number where the code is of such, and where it is not the number itself: the
+    other permutation gives 0 there, or -1. Empty: the form has no table."""
     if not form.table:
         return ()
     places = [code ^ _flipped(form) for code in (*range(8, 16), *range(8))]
-    found = np.abs(np.array(form.table)[places]).astype(np.uint8)
-    return tuple(found.view("<i4").tolist())
+    found = np.array(form.table, np.int8)[places]
+    found[8:] -= found[8:] == 0  # a second zero, which no code asks for: it must give the sign of the others
+    summands = np.concatenate([found[:8] + 1, found[8:]]).astype(np.int8)
+    return tuple(np.concatenate([np.abs(found), summands]).view("<i4").tolist())
 
 
 def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, ...]:
@@ -148,6 +156,8 @@ def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, .
     rows, inputs = piece.codes.shape
     groups = -(-inputs // (LANES * GROUP)) * LANES
     codes = torch.from_numpy(np.ascontiguousarray(piece.codes)).to(device)
+    if form.table[8:9] == (0,):
+        codes = codes.masked_fill(codes == 8, 0)  # see :func:`tabled`
     codes = codes ^ (_flipped(form) if form.table else form.offset)  # which takes it away from numbers with a sign
     codes = functional.pad(codes, (0, groups * GROUP - inputs)).view(rows, groups, 8, 4)
     if form.table:
@@ -238,29 +248,58 @@ class GroupedMatrix(Matrix):
 
 @dataclass(slots=True)
 class Float8Matrix(Matrix):
-    """A matrix whose ``weight`` is the bits of float8_e4m3fn. ``scales``: float32 ``(outputs, n)``, of inputs side by
-    side."""
+    """A matrix in float8_e4m3fn; ``weight`` is a shape. Outputs that fill a block up have scales of zero.
 
+    ``words``: int32 ``(blocks, groups, 4, 8, 4, 4)``. Word 2r + q of thread (g, t) in tile m holds the inputs 8t + 4q to
+    8t + 4q + 3 of output 16m + 8r + g: the first two in those bits of its halves that they have in bfloat16
+    (:data:`TOP`), the others in the bits between. ``scales``: float32 ``(n, blocks, 8, 8)``, of inputs side by side, the
+    one of output 8j + g at (g, j).
+    """
+
+    words: Tensor = field(default_factory=lambda: torch.zeros(0))
     scales: Tensor = field(default_factory=lambda: torch.zeros(0))
+    span: int = 0  # groups that have a scale; 0: all
 
     @classmethod
     def of(cls, blocks: Blocks, bias: Tensor | None, device: torch.device) -> Float8Matrix:
         found = [part.codes(np.arange(part.shape[0]) if rows is None else rows) for part, rows in blocks.parts]
-        most = max(each.steps.shape[1] for each in found)
+        most, (outputs, inputs) = max(each.steps.shape[1] for each in found), blocks.shape
         steps = np.concatenate([np.repeat(each.steps[:, :, 0], most // each.steps.shape[1], 1) for each in found])
-        weight = torch.from_numpy(np.concatenate([each.codes for each in found])).to(device)
-        return cls(weight, bias, None, torch.from_numpy(steps).to(device))
+        span = 0 if most == 1 else inputs // most // GROUP
+        many, groups = -(-outputs // BLOCK), -(-inputs // (GROUP * LANES)) * LANES
+        codes = torch.from_numpy(np.concatenate([each.codes for each in found])).to(device)
+        codes = functional.pad(codes, (0, groups * GROUP - inputs, 0, many * BLOCK - outputs))
+        words = torch.cat([_in_tiles(piece) for piece in codes.split(max(1, PIECE // codes.shape[1] // BLOCK) * BLOCK)])
+        scales = functional.pad(torch.from_numpy(steps).to(device), (0, groups // span - most if span else 0))
+        scales = functional.pad(scales.t(), (0, many * BLOCK - outputs)).reshape(-1, many, 8, 8).transpose(2, 3)
+        meta = torch.empty(blocks.shape, device="meta")
+        return cls(meta, bias, None, words, scales.contiguous(), span)
 
     @property
     def nbytes(self) -> int:
-        return self.weight.nbytes + self.scales.nbytes
+        return self.words.nbytes + self.scales.nbytes
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        numbers, scales = self.weight[ids].view(torch.float8_e4m3fn).float(), self.scales[ids]
-        return (numbers.view(*scales.shape, -1) * scales[..., None]).flatten(-2).to(dtype)
+        block, m, r, g = ids // BLOCK, ids // 16 % 4, ids // 8 % 2, ids % 8
+        words = self.words.unflatten(-1, (2, 2))[block, :, m, g, :, r]  # (ids, groups, t, q)
+        second = (words << 4 & LEFT) | (words >> 4 & RIGHT)
+        found = torch.stack([words & TOP, second], -1).view(torch.bfloat16).flatten(1).float() * 2.0**120
+        scales = self.scales[:, block, g, 2 * m + r].t()
+        numbers = found.view(len(ids), scales.shape[1], -1) * scales[..., None]
+        return numbers.flatten(1)[:, : self.weight.shape[1]].to(dtype)
 
     def multiply(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.rows(torch.arange(len(self.weight), device=x.device), x.dtype), self.bias)
+
+
+def _in_tiles(codes: Tensor) -> Tensor:
+    """``words`` of whole blocks."""
+    # blocks, m, r, g, groups, t, q, and two pairs
+    parted = codes.view(-1, 4, 2, 8, codes.shape[1] // GROUP, 4, 2, 2, 2).permute(0, 4, 1, 3, 5, 2, 6, 7, 8)
+    pairs = parted[..., 0].to(torch.int32) | parted[..., 1].to(torch.int32) << 16
+    signs, rest = pairs & 0x800080, pairs & 0x7F007F
+    first, second = signs << 8 | rest << 4, signs << 4 | rest & 0xF000F | (rest & 0x700070) << 8
+    return (first[..., 0] | second[..., 1]).flatten(-2)
 
 
 def send(weights: DecoderWeights, device: torch.device) -> None:

@@ -23,15 +23,14 @@ _LISTED = tl.constexpr(LISTED)
 
 
 @triton.jit
-def _listed(codes, none, TABLE: tl.constexpr):
-    """Numbers above zero of the low and of the high half of words, and those below it without their signs.
+def _listed(codes, none, TABLE: tl.constexpr, FIRST: tl.constexpr):
+    """Numbers above zero of the low and of the high half of words, and those below it, a byte each.
 
-    A byte each, zero where the code is of the other kind. Positive ones have codes from 8 on. A permutation gives a
-    byte that its selector's fourth bit asks for the sign of, and no number here has one.
-    """
+    Positive ones have codes from 8 on. A permutation gives a byte that its selector's fourth bit asks for the sign of,
+    so each finds the bytes 0 or -1 where the code is of the other kind: see :func:`.groups.tabled`."""
     return tl.inline_asm_elementwise(
-        _LISTED,
-        "=&r,=&r,=&r,=r,r,r,r,r,r", [codes, none + TABLE[0], none + TABLE[1], none + TABLE[2], none + TABLE[3]],
+        _LISTED, "=&r,=&r,=&r,=r,r,r,r,r,r",
+        [codes, none + TABLE[FIRST], none + TABLE[FIRST + 1], none + TABLE[FIRST + 2], none + TABLE[FIRST + 3]],
         dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
     )  # fmt: skip
 
@@ -68,15 +67,16 @@ def _taken(word, FROM: tl.constexpr, TO: tl.constexpr, COUNT: tl.constexpr, UP: 
 def unpacked(
     words, high, none, outputs, BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, SIGNED: tl.constexpr,
 ):  # fmt: skip
-    """What is multiplied of groups: eight words of four inputs, and, unless they are ``SIGNED``, what is taken away.
+    """What is multiplied of groups: eight words of four inputs, and of a table, unless they are ``SIGNED``, eight more.
 
     As :data:`actors.engines.decoder.gpu.groups.PIECES` says. ``none``: zeros that a compiler does not know for such, so
     that it keeps a table in registers of each thread, which permutations read. ``words``: pointers ``(.., .., 4)``."""
     one, two, three, four = four_words(words)
-    taken = ()
+    more = ()
     if len(TABLE) > 0:
-        one, two = _listed(one, none, TABLE), _listed(two, none, TABLE)
-        three, four = _listed(three, none, TABLE), _listed(four, none, TABLE)
+        first: tl.constexpr = 0 if SIGNED else 4
+        one, two = _listed(one, none, TABLE, first), _listed(two, none, TABLE, first)
+        three, four = _listed(three, none, TABLE, first), _listed(four, none, TABLE, first)
         if SIGNED:
             coded = (
                 _signed(one[0], one[2]), _signed(two[0], two[2]),
@@ -86,7 +86,7 @@ def unpacked(
             )  # fmt: skip
         else:
             coded = one[0], two[0], three[0], four[0], one[1], two[1], three[1], four[1]
-            taken = one[2], two[2], three[2], four[2], one[3], two[3], three[3], four[3]  # type: ignore[assignment]
+            more = one[2], two[2], three[2], four[2], one[3], two[3], three[3], four[3]  # type: ignore[assignment]
     elif BITS == 4:
         coded = (
             _taken(one, 0, 0, 4, UP), _taken(two, 0, 0, 4, UP), _taken(three, 0, 0, 4, UP), _taken(four, 0, 0, 4, UP),
@@ -112,4 +112,4 @@ def unpacked(
     else:
         five, six, seven, eight = four_words(words + 4 * outputs)
         coded = one, two, three, four, five, six, seven, eight
-    return coded, taken
+    return coded, more

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 import triton
@@ -14,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix
+from actors.engines.decoder.gpu.triton_kernels import float8
 from actors.engines.decoder.gpu.triton_kernels.groups import COLUMNS, product_options, round_rows, sums_of
 from actors.engines.weights.matrix import Matrix
 
@@ -72,37 +74,67 @@ def _multiply_groups(
     tl.store(out + pair.to(tl.int64) * columns + column, total, mask=column < columns)
 
 
+@triton.jit(do_not_specialize=["shared"])
+def _multiply_float8(
+    x, all_words, all_scales, biases, chosen, out, shared, columns, depth, groups, blocks,
+    SPAN: tl.constexpr, PIECES: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
+    KIND: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """The same in float8: tensor cores multiply the row ``ROWS`` times."""
+    pair, block = tl.program_id(0), tl.program_id(1)
+    expert, column = tl.load(chosen + pair), block * 64 + tl.arange(0, 64)
+    words = tl.multiple_of(_address(all_words, expert, tl.int32), 16)
+    scales = tl.multiple_of(_address(all_scales, expert, tl.float32), 16)
+    row = pair // shared + tl.zeros([ROWS], tl.int32)
+    total = float8.sums_of(
+        x, words, scales, block, row, 0, groups, depth, groups, blocks, SPAN, PIECES, EVEN, ROWS, LANES
+    )
+    if BIASED:
+        total += tl.load(_address(biases, expert, KIND) + tl.minimum(column, columns - 1)).to(tl.float32)[:, None]
+    place = pair.to(tl.int64) * columns + column[:, None] + tl.zeros([64, ROWS], tl.int64)
+    tl.store(out + place, total, mask=(tl.arange(0, ROWS)[None, :] < 1) & (column[:, None] < columns))
+
+
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """One matrix of each expert, by address. It keeps what it names alive."""
 
     matrices: Sequence[Matrix]
-    weights: tuple[Tensor, ...]  # int64 (experts,) each: weights, or their words, high bits, factors and scales
+    weights: tuple[Tensor, ...]  # int64 (experts,) each: weights, or what :func:`_tensors` names
     biases: Tensor | None  # int64 (experts,)
 
     @classmethod
     def of(cls, matrices: Sequence[Matrix], device: torch.device) -> Mixture | None:
         """None: they are not of one kind, or do not lie as a kernel reads them."""
 
-        def addresses(tensors: Sequence[Tensor]) -> Tensor:
-            return torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64, device=device)
-
         biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
-        grouped = [matrix for matrix in matrices if isinstance(matrix, GroupedMatrix)]
-        forms = {part.number for matrix in grouped for part in matrix.parts}
-        dense = [matrix.weight for matrix in matrices if not isinstance(matrix, GroupedMatrix)]
-        if len(biases) not in (0, len(matrices)) or not all(one.is_contiguous() for one in (*dense, *biases)):
+        if len(biases) not in (0, len(matrices)) or len({_kind(matrix) for matrix in matrices}) > 1:
             return None
-        if any(isinstance(matrix, Float8Matrix) for matrix in matrices):
+        tensors = [*map(_tensors, matrices)]
+        if not all(tensor.is_contiguous() for tensor in (*chain(*tensors), *biases)):
             return None
-        held = addresses(biases) if biases else None
-        if dense:
-            return cls(matrices, (addresses(dense),), held) if len(dense) == len(matrices) else None
-        if len(forms) > 1 or any(len(matrix.parts) > 1 for matrix in grouped):
-            return None
-        parts = (part for matrix in grouped for part in matrix.parts)
-        kinds = zip(*((part.words, part.high, part.factors, part.whole) for part in parts), strict=True)
-        return cls(matrices, tuple(addresses(kind) for kind in kinds), held)
+        found = [
+            torch.tensor([tensor.data_ptr() for tensor in each], dtype=torch.int64, device=device)
+            for each in (*zip(*tensors, strict=True), biases)
+        ]
+        return cls(matrices, tuple(found[:-1]), found[-1] if biases else None)
+
+
+def _kind(matrix: Matrix) -> tuple[object, ...]:
+    """What experts of one kernel have in common."""
+    if isinstance(matrix, GroupedMatrix):
+        return GroupedMatrix, *(part.number for part in matrix.parts)
+    return type(matrix), matrix.span if isinstance(matrix, Float8Matrix) else matrix.weight.dtype
+
+
+def _tensors(matrix: Matrix) -> tuple[Tensor, ...]:
+    """What a kernel reads, by address."""
+    if isinstance(matrix, Float8Matrix):
+        return matrix.words, matrix.scales
+    if isinstance(matrix, GroupedMatrix):
+        (part,) = matrix.parts
+        return part.words, part.high, part.factors, part.whole
+    return (matrix.weight,)
 
 
 KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -124,6 +156,13 @@ def multiply(x: Tensor, chosen: Tensor, mixture: Mixture) -> Tensor:
                 records, *mixture.weights, chosen if biases is None else biases, chosen, out,
                 shared, records.shape[1], columns, records.shape[0], **product_options(part.number, 1),
                 KIND=KINDS[x.dtype if first.bias is None else first.bias.dtype], BIASED=biased, maxnreg=REGISTERS,
+            )  # fmt: skip
+        elif isinstance(first, Float8Matrix):
+            blocks, groups = first.words.shape[:2]
+            _multiply_float8[(pairs, blocks)](
+                x, *mixture.weights, chosen if biases is None else biases, chosen, out,
+                shared, columns, depth, groups, blocks, **float8.product_options(first, x, float8.ROWS[0]),
+                KIND=KINDS[x.dtype if first.bias is None else first.bias.dtype], BIASED=biased, num_stages=1,
             )  # fmt: skip
         else:
             _multiply[grid](

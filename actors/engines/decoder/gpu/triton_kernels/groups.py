@@ -24,7 +24,7 @@ from actors.engines.weights.formats import GPU_FORMS, GROUP
 
 COLUMNS = 32  # outputs of a program: with the lanes a warp each
 # By a program's rows: groups that a lane reads at once, of fewer than 8 bits and of 8. With more a thread takes over 64
-# registers, and a multiprocessor holds fewer than 32 warps.
+# registers, and a multiprocessor holds fewer than 32 warps. NVFP4, which has two scales, reads twice as many in one row.
 STEPS, STEPS_OF_8 = {1: 4, 2: 4, 4: 1}, {1: 2, 2: 1, 4: 1}
 TILES = (16, 32)  # rows of a program with tensor cores; with 64 a multiprocessor holds 12 warps
 RECORD = GROUP // 4 + 4  # words of a group of a row: numbers, scale, scaled sum of them, and two that fill 16 bytes
@@ -50,17 +50,14 @@ def _scales(factors, PAIRED: tl.constexpr):
 
 
 @triton.jit
-def _summed(coded, taken, given, HALF: tl.constexpr):
+def _summed(coded, more, given, HALF: tl.constexpr):
     """Sum of the products of the half of a group, from words and those of a row."""
     first: tl.constexpr = 4 * HALF
     total = coded[0] * 0
     for word in tl.static_range(4):
         total = dot(coded[first + word], given[word], total)
-    if len(taken) > 0:
-        less = total * 0
-        for word in tl.static_range(4):
-            less = dot(taken[first + word], given[word], less)
-        total -= less
+        if len(more) > 0:
+            total = dot(more[first + word], given[word], total)
     return total
 
 
@@ -98,12 +95,12 @@ def sums_of(
     sums = (tl.zeros([LANES, COLUMNS], tl.float32),) * ROWS
     for _ in tl.range(begin, end, LANES, loop_unroll_factor=STEPS):
         # a table's numbers with signs are two instructions more, and a product less for each row
-        coded, taken = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, ROWS > 1)
+        coded, more = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, ROWS > 1)
         scale, second = _scales(factors, MINIMA or HALVES)
         grown = ()
         for row in tl.static_range(ROWS):
-            total = _summed(coded, taken, four_words(inputs + _RECORD * row), 0)
-            other = _summed(coded, taken, four_words(inputs + (_RECORD * row + 4)), 1)
+            total = _summed(coded, more, four_words(inputs + _RECORD * row), 0)
+            other = _summed(coded, more, four_words(inputs + (_RECORD * row + 4)), 1)
             unit = tl.load(x + (_RECORD * row + 8)).to(tl.float32, bitcast=True)
             if HALVES:
                 both = tl.fma(other.to(tl.float32), second, total.to(tl.float32) * scale)
@@ -289,7 +286,10 @@ def form_options(number: int) -> dict[str, Any]:
 
 def product_options(number: int, rows: int) -> dict[str, Any]:
     """What is compiled into a product of ``rows`` rows a program."""
-    steps = (STEPS_OF_8 if GPU_FORMS[number - 1].bits == 8 else STEPS).get(rows, 1)
+    form = GPU_FORMS[number - 1]
+    steps = (STEPS_OF_8 if form.bits == 8 else STEPS).get(rows, 1) * (
+        2 if form.table and form.halves and rows == 1 else 1
+    )
     return form_options(number) | {"ROWS": rows, "COLUMNS": COLUMNS, "LANES": LANES, "STEPS": steps}
 
 
@@ -332,10 +332,10 @@ def round_rows(x: Tensor) -> RoundedRows:
     return made
 
 
-def cut_of(outputs: int, groups: int) -> tuple[int, int]:
+def cut_of(outputs: int, groups: int, columns: int = COLUMNS) -> tuple[int, int]:
     """Splits of the inner dimension, and groups of each: not by the rows, for bits depend on them."""
-    splits = 1
-    while splits < SPLITS and -(-outputs // COLUMNS) * splits < PROGRAMS and groups >= 8 * splits * LANES:
+    splits, most = 1, SPLITS * columns // COLUMNS
+    while splits < most and -(-outputs // columns) * splits < PROGRAMS and groups >= 8 * splits * LANES:
         splits *= 2
     return splits, -(-groups // (splits * LANES)) * LANES
 

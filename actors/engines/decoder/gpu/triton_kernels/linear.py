@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.decoder.gpu.groups import Float8Matrix
 from actors.engines.decoder.gpu.triton_kernels.gpu import Gpu
 from actors.engines.weights.matrix import Matrix
 
@@ -30,54 +29,14 @@ SPLITS = 4
 STAGES, LEAST_STAGES = 4, 3
 
 
-# Four bytes of float8_e4m3fn as bfloat16: moved into it, whose exponents are 120 larger, and multiplied by 2 ** 120
-_WIDENED = tl.constexpr("""{ .reg .b32 low, high, sign, most, none;
-prmt.b32 low, $2, 0, 0x1404; prmt.b32 high, $2, 0, 0x3424;
-and.b32 sign, low, 0x80008000; shr.u32 low, low, 4; and.b32 low, low, 0x07F007F0; or.b32 low, low, sign;
-and.b32 sign, high, 0x80008000; shr.u32 high, high, 4; and.b32 high, high, 0x07F007F0; or.b32 high, high, sign;
-mov.b32 most, 0x7B807B80; mov.b32 none, 0x80008000;
-fma.rn.bf16x2 $0, low, most, none; fma.rn.bf16x2 $1, high, most, none; }""")
-
-
-@triton.jit
-def _numbers(bits, kind: tl.constexpr, PLAIN: tl.constexpr):
-    """What the bits of float8_e4m3fn stand for."""
-    if kind == tl.bfloat16 and not PLAIN:
-        found = tl.inline_asm_elementwise(_WIDENED, "=&r,=&r,r", [bits], dtype=tl.bfloat16, is_pure=True, pack=4)
-    else:
-        halves = ((bits & 128).to(tl.int16) << 8) | ((bits & 127).to(tl.int16) << 7)
-        found = (halves.to(tl.float16, bitcast=True).to(tl.float32) * 256.0).to(kind)
-    return found
-
-
-@triton.jit
-def _added(total, read, turned, scales, own, here, depth, SPAN: tl.constexpr, DEPTH: tl.constexpr, PLAIN: tl.constexpr):
-    """``total`` and the products of some inputs. Triton would compile also what stands behind a return in a branch."""
-    if SPAN == 0:
-        total = tl.dot(read, turned, total, input_precision="ieee")
-    elif SPAN == 1:
-        total = tl.dot(_numbers(read, turned.dtype, PLAIN), turned, total, input_precision="ieee")
-    elif SPAN >= DEPTH:
-        scale = tl.load(scales + own[:, None] * (depth // SPAN) + here // SPAN)
-        total += tl.dot(_numbers(read, turned.dtype, PLAIN), turned, input_precision="ieee") * scale
-    else:
-        place = tl.minimum(here // SPAN + tl.arange(0, DEPTH // SPAN), depth // SPAN - 1)
-        scale = tl.load(scales + own[:, None] * (depth // SPAN) + place[None, :])
-        powers = tl.expand_dims(scale.to(turned.dtype), 2)  # of two, so that nothing is rounded
-        powers = tl.reshape(tl.broadcast_to(powers, [read.shape[0], DEPTH // SPAN, SPAN]), [read.shape[0], DEPTH])
-        total = tl.dot(_numbers(read, turned.dtype, PLAIN) * powers, turned, total, input_precision="ieee")
-    return total
-
-
 @triton.jit(do_not_specialize=["rows"])  # one program for all counts of rows
 def _multiply(
-    x, weight, scales, bias, out, rows, columns, depth, reach,
-    SPAN: tl.constexpr, PLAIN: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, EVEN: tl.constexpr,
+    x, weight, bias, out, rows, columns, depth, reach,
+    BIASED: tl.constexpr, GATED: tl.constexpr, EVEN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """One tile of ``x W^T + b``, over one split of the inner dimension. ``GATED``: of ``silu(x G^T) * (x U^T)``, with G
-    in the first half of W's rows and U in the second. ``SPAN``: unless 0, W is the bits of float8_e4m3fn, of which as
-    many in a row (1: all) have one of ``scales``."""
+    in the first half of W's rows and U in the second."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     split = tl.program_id(2)
@@ -98,7 +57,7 @@ def _multiply(
             given = tl.load(x + at + here, mask=asked & inside, other=0.0)
             read = tl.load(weight + first + here, mask=inside, other=0.0, eviction_policy="evict_first")
         turned = tl.trans(given)
-        total = _added(total, read, turned, scales, own, here, depth, SPAN, DEPTH, PLAIN)
+        total = tl.dot(read, turned, total, input_precision="ieee")
         if GATED:
             half = columns.to(tl.int64) * depth
             if EVEN:
@@ -106,11 +65,7 @@ def _multiply(
             else:
                 inside = here + within[None, :] < depth
                 other = tl.load(weight + half + first + here, mask=inside, other=0.0, eviction_policy="evict_first")
-            second = _added(second, other, turned, scales, own + columns, here, depth, SPAN, DEPTH, PLAIN)
-    if SPAN == 1:
-        total *= tl.load(scales + own)[:, None]
-        if GATED:
-            second *= tl.load(scales + columns + own)[:, None]
+            second = tl.dot(other, turned, second, input_precision="ieee")
     if BIASED:
         if split == 0:
             total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[:, None]
@@ -120,9 +75,6 @@ def _multiply(
         total = total / (1.0 + tl.exp(-total)) * second
     place = (split * rows + row[None, :]).to(tl.int64) * columns + column[:, None]
     tl.store(out + place, total.to(out.dtype.element_ty), mask=(row[None, :] < rows) & (column[:, None] < columns))
-
-
-PLAIN = not isinstance(_multiply, triton.runtime.JITFunction)  # Triton's interpreter, which knows no assembler
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +105,19 @@ def cut_of(rows: int, columns: int, depth: int, itemsize: int, gated: bool, shar
 
 
 def _launch(x: Tensor, matrix: Matrix, out: Tensor, columns: int, gated: bool, cut: Cut) -> None:
-    (rows, depth), weight, bias, scales, span = x.shape, matrix.weight, matrix.bias, matrix.weight, 0
-    if isinstance(matrix, Float8Matrix):
-        scales, many = matrix.scales, matrix.scales.shape[1]
-        span = 1 if many == 1 else depth // many
+    (rows, depth), weight, bias = x.shape, matrix.weight, matrix.bias
     assert x.is_contiguous() and weight.is_contiguous()
     with torch.cuda.device_of(x):  # Triton launches on the current device
         _multiply[(-(-rows // cut.rows), -(-columns // COLUMNS), cut.splits)](
-            x, weight, scales, weight if bias is None else bias, out, rows, columns, depth, cut.reach,
-            SPAN=span, PLAIN=PLAIN, BIASED=bias is not None, GATED=gated, EVEN=depth % cut.depth == 0,
+            x, weight, weight if bias is None else bias, out, rows, columns, depth, cut.reach,
+            BIASED=bias is not None, GATED=gated, EVEN=depth % cut.depth == 0,
             ROWS=cut.rows, COLUMNS=COLUMNS, DEPTH=cut.depth, num_stages=cut.stages,
         )  # fmt: skip
 
 
 def multiply(x: Tensor, matrix: Matrix, gpu: Gpu) -> Tensor:
     """float32 ``(splits, rows, out)``; its sum over the splits is ``x W^T + b``, from x ``(rows, in)`` and W ``(out,
-    in)`` of the same type, or in float8."""
+    in)`` of the same type."""
     columns = len(matrix.weight)
     cut = cut_of(len(x), columns, x.shape[1], x.element_size(), False, gpu.shared)
     out = x.new_empty((cut.splits, len(x), columns), dtype=torch.float32)
