@@ -20,7 +20,7 @@ from actors.engines.weights.stored import StoredModel
 from tests.engines.weights.test_grouped import CODES, INPUTS, rounded, stored
 from tests.engines.weights.test_quantised import CASES, FP4, compressed, written
 
-CPU = torch.device("cpu")
+CPU, WRITERS = torch.device("cpu"), Path(__file__).parents[1] / "data" / "writers"
 SMALL = [kind.name for kind in KINDS.values() if kind.form and kind.elements == 32]  # rows may fill no four groups
 
 
@@ -123,3 +123,20 @@ def test_quantised_safetensors_are_sent_as_they_are(layout: str, tmp_path: Path)
         found = matrix.rows(torch.arange(512), torch.float32)
     rounded_zeros = 0 if layout in ON_GPU else 1e-4  # times scales, to float16
     torch.testing.assert_close(found, weight, rtol=1e-6 if layout in ON_GPU else 2e-3, atol=rounded_zeros)
+
+
+@pytest.mark.parametrize(
+    "name", ["ct-experts", "ct-experts-fp8", "ct-experts-nvfp4", "gptq-experts", "modelopt-nvfp4-experts"]
+)
+def test_experts_that_are_stored_apart_are_sent_as_they_are(name: str) -> None:
+    model = load_for_engine(str(WRITERS / name / "model"), CPU, torch.float32)
+    assert isinstance(model, StoredModel)
+    source = model.source
+    for end in ("gate_up_proj", "down_proj"):
+        source.device, full = CPU, f"model.layers.0.mlp.experts.{end}"
+        assert (source.blocks(full) is None) is ("fp" in name)  # a CPU computes with their numbers
+        whole = source.take(full)
+        source.device = torch.device("cuda")
+        for blocks, right in zip(source.blocks(full) or [], whole, strict=True):
+            found = _sent(Matrix.of_blocks(blocks), CPU).rows(torch.arange(len(right)), torch.float32)
+            torch.testing.assert_close(found, right, rtol=2e-3, atol=1e-4)

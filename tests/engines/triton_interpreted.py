@@ -104,13 +104,14 @@ MEANINGS = {
     "shr.u32": np.right_shift,
     "prmt.b32": permuted,
     "dp4a.s32.s32": dp4a,
-    "mov.b32": np.copy,
     "cvt.f32.f16": lambda words: words.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32),
 }
 
 
 def assembled(_builder, text, _constraints, args, types, _is_pure, pack) -> SimpleNamespace:
-    """What an assembler's instructions make of 32-bit words, of which the first of ``pack`` is asked for all."""
+    """What an assembler's instructions make of 32-bit words, one at a time: which stand together in a thread is the
+    compiler's choice."""
+    assert pack == 1
     values = {f"${len(types) + at}": each.data.view(np.uint32) for at, each in enumerate(args)}
     for operation, given in re.findall(r"([\w.]+\.(?:[bsu]32|f32\.f16)) ([^;]+);", text):
         if parted := re.fullmatch(r"\{(\w+), (\w+)\}, (\S+)", given):
@@ -122,9 +123,8 @@ def assembled(_builder, text, _constraints, args, types, _is_pure, pack) -> Simp
             values[to] = MEANINGS[operation](*words)
     made = []
     for at, kind in enumerate(types):
-        words = np.ascontiguousarray(values[f"${at}"][..., ::pack])
-        dtype = np.int8 if pack == 4 else np.float32 if kind.scalar.is_fp32() else np.int32
-        made.append(interpreter.TensorHandle(words.view(dtype), kind.scalar))
+        dtype = np.float32 if kind.scalar.is_fp32() else np.int32
+        made.append(interpreter.TensorHandle(values[f"${at}"].view(dtype), kind.scalar))
     return SimpleNamespace(get_result=made.__getitem__)
 
 

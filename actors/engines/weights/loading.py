@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from actors.engines.decoder.configuration import compiled_spec, spec_of
+from actors.engines.decoder.spec import Experts
 from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.published import restore_published
 from actors.engines.text.tokenizer import TokenizerFacts
@@ -31,6 +32,7 @@ from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import FILES, located, unknown
 from actors.engines.weights.identity import identity
 from actors.engines.weights.kept_config import KeptConfig
+from actors.engines.weights.matrices import Apart, Dequantised, Integers
 from actors.engines.weights.quantisation import Scheme
 from actors.engines.weights.quantised import Weight, read_weights
 from actors.engines.weights.source import StoredSource
@@ -250,12 +252,25 @@ def _quantised_model(
     directory = Path(located(name))
     scheme = _quantisation(str(directory))
     assert scheme is not None
-    weights = _stored_weights(directory, scheme)
-    source, spec = StoredSource(name, weights, dtype, device, packed), spec_of(config)
+    weights, spec = _stored_weights(directory, scheme), spec_of(config)
+    assert spec is not None
+    for mixture in (layer.mlp for layer in spec.layers if isinstance(layer.mlp, Experts)):
+        _put_together(mixture, weights)
+    source = StoredSource(name, weights, dtype, device, packed)
     tied = config.get_text_config().tie_word_embeddings
-    if spec is None or any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
+    if any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
         return None
     return StoredModel(config, source, source.size, scheme.tool, generation_of(directory))
+
+
+def _put_together(mixture: Experts, weights: dict[str, Weight]) -> None:
+    """Make one weight of the matrices of experts that are stored apart, as transformers does."""
+    gates = ("gate_proj", "up_proj") if mixture.gated else ("up_proj",)
+    for name, parts in ((mixture.up, gates), (mixture.down, ("down_proj",))):
+        place = name.rpartition(".")[0]
+        names = [[f"{place}.{expert}.{part}.weight" for part in parts] for expert in range(mixture.count)]
+        if all(isinstance(weights.get(one), Integers | Dequantised) for each in names for one in each):
+            weights[name] = Apart([[weights.pop(one) for one in each] for each in names])
 
 
 def load_tokenizer(name: str) -> Any:

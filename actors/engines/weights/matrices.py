@@ -138,3 +138,24 @@ class Dequantised:
     def codes(self, rows: NDArray[np.int64]) -> Codes:
         assert self.read is not None
         return self.read(torch.from_numpy(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Matrices of experts that are stored apart: of each, those that stand one below the other."""
+
+    each: list[list[Integers | Dequantised]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        first = self.each[0]
+        return len(self.each), sum(matrix.shape[0] for matrix in first), first[0].shape[1]
+
+    def values(self) -> Tensor:
+        return torch.stack([torch.cat([matrix.values() for matrix in matrices]) for matrices in self.each])
+
+    def blocks(self) -> list[Blocks] | None:
+        found = [[matrix.blocks() for matrix in matrices] for matrices in self.each]
+        if any(blocks is None for matrices in found for blocks in matrices):
+            return None
+        return [Blocks.joined([part for blocks in matrices for part in blocks or []]) for matrices in found]

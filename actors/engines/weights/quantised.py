@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from actors.engines.weights.formats import GROUP, MXFP4, NUMBER, NVFP4, Codes, Form, half_powers, in_float16
-from actors.engines.weights.matrices import FP4, Dequantised, Integers, Microscaled
+from actors.engines.weights.matrices import FP4, Apart, Dequantised, Integers, Microscaled
 from actors.engines.weights.quantisation import ALL, LayerForm, Scheme, refused
 from actors.engines.weights.unneeded import OF_ACTIVATIONS
 from protocols.errors import ModelError
 
 Parts = Mapping[str, Tensor]  # one layer's tensors, by the end of their names
-Weight = Tensor | Integers | Microscaled | Dequantised
+Weight = Tensor | Integers | Microscaled | Dequantised | Apart
 PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # places of the columns 0 to 7 of a word
 _STATE = "weight.quant_state.bitsandbytes__"

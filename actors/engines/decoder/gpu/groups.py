@@ -250,10 +250,10 @@ class GroupedMatrix(Matrix):
 class Float8Matrix(Matrix):
     """A matrix in float8_e4m3fn; ``weight`` is a shape. Outputs that fill a block up have scales of zero.
 
-    ``words``: int32 ``(blocks, groups, 4, 8, 4, 4)``. Word 2r + q of thread (g, t) in tile m holds the inputs 8t + 4q to
-    8t + 4q + 3 of output 16m + 8r + g: the first two in those bits of its halves that they have in bfloat16
-    (:data:`TOP`), the others in the bits between. ``scales``: float32 ``(n, blocks, 8, 8)``, of inputs side by side, the
-    one of output 8j + g at (g, j).
+    ``words``: int32 ``(blocks, groups, 4, 8, 4, 4)``. Word 2r + q of thread (g, t) in tile m has four inputs from
+    8t + 4q of output 16m + 8r + g: the first two in those bits of its halves that they have in bfloat16
+    (:data:`TOP`), the others in the bits between. ``scales``: float32 ``(n, blocks, 8, 8)``, of inputs side by side,
+    that of output 8j + g at (g, j).
     """
 
     words: Tensor = field(default_factory=lambda: torch.zeros(0))

@@ -76,10 +76,7 @@ def sums_of(
     sums = tl.zeros([LANES, 64, ROWS], tl.float32)
     for here in tl.range(begin, end, LANES):
         weights = _weights(tl.load(words), LANES)
-        if EVEN:
-            left = tl.load(x)
-        else:
-            left = tl.load(x, mask=within + (here - begin) * 32 < depth, other=0.0)
+        left = tl.load(x) if EVEN else tl.load(x, mask=within + (here - begin) * 32 < depth, other=0.0)
         total = sums if SPAN == 0 else tl.zeros([LANES, 64, ROWS], tl.float32)
         for _ in tl.static_range(PIECES):
             given = left.to(tl.bfloat16)

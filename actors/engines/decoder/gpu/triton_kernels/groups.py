@@ -24,7 +24,7 @@ from actors.engines.weights.formats import GPU_FORMS, GROUP
 
 COLUMNS = 32  # outputs of a program: with the lanes a warp each
 # By a program's rows: groups that a lane reads at once, of fewer than 8 bits and of 8. With more a thread takes over 64
-# registers, and a multiprocessor holds fewer than 32 warps. NVFP4, which has two scales, reads twice as many in one row.
+# registers, and a multiprocessor holds fewer than 32 warps. Of one row NVFP4, with two scales, reads twice as many.
 STEPS, STEPS_OF_8 = {1: 4, 2: 4, 4: 1}, {1: 2, 2: 1, 4: 1}
 TILES = (16, 32)  # rows of a program with tensor cores; with 64 a multiprocessor holds 12 warps
 RECORD = GROUP // 4 + 4  # words of a group of a row: numbers, scale, scaled sum of them, and two that fill 16 bytes
@@ -151,10 +151,8 @@ def _side_by_side(coded):
     """int8 ``(.., .., 32)`` of eight words."""
     even = tl.join(tl.join(coded[0], coded[4]), tl.join(coded[2], coded[6]))
     odd = tl.join(tl.join(coded[1], coded[5]), tl.join(coded[3], coded[7]))
-    words = tl.expand_dims(tl.reshape(tl.join(even, odd), [coded[0].shape[0], coded[0].shape[1], 8]), 3)
-    # four copies of a word are asked for four bytes, which together are that word
-    words = tl.broadcast_to(words, [coded[0].shape[0], coded[0].shape[1], 8, 4])
-    found = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [words], dtype=tl.int8, is_pure=True, pack=4)
+    words = tl.reshape(tl.join(even, odd), [coded[0].shape[0], coded[0].shape[1], 8])
+    found = tl.join(tl.join(words, words >> 16), tl.join(words >> 8, words >> 24)).to(tl.int8)
     return tl.reshape(found, [coded[0].shape[0], coded[0].shape[1], 32])
 
 
