@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -269,8 +270,11 @@ def _put_together(mixture: Experts, weights: dict[str, Weight]) -> None:
     for name, parts in ((mixture.up, gates), (mixture.down, ("down_proj",))):
         place = name.rpartition(".")[0]
         names = [[f"{place}.{expert}.{part}.weight" for part in parts] for expert in range(mixture.count)]
-        if all(isinstance(weights.get(one), Integers | Dequantised) for each in names for one in each):
-            weights[name] = Apart([[weights.pop(one) for one in each] for each in names])
+        found = [[one for key in each if isinstance(one := weights.get(key), Integers | Dequantised)] for each in names]
+        if [len(each) for each in found] == [len(each) for each in names]:
+            weights[name] = Apart(found)
+            for key in chain(*names):
+                del weights[key]
 
 
 def load_tokenizer(name: str) -> Any:

@@ -269,7 +269,8 @@ class Float8Matrix(Matrix):
         many, groups = -(-outputs // BLOCK), -(-inputs // (GROUP * LANES)) * LANES
         codes = torch.from_numpy(np.concatenate([each.codes for each in found])).to(device)
         codes = functional.pad(codes, (0, groups * GROUP - inputs, 0, many * BLOCK - outputs))
-        words = torch.cat([_in_tiles(piece) for piece in codes.split(max(1, PIECE // codes.shape[1] // BLOCK) * BLOCK)])
+        step = max(1, PIECE // codes.shape[1] // BLOCK) * BLOCK
+        words = torch.cat([_in_tiles(piece) for piece in torch.split(codes, step)])
         scales = functional.pad(torch.from_numpy(steps).to(device), (0, groups // span - most if span else 0))
         scales = functional.pad(scales.t(), (0, many * BLOCK - outputs)).reshape(-1, many, 8, 8).transpose(2, 3)
         meta = torch.empty(blocks.shape, device="meta")
@@ -281,7 +282,7 @@ class Float8Matrix(Matrix):
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         block, m, r, g = ids // BLOCK, ids // 16 % 4, ids // 8 % 2, ids % 8
-        words = self.words.unflatten(-1, (2, 2))[block, :, m, g, :, r]  # (ids, groups, t, q)
+        words = self.words.view(*self.words.shape[:-1], 2, 2)[block, :, m, g, :, r]  # (ids, groups, t, q)
         second = (words << 4 & LEFT) | (words >> 4 & RIGHT)
         found = torch.stack([words & TOP, second], -1).view(torch.bfloat16).flatten(1).float() * 2.0**120
         scales = self.scales[:, block, g, 2 * m + r].t()
