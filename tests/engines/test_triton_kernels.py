@@ -114,7 +114,7 @@ def test_eight_rows_times_float8_take_two_instructions_a_weight_together_and_lea
 @pytest.mark.parametrize("rows, kind", [(16, torch.bfloat16), (8, torch.float16), (8, torch.float32)])
 def test_more_rows_times_float8_and_those_of_other_types_take_few_more_instructions(rows, kind):
     needs = in_float8(rows, 4, kind).needs(90)
-    assert 0 < needs.each <= 3 and needs.resident >= 16 and not needs.spilled
+    assert 0 < needs.each <= 4 and needs.resident >= 16 and not needs.spilled
 
 
 # The most rows of each sort of product for all kinds; fewer for a kind with minima, one with a table, one with neither
