@@ -28,6 +28,12 @@ def _address(table, expert, kind: tl.constexpr):
     return tl.load(table + expert).to(tl.pointer_type(kind))
 
 
+@triton.jit
+def _aligned(table, expert, kind: tl.constexpr):
+    """Of what begins at a multiple of 16 bytes: the hint is lost where a call's result is given it."""
+    return tl.multiple_of(tl.load(table + expert).to(tl.pointer_type(kind)), 16)
+
+
 @triton.jit(do_not_specialize=["shared"])
 def _multiply(
     x, weights, biases, chosen, out, shared, columns, depth,
@@ -61,7 +67,7 @@ def _multiply_groups(
     pair = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     expert = tl.load(chosen + pair)
-    words = tl.multiple_of(_address(all_words, expert, tl.int32), 16)
+    words = _aligned(all_words, expert, tl.int32)
     factors = _address(all_factors, expert, tl.int32 if MINIMA or HALVES else tl.float16)
     own = tl.minimum(column, columns - 1)
     (total,) = sums_of(
@@ -83,9 +89,9 @@ def _multiply_float8(
     """The same in float8: tensor cores multiply the row ``ROWS`` times."""
     pair, block = tl.program_id(0), tl.program_id(1)
     expert, column = tl.load(chosen + pair), block * 64 + tl.arange(0, 64)
-    words = tl.multiple_of(_address(all_words, expert, tl.int32), 16)
-    scales = tl.multiple_of(_address(all_scales, expert, tl.float32), 16)
-    row = pair // shared + tl.zeros([ROWS], tl.int32)
+    words = _aligned(all_words, expert, tl.int32)
+    scales = _aligned(all_scales, expert, tl.float32)
+    row = tl.minimum(pair // shared + tl.arange(0, ROWS), pair // shared)
     total = float8.sums_of(
         x, words, scales, block, row, 0, groups, depth, groups, blocks, SPAN, PIECES, EVEN, ROWS, LANES
     )
