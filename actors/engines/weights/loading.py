@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +32,7 @@ from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import FILES, located, unknown
 from actors.engines.weights.identity import identity
 from actors.engines.weights.kept_config import KeptConfig
-from actors.engines.weights.matrices import Apart, Dequantised, Integers
+from actors.engines.weights.matrices import put_together
 from actors.engines.weights.quantisation import Scheme
 from actors.engines.weights.quantised import Weight, read_weights
 from actors.engines.weights.source import StoredSource
@@ -256,25 +255,12 @@ def _quantised_model(
     weights, spec = _stored_weights(directory, scheme), spec_of(config)
     assert spec is not None
     for mixture in (layer.mlp for layer in spec.layers if isinstance(layer.mlp, Experts)):
-        _put_together(mixture, weights)
+        put_together(weights, mixture.up, mixture.down, mixture.count, mixture.gated)
     source = StoredSource(name, weights, dtype, device, packed)
     tied = config.get_text_config().tie_word_embeddings
     if any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
         return None
     return StoredModel(config, source, source.size, scheme.tool, generation_of(directory))
-
-
-def _put_together(mixture: Experts, weights: dict[str, Weight]) -> None:
-    """Make one weight of the matrices of experts that are stored apart, as transformers does."""
-    gates = ("gate_proj", "up_proj") if mixture.gated else ("up_proj",)
-    for name, parts in ((mixture.up, gates), (mixture.down, ("down_proj",))):
-        place = name.rpartition(".")[0]
-        names = [[f"{place}.{expert}.{part}.weight" for part in parts] for expert in range(mixture.count)]
-        found = [[one for key in each if isinstance(one := weights.get(key), Integers | Dequantised)] for each in names]
-        if [len(each) for each in found] == [len(each) for each in names]:
-            weights[name] = Apart(found)
-            for key in chain(*names):
-                del weights[key]
 
 
 def load_tokenizer(name: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -159,3 +161,15 @@ class Apart:
         if any(blocks is None for matrices in found for blocks in matrices):
             return None
         return [Blocks.joined([part for blocks in matrices for part in blocks or []]) for matrices in found]
+
+
+def put_together(weights: dict[str, Any], up: str, down: str, count: int, gated: bool) -> None:
+    """Make one weight of the matrices of experts that are stored apart, as transformers does."""
+    for name, parts in ((up, ("gate_proj", "up_proj") if gated else ("up_proj",)), (down, ("down_proj",))):
+        place = name.rpartition(".")[0]
+        names = [[f"{place}.{expert}.{part}.weight" for part in parts] for expert in range(count)]
+        found = [[one for key in each if isinstance(one := weights.get(key), Integers | Dequantised)] for each in names]
+        if [len(each) for each in found] == [len(each) for each in names]:
+            weights[name] = Apart(found)
+            for key in chain(*names):
+                del weights[key]
