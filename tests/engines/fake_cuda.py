@@ -134,6 +134,7 @@ def fake_cuda(monkeypatch):
     monkeypatch.setattr(FakeTensor, "numpy", numpy, raising=False)
     monkeypatch.setattr(torch.cuda, "Event", _Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (1 << 34, 1 << 34))
     with _WithoutDriver(), mode:
         yield mode
 
