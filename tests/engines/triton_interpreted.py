@@ -637,7 +637,7 @@ def test_rounds_of_every_part_of_a_description_have_torchs_logits_and_a_row_has_
 ):
     monkeypatch.setitem(COMMON, "num_hidden_layers", 3)
     model = model_of(name)
-    spec = spec_of(model.config)
+    spec = spec_of(model.config).in_context(info(model).max_context)
     plain = GpuEngine(model_of(name), info(model), 1024)
     engine = GpuEngine(model_of(name), info(model), 1024)
     weights = layout.lay_out(spec, ModuleSource(model))
