@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.engines.weights.hub import check_known
 from protocols.errors import ConfigError
 
 STANDARD_LIBRARY = "the modules of Python's standard library"
@@ -31,7 +32,8 @@ def datastore_for(
 ) -> RestDatastore:
     """The ``given`` one; or where a row needs one, one of the standard library, built in ``made`` once.
 
-    ``command`` makes a command line of ours. ``files``: how many are enough; None: all. Raises ConfigError.
+    ``command`` makes a command line of ours. ``files``: how many are enough; None: all. Raises ConfigError, and
+    ModelError for a target that is nowhere.
     """
     if given:
         if not Path(given).is_dir():
@@ -42,6 +44,7 @@ def datastore_for(
     if not needed:
         return RestDatastore()
     if not made.is_dir():
+        check_known(target)
         build = command("datastore", "build", str(made), *standard_library()[:files], f"--target={target}")
         done = subprocess.run(build, capture_output=True, text=True)
         if done.returncode != 0:
