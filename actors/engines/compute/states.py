@@ -40,7 +40,7 @@ def record_parts(mixer: Recurrent) -> list[int]:
     return [shared, inner, inner, 0] if mixer.kind == SELECTIVE else [0, 0, 0, 0]
 
 
-class Held:
+class Claim:
     """A number out of those that are free, until nobody holds it."""
 
     __slots__ = ("_free", "number")
@@ -76,13 +76,13 @@ class TorchState:
     back = 0
 
     def __init__(
-        self, memory: StateMemory, slot: Held | None = None, pending: Sequence[Held] = (), borrowed: bool = False
+        self, memory: StateMemory, slot: Claim | None = None, pending: Sequence[Claim] = (), borrowed: bool = False
     ) -> None:
         self.slot = slot  # None: it has no state yet
         self.pending = [*pending]  # records of accepted rows that the slot does not have yet
         self.borrowed = borrowed  # the slot is another's
-        self.ahead: Held | None = None  # the slot behind the last piece of a prompt
-        self.rows: list[Held] = []  # records of the last forward's rows
+        self.ahead: Claim | None = None  # the slot behind the last piece of a prompt
+        self.rows: list[Claim] = []  # records of the last forward's rows
         self._memory = memory
 
     def keep(self, path: Sequence[int]) -> None:
@@ -100,13 +100,13 @@ class TorchState:
     def copy(self, back: int = 0) -> TorchState:
         return TorchState(self._memory, None if self.slot is None else self._memory.copy(self.slot), self.pending)
 
-    def record(self, row: int) -> Held:
+    def record(self, row: int) -> Claim:
         return self.rows[row]
 
-    def extend(self, records: Sequence[Held]) -> None:
+    def extend(self, records: Sequence[Claim]) -> None:
         self.pending += records
 
-    def behind(self, records: Sequence[Held]) -> TorchState:
+    def behind(self, records: Sequence[Claim]) -> TorchState:
         return TorchState(self._memory, self.slot, [*self.pending, *records], borrowed=True)
 
 
@@ -140,10 +140,10 @@ class StateMemory:
         self.slots, self.places = [*range(slots - 1, ZEROS, -1)], [*range(PLACES - 1, TRASH, -1)]
         self.count = PLACES
 
-    def place(self) -> Held:
+    def place(self) -> Claim:
         if not self.places:
             self._grow()
-        return Held(self.places)
+        return Claim(self.places)
 
     def _grow(self) -> None:
         """Rounds must be recorded anew."""
@@ -156,8 +156,8 @@ class StateMemory:
         self.count *= 2
 
     @torch.inference_mode()
-    def copy(self, slot: Held) -> Held:
-        other = Held(self.slots)
+    def copy(self, slot: Claim) -> Claim:
+        other = Claim(self.slots)
         for layer in self.layers:
             past = layer.inputs[: layer.first].view(len(layer.states), self.past, -1)
             for part in (layer.states, past):
@@ -289,7 +289,7 @@ class _Telling:
         """The slot that a forward writes."""
         state.ahead = None
         if prompt or (state.slot is None and state.pending and not state.borrowed):
-            state.ahead = Held(self._memory.slots)
+            state.ahead = Claim(self._memory.slots)
             return state.ahead.number
         return TRASH if state.slot is None or state.borrowed or not state.pending else state.slot.number
 
