@@ -9,7 +9,7 @@ from actors.models import TargetModel
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
 from actors.verifier.context import Equipment
-from actors.verifier.forward import Computed, compute
+from actors.verifier.forward import compute
 from actors.verifier.loop import Verifier
 from actors.verifier.rounds import Round
 from actors.verifier.sources.lookup import Library
@@ -82,8 +82,8 @@ class Table:
         batch = verifier.scheduler.plan()
         if batch is None:
             return None
-        outcomes, steps = compute(verifier.context.target, batch, lambda: False)
-        return verifier.committer.commit(batch, Computed(outcomes, steps, 1000.0), 0.0, lambda: 1000.0)
+        computed = compute(verifier.context.target, batch, lambda: False, lambda: 0.0)
+        return verifier.committer.commit(batch, computed._replace(forward_us=1000.0), 0.0, lambda: 1000.0)
 
     @property
     def over(self) -> bool:
