@@ -169,7 +169,7 @@ def rotation_4(own: Any, width: int) -> Rotation:
     """Pairs behind the share that is turned stay as they are."""
     name = own.get("rope_type", "default")
     if name not in ("default", "proportional"):
-        raise Undescribed(f"rope_type {name} depends on the length of the text")
+        raise Undescribed(f"no kernel has the rope_type {name} of Gemma 4")
     turned = int(own.get("partial_rotary_factor", 1.0) * width // 2) if name == "proportional" else width // 2
     frequencies = 1.0 / own["rope_theta"] ** (torch.arange(0, 2 * turned, 2, dtype=torch.float) / width)
     return Rotation((*frequencies.tolist(), *[0.0] * (width // 2 - turned)))
