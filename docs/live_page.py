@@ -1,6 +1,6 @@
 """Take docs/live-page.png of a running gateway, by Debian's chromium. ``duoactor demo`` makes the target that it shows.
 
-duoactor up --target ~/.cache/duoactor/models/bundled-8x1536 --drafters 2
+duoactor up --target ~/.cache/duoactor/models/bundled-8x1536
 python docs/live_page.py http://127.0.0.1:8000/
 """
 
@@ -14,7 +14,7 @@ PICTURE = Path(__file__).with_name("live-page.png")
 CAPTIONS = (
     "Eine Frau in einem roten Kleid sitzt auf einer Bank.",
     "Ein junges Mädchen in einem rosa Kleid läuft über den Strand.",
-    "Ein Mann fährt auf einem Fahrrad eine Straße entlang.",
+    "Drei Männer in Anzügen stehen vor einem Gebäude.",
 )
 
 
