@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.engines.weights.hub import check_known
+from duoactor.launch.preflight import check_name
 from protocols.errors import ConfigError
 
 STANDARD_LIBRARY = "the modules of Python's standard library"
@@ -44,7 +44,7 @@ def datastore_for(
     if not needed:
         return RestDatastore()
     if not made.is_dir():
-        check_known(target)
+        check_name(target)
         build = command("datastore", "build", str(made), *standard_library()[:files], f"--target={target}")
         done = subprocess.run(build, capture_output=True, text=True)
         if done.returncode != 0:

