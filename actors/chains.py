@@ -34,7 +34,7 @@ class Costs(NamedTuple):
 
     def goodput(self, method: str, gamma: int) -> float:
         """Tokens per microsecond of a chain, in turns with the target or beside it."""
-        if method == Method.SPS:  # of two groups of streams one is drafted for while the other is verified
+        if method == Method.SPS:  # two groups of streams: one is drafted for while the other is verified
             groups = min(2, self.streams)
             one = self._replace(streams=-(-self.streams // groups))
             verifying = one.verify(1 + gamma)

@@ -50,7 +50,7 @@ class Measured:
     def observe(self, stats: RoundStats) -> None:
         self.rounds += 1
         self.slowdown, self.message = stats.slowdown, stats.drafting.message_us
-        part = 1 / max(1, stats.streams)  # of the verifier's round, which is one sample
+        part = 1 / max(1, stats.streams)  # streams share the verifier's round, which is one sample
         self.streams.add(stats.streams, part)
         self.wall.add(stats.wall_us, part)
         self.tokens.add(stats.committed, part)

@@ -144,7 +144,7 @@ def chained(model: Any, states: list[Tensor], text: list[int], path: list[int]) 
             embedded = model.embed_input_ids(shifted)
             positions = torch.arange(count)[None]
             if (model.config.rope_parameters or {}).get("rope_type") == "mrope":
-                positions = positions.expand(3, 1, -1)  # of a text: one and the same for each section
+                positions = positions.expand(3, 1, -1)  # in a text each section has the same position
             hidden = model.backbone(embedded, hidden, cached, mask, positions)
             made.append(model.compute_logits(hidden)[0, root])
     return [(named_by(model), one) for one in made]

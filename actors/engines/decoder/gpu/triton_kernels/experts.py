@@ -30,7 +30,7 @@ def _address(table, expert, kind: tl.constexpr):
 
 @triton.jit
 def _aligned(table, expert, kind: tl.constexpr):
-    """Of what begins at a multiple of 16 bytes: the hint is lost where a call's result is given it."""
+    """An address at a multiple of 16 bytes. Triton loses the hint where it is given to a call's result."""
     return tl.multiple_of(tl.load(table + expert).to(tl.pointer_type(kind)), 16)
 
 

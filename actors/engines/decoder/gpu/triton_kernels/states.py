@@ -23,7 +23,7 @@ CHANNELS = 512  # channels of a program
 
 @triton.jit
 def _input(number, rows, pool, channel, inside, CHANNELS: tl.constexpr):
-    """Of a row of the round, or of the pool."""
+    """An input by its number: a row of the round, or an input of the pool."""
     own = tl.load(rows + (-1 - number) * CHANNELS + channel, mask=inside & (number < 0), other=0.0)
     return tl.where(
         number < 0, own, tl.load(pool + number * CHANNELS + channel, mask=inside & (number >= 0), other=0.0)
