@@ -1,5 +1,6 @@
 """numba's code on disk goes when any file that it was compiled from changes."""
 
+import os
 import subprocess
 import sys
 
@@ -85,21 +86,17 @@ def test_what_is_on_disk_is_not_compiled_again():
 
 
 TOGETHER = """
-import importlib.abc, importlib.machinery, os, sys, threading, types
+import collections, os, threading, types
+from numba.core import event
 from actors.engines.decoder.cpu import compiler
 
-class Short(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path, target=None):
-        return importlib.machinery.ModuleSpec(name, self) if name == "actors.engines.decoder.cpu.kernels" else None
+class Compiled(event.Listener):
+    def on_start(self, event): names[event.data["dispatcher"].py_func.__name__] += 1
+    def on_end(self, event): ...
 
-    def exec_module(self, module):
-        from numba import njit
-        njit("int64(int64)")(lambda x: x + 1)
-        module.run_layers = types.SimpleNamespace(stats=types.SimpleNamespace(cache_path=os.environ["DUOACTOR_CACHE"]))
-
-sys.meta_path.insert(0, Short())
-sys.modules[compiler.OTHER_HALF] = types.ModuleType(compiler.OTHER_HALF)
-found, together = [], threading.Barrier(3)
+names, found, together = collections.Counter(), [], threading.Barrier(3)
+event.register("numba:compile", Compiled())
+compiler.HALVES = (("first", "second"), ("third",))
 
 def ask():
     together.wait()
@@ -110,11 +107,35 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-assert None not in found and len(found) == 3, found
+assert [module.__name__ for module in found] == ["first"] * 3, found
+print(dict(names))
+"""
+
+SHORT = """
+import os, types
+from numba import njit
+
+@njit("int64(int64)", cache=True)
+def {0}_one(x): return x + 1
+
+@njit("int64(int64)", cache=True)
+def {0}_two(x): return x + 2
+
+run_layers = types.SimpleNamespace(stats=types.SimpleNamespace(cache_path=os.environ["NUMBA_CACHE_DIR"]))
 """
 
 
-def test_threads_that_ask_at_the_same_time_all_get_the_kernels(tmp_path, monkeypatch):
-    """Where nothing is compiled yet; one that got none would compute slowly until it ends."""
-    monkeypatch.setenv("DUOACTOR_CACHE", str(tmp_path))
-    subprocess.run([sys.executable, "-c", TOGETHER], check=True, timeout=100)
+def test_threads_that_ask_at_the_same_time_all_get_the_kernels_that_processes_compiled_which_have_ended(
+    tmp_path, monkeypatch
+):
+    """Where nothing is compiled yet; a thread that got none would compute slowly until it ends. What compiles keeps
+    hundreds of MB of LLVM's until it ends: here only the function is compiled that found nothing on disk."""
+    pytest.importorskip("numba")
+    for name in ("first", "second", "third"):
+        (tmp_path / f"{name}.py").write_text(SHORT.format(name))
+    monkeypatch.setenv("DUOACTOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "machine-code"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    done = subprocess.run([sys.executable, "-c", TOGETHER], check=True, timeout=100, capture_output=True, text=True)
+    assert done.stdout == "{'first_one': 1}\n"

@@ -6,12 +6,13 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import itertools
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +21,8 @@ from actors.doing import doing
 from actors.kept import directory
 
 log = logging.getLogger("duoactor.engines")
-OTHER_HALF = "actors.engines.decoder.cpu.pieces"  # the second part to compile; nothing calls it by name
+HERE = "actors.engines.decoder.cpu"
+HALVES = ((f"{HERE}.kernels", f"{HERE}.packing"), (f"{HERE}.pieces",))  # about as long to compile
 # A process that ends with the one whose pipe is its standard input
 WITH_PARENT = "import os, threading; threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()"
 
@@ -45,11 +47,10 @@ def _compiled_kernels() -> ModuleType | None:
     shown = contextlib.ExitStack()
 
     class OneAtATime(event.Listener):
-        """One of several processes compiles; the others wait at their first function and find the rest in its cache."""
+        """One of several processes has the layers compiled; the others wait at their first function and find the rest
+        in numba's cache."""
 
         lock: FileLock | None = None
-        other: subprocess.Popen[bytes] | None = None  # compiles the other half
-        tell: Callable[[str], None] | None = None
         compiled = 0
 
         def on_start(self, event: object) -> None:
@@ -66,23 +67,15 @@ def _compiled_kernels() -> ModuleType | None:
                     return  # all but this function is there
             text = "compiling the layers for this processor, the first time only"
             log.info(text)
-            self.tell = shown.enter_context(doing(text))
-            if OTHER_HALF not in sys.modules:
-                self.other = _compile_other_half()
+            _have_compiled(shown.enter_context(doing(text)))
 
         def on_end(self, event: object) -> None:
             self.compiled += 1
-            if self.tell is not None:
-                self.tell(f", {self.compiled} functions done")
 
     compiling = OneAtATime()
     try:
         with event.install_listener("numba:compile", compiling):
-            from actors.engines.decoder.cpu import kernels
-
-            if compiling.other is not None:
-                compiling.other.wait()
-            importlib.import_module(OTHER_HALF)
+            kernels, *_ = (importlib.import_module(name) for half in HALVES for name in half)
         if compiling.compiled:
             _forget_others(Path(kernels.run_layers.stats.cache_path))
         return kernels
@@ -104,21 +97,38 @@ def _forget_others(cache: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _compile_other_half() -> subprocess.Popen[bytes] | None:
-    """A process that compiles it at the same time; None where there is one core."""
+def _have_compiled(tell: Callable[[str], None]) -> None:
+    """Have the layers compiled by processes that end: hundreds of MB of LLVM's would stay in this one."""
     pinned = hasattr(os, "sched_getaffinity")
-    try:
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    reader, writer = os.pipe()
+    others: list[subprocess.Popen[bytes]] = []
+    with os.fdopen(reader, "rb", buffering=0) as done, os.fdopen(writer, "wb") as out, contextlib.suppress(OSError):
         # an actor may be pinned to one core, beside those of actors that wait for this one: its parent has them all
         cpus = os.sched_getaffinity(os.getppid()) if pinned else range(own_cpus())
-        if len(cpus) < 2:
-            return None
-        paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        line = [sys.executable, "-c", f"{WITH_PARENT}; import {OTHER_HALF}"]
-        quiet = subprocess.DEVNULL  # what fails there is compiled here again, and says so
-        other = subprocess.Popen(line, env=paths, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
-    except OSError:
-        return None
-    with contextlib.suppress(OSError):
-        if pinned:
-            os.sched_setaffinity(other.pid, cpus)
-    return other
+        for names in HALVES if len(cpus) > 1 else [[name for half in HALVES for name in half]]:
+            line = [sys.executable, "-c", f"{WITH_PARENT}; import {__name__} as c; c.compile_now({[*names]})"]
+            quiet = subprocess.DEVNULL  # what fails there is compiled here, and says so
+            others.append(subprocess.Popen(line, env=paths, stdin=subprocess.PIPE, stdout=out, stderr=quiet))
+            if pinned:
+                os.sched_setaffinity(others[-1].pid, cpus)
+        out.close()
+        for count in itertools.takewhile(lambda _: done.read(1), itertools.count(1)):
+            tell(f", {count} functions done")
+    for other in others:
+        other.wait()
+
+
+def compile_now(names: Sequence[str]) -> None:
+    """Compile these modules and write a byte for each function."""
+    from numba.core import event
+
+    class Telling(event.Listener):
+        def on_start(self, event: object) -> None: ...
+
+        def on_end(self, event: object) -> None:
+            os.write(sys.stdout.fileno(), b".")
+
+    with event.install_listener("numba:compile", Telling()):
+        for name in names:
+            importlib.import_module(name)
