@@ -3,10 +3,9 @@
 Starts ``duoactor up`` with the bundled pair and several drafters, on a disk that is full where its output goes. Streams
 run all the time, with every method, greedy and sampled; meanwhile actors are killed and stopped, their wall clocks
 jump, drafters are swapped and drained, streams cancelled, cut off, resumed and read slowly, request ids sent again
-while they run, and peers say nonsense. Every text is compared with what ``vanilla`` said in peace. At times all of this
-rests, and it is measured how soon streams have their speed again when drafters return. At the end nothing may be left:
-no request, no KV slot, no actor that does not answer, and no memory. Prints one JSON document; the exit code is 1 if a
-text differed or was lost, or something was left, has grown, never came back or, mostly, came back slowly.
+while they run, and peers say nonsense. Every text is compared with what ``vanilla`` said in peace. At the end nothing
+may be left: no request, no KV slot, no actor that does not answer, and no memory. Prints one JSON document; the exit
+code is 1 if a text differed or was lost, or something was left or has grown.
 """
 
 from __future__ import annotations
@@ -23,16 +22,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from duoactor import AsyncClient, DuoactorError
-from tests.system import soak_missing, soak_returns, soak_speed
+from tests.system import soak_returns
 from tests.system.soak_memory import Memory
-from tests.system.soak_missing import Missing
 from tests.system.soak_returns import BACK_S, Return
-from tests.system.soak_speed import Comeback
 from tests.system.soak_troubles import METHODS, TOKENS, Troubles, Up
 from tests.world.wall_clocks import WallClocks
 
@@ -44,7 +41,6 @@ QUESTIONS = [
     "Translate to German: the weather is fine today. " * 20,
 ]
 LOOKS = [{}, {"temperature": 0.8, "seed": 3}, {"temperature": 1.0, "seed": 5, "repetition_penalty": 1.2, "top_p": 0.9}]
-Told = Callable[[float, int], None]  # the time, and how many tokens came
 LOOK_S = 2.0  # between two looks at the memory that processes hold
 
 
@@ -66,8 +62,6 @@ class Findings:
     done: Counter[str] = field(default_factory=Counter)  # what was done to the system
     longest_silence_s: float = 0.0  # between two chunks of one stream
     returns: list[Return] = field(default_factory=list)
-    comebacks: list[Comeback] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
     left: list[str] = field(default_factory=list)
 
@@ -84,9 +78,6 @@ class Soak:
         self.jobs: list[Job] = []
         self.end = 0.0
         self.most = 0  # requests
-        self.running = 0  # streams that are no trouble and no measurement
-        self.going = asyncio.Event()  # unset while they are to rest
-        self.going.set()
         self.idle_slots = 0  # slots of the KV pool that the verifier holds without any request
 
     # --- streams -----------------------------------------------------------------------------------------------------
@@ -108,17 +99,12 @@ class Soak:
         """One answer after the other, some of them left in the middle."""
         async with self.client() as client:
             while not self.over():
-                await self.going.wait()
                 job, method = self.chance.choice(self.jobs), self.chance.choice(METHODS)
                 leave_at = self.chance.randrange(TOKENS) if self.chance.random() < 0.25 else 0
-                self.running += 1
                 await self.answer(client, job, method, leave_at)
-                self.running -= 1
 
-    async def answer(
-        self, client: AsyncClient, job: Job, method: str, leave_at: int = 0, told: Told = lambda now, tokens: None
-    ) -> None:
-        """``leave_at``: tokens after which it is left. ``told`` of every chunk."""
+    async def answer(self, client: AsyncClient, job: Job, method: str, leave_at: int = 0) -> None:
+        """``leave_at``: tokens after which it is left."""
         ids: list[int] = []
         whole = False
         try:
@@ -129,7 +115,6 @@ class Soak:
                     self.found.longest_silence_s = max(self.found.longest_silence_s, now - heard)
                     heard = now
                     ids += chunk.token_ids
-                    told(now, len(chunk.token_ids))
                     if leave_at and len(ids) >= leave_at:
                         break
             whole = not leave_at
@@ -137,18 +122,6 @@ class Soak:
             self.found.failed[f"{type(error).__name__}: {error}"[:200]] += 1
         finally:
             self.compare(ids, job, method, whole)
-
-    @contextlib.asynccontextmanager
-    async def rest(self) -> AsyncIterator[None]:
-        """No other stream runs, and no trouble is under way, until the end of it."""
-        await asyncio.gather(*self.troubles.beside)
-        self.going.clear()
-        try:
-            while self.running:
-                await asyncio.sleep(0.05)
-            yield
-        finally:
-            self.going.set()
 
     def over(self) -> bool:
         return time.monotonic() >= self.end or self.found.compared >= self.most > 0
@@ -209,7 +182,6 @@ class Soak:
         await asyncio.gather(self.troubles.run(self.over), self.look(), *(self.stream() for _ in range(streams)))
         await self.check_what_is_left()
         self.found.left += self.found.memory.grown()
-        self.found.left += soak_speed.problems(self.found.comebacks) + soak_missing.problems(self.found.missing)
 
 
 def main() -> int:
@@ -253,8 +225,6 @@ def main() -> int:
         "tokens": found.tokens,
         "longest_silence_s": round(found.longest_silence_s, 1),
         "returns": soak_returns.summary(found.returns),
-        "speed": soak_speed.summary(found.comebacks),
-        "drafters_that_had_no_time_to_load": soak_missing.summary(found.missing),
         "memory_mb": found.memory.of_roles(),
         "memory_mb_of_longest_lived": found.memory.of_longest_lived(),
         "done": dict(found.done.most_common()),

@@ -18,10 +18,7 @@ from duoactor import DuoactorError
 from protocols import wire
 from protocols.messages import Chunk, Failed, Generate, Hello, Method, Role, Sampling, ToClient
 from protocols.zeromq import ZmqNetwork
-from tests.system import soak_missing
-from tests.system.soak_missing import Process
 from tests.system.soak_returns import BACK_S, LOOK_S, Return
-from tests.system.soak_speed import measure
 from tests.world.wall_clocks import DAY, HOUR, WallClocks
 
 if TYPE_CHECKING:
@@ -78,12 +75,6 @@ class Troubles:
                 found[f"hired {role}" if pid in hired else role, pid] = _resident_mb(pid)
         return found
 
-    def drafters_but(self, listed: Container[int]) -> tuple[Process, ...]:
-        """Drafters that are alive and are none of those."""
-        hired = {process.pid for process in self.hired}
-        others = (pid for pid in self.pids().get("drafter", []) if pid not in listed)
-        return tuple(filter(None, (soak_missing.process(pid, pid in hired) for pid in others)))
-
     async def kill(self, role: str, every: bool = False) -> bool:
         """One of them, or all. Whether there was one."""
         pids = [] if role in self.spared else self.pids().get(role, [])
@@ -109,14 +100,14 @@ class Troubles:
                 await asyncio.sleep(LOOK_S)
             self.soak.found.returns.append(back)
 
-    async def freeze(self, role: str, seconds: float = 0.0, every: bool = False) -> None:
-        """Stopped for so long, or else for less or for more than the time to live."""
+    async def freeze(self, role: str, every: bool = False) -> None:
+        """Stopped for less or for more than the time to live."""
         pids = self.pids().get(role, [])
         chosen = pids if every else self.chance.sample(pids, min(1, len(pids)))
         for pid in chosen:
             os.kill(pid, signal.SIGSTOP)
         self.stopped += len(chosen)
-        await asyncio.sleep(seconds or self.chance.choice([0.3, 1.0, 4.0]))
+        await asyncio.sleep(self.chance.choice([0.3, 1.0, 4.0]))
         self.stopped -= len(chosen)
         for pid in chosen:
             with contextlib.suppress(ProcessLookupError):
@@ -234,8 +225,8 @@ class Troubles:
             ("the controller stopped for a while", 0.5, lambda: self.freeze("controller")),
             ("the verifier stopped for a while", 0.5, lambda: self.freeze("verifier")),
             ("wall clocks jump", 2, self.jump),
-            ("all drafters killed, and the speed at their return", 0.3, lambda: measure(self.soak, "killed")),
-            ("all drafters stopped, and the speed at their return", 0.3, lambda: measure(self.soak, "stopped")),
+            ("all drafters killed", 0.3, lambda: self.kill("drafter", every=True)),
+            ("all drafters stopped for a while", 0.3, lambda: self.freeze("drafter", every=True)),
             ("swap", 4, self.swap),
             ("drain", 1, self.drain),
             (f"{CANCELS} streams cancelled", 3, self.cancels),
