@@ -1,7 +1,8 @@
 """What our Triton kernels need of GPUs that are not here: a step of docs/gpu.sh, and the figures of its tests.
 
 ``python -m tests.engines.compiled_kernels [CAPABILITY…]`` compiles each, reads the machine code and prints registers,
-shared memory, the warps that a multiprocessor holds, and instructions a weight of the inner loop. Nothing runs.
+shared memory, the warps that a multiprocessor holds, and instructions a weight of the inner loop. Nothing runs. Behind
+the table stands what asks too much of a capability, and the exit code is the number of such kernels.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ LIMITS = {
 }
 REGISTERS, RESERVED = 1 << 16, 1 << 10
 Kinds = dict[str, str]
+# A kind of blocks for each that the kernels tell apart
+GROUPED = [*{str(groups.form_options(kind.form)): kind.name for kind in KINDS.values() if kind.form}.values(), "NVFP4"]
 
 
 def of(kind: Any, *names: str) -> dict[str, Any]:
@@ -69,6 +72,13 @@ class Needs:
         each = -(-self.registers // 8) * 8 * 32  # registers come in steps of 8 a thread
         programs = min(programs, REGISTERS // each // self.warps, (shared << 10) // (self.shared + RESERVED))
         return min(most, programs * self.warps)
+
+    @property
+    def fault(self) -> str:
+        """What asks too much; empty: nothing does."""
+        if not self.resident:
+            return "finds no room"
+        return f"spills {self.spilled} times" if self.spilled > 1 else ""  # words of an iteration's own memory: one
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,15 +158,17 @@ def _target(text: str) -> int | None:
 def products(name: str, rows: int) -> Kernel:
     """Rows times weights in the groups of a kind of blocks."""
     form = NVFP4 if name == "NVFP4" else next(kind.form for kind in KINDS.values() if kind.name == name)
-    options = groups.product_options(form, rows)
+    kernel, options = groups.product_of(form, rows, 4096)
+    stages = {"num_stages": options.pop("num_stages", 3)}
     paired = options["MINIMA"] or options["HALVES"]
     kinds = of("*i32", "x", "words", "high") | {"factors": "*i32" if paired else "*fp16"}
     kinds |= of("i32", "rows", "apart", "outputs", "whole", "groups", "reach")
     kinds |= {"bias": "*bf16"} | of("*fp32", "out", "scales")
     sizes, times = options | {"BIASED": True}, 2 if options["TABLE"] and rows == 1 else rows
-    if rows in groups.TILES:
-        return Kernel(f"{name}, {rows} rows", groups._multiply_tile, kinds, sizes, weights=GROUP)
-    return Kernel(f"{name}, {rows} rows", groups._multiply, kinds, sizes, fours=times)
+    title = f"{name}, {rows} row{'s' * (rows > 1)}"
+    if rows in groups.TILES:  # a warp's are a group of each output
+        return Kernel(title, kernel, kinds, sizes, stages, options["COLUMNS"])
+    return Kernel(title, kernel, kinds, sizes, fours=times)
 
 
 def whole_numbers(rows: int, capability: int, gated: bool = False) -> Kernel:
@@ -190,7 +202,7 @@ def every(capability: int) -> Iterator[Kernel]:
     """Those of a round of a model in bfloat16, in float8 and in blocks."""
     own = "*bf16"
     for rows in (*groups.STEPS, *groups.TILES):
-        for name in [*(kind.name for kind in KINDS.values() if kind.form), "NVFP4"]:
+        for name in GROUPED:
             yield products(name, rows)
     for span, rows in itertools.product((0, 4, 1), float8.ROWS):
         yield in_float8(rows, span)
@@ -219,12 +231,18 @@ def main() -> None:
         "| kernel | capability | registers | spilled | shared memory | warps a multiprocessor | instructions a weight |"
     )
     print("|---|---|---|---|---|---|---|")
+    wrong = []
     for capability in chosen:
         for kernel in every(capability):
             needs = kernel.needs(capability)
             each = f"{needs.each:.2f}" if needs.weights else ""
             figures = f"{needs.registers} | {needs.spilled} | {needs.shared} | {needs.resident} | {each}"
             print(f"| {kernel.name} | {capability / 10:.1f} | {figures} |", flush=True)
+            few = needs.resident < 32 and kernel.name.endswith(", 1 row")
+            if fault := needs.fault or few * "leaves room for fewer than 32 warps":
+                wrong.append(f"{kernel.name}, of capability {capability / 10:.1f}, {fault}.")
+    print("", *wrong or ["Every kernel finds room, and none spills."], sep="\n")
+    sys.exit(len(wrong))
 
 
 if __name__ == "__main__":

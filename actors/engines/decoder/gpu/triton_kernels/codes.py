@@ -64,6 +64,23 @@ def _taken(word, FROM: tl.constexpr, TO: tl.constexpr, COUNT: tl.constexpr, UP: 
 
 
 @triton.jit
+def halves(word):
+    """int16 ``(.., 2)`` of words."""
+    return tl.join(word.to(tl.int16), (word >> 16).to(tl.int16))
+
+
+@triton.jit
+def parted(word, none, UP: tl.constexpr, TABLE: tl.constexpr):
+    """Words of four numbers with signs, from input 4w on and 16 behind it, of the stored w that has codes of 4 bits."""
+    if len(TABLE) > 0:
+        found = _listed(word, none, TABLE, 0)
+        one, other = _signed(found[0], found[2]), _signed(found[1], found[3])
+    else:
+        one, other = _taken(word, 0, 0, 4, UP), _taken(word, 4, 0, 4, UP)
+    return one, other
+
+
+@triton.jit
 def unpacked(
     words, high, none, outputs, BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, SIGNED: tl.constexpr,
 ):  # fmt: skip
@@ -73,25 +90,19 @@ def unpacked(
     that it keeps a table in registers of each thread, which permutations read. ``words``: pointers ``(.., .., 4)``."""
     one, two, three, four = four_words(words)
     more = ()
-    if len(TABLE) > 0:
-        first: tl.constexpr = 0 if SIGNED else 4
-        one, two = _listed(one, none, TABLE, first), _listed(two, none, TABLE, first)
-        three, four = _listed(three, none, TABLE, first), _listed(four, none, TABLE, first)
-        if SIGNED:
-            coded = (
-                _signed(one[0], one[2]), _signed(two[0], two[2]),
-                _signed(three[0], three[2]), _signed(four[0], four[2]),
-                _signed(one[1], one[3]), _signed(two[1], two[3]),
-                _signed(three[1], three[3]), _signed(four[1], four[3]),
-            )  # fmt: skip
-        else:
-            coded = one[0], two[0], three[0], four[0], one[1], two[1], three[1], four[1]
-            more = one[2], two[2], three[2], four[2], one[3], two[3], three[3], four[3]  # type: ignore[assignment]
+    if BITS == 4 and (SIGNED or len(TABLE) == 0):
+        one, two, three, four = (
+            parted(one, none, UP, TABLE),
+            parted(two, none, UP, TABLE),
+            parted(three, none, UP, TABLE),
+            parted(four, none, UP, TABLE),
+        )
+        coded = one[0], two[0], three[0], four[0], one[1], two[1], three[1], four[1]
     elif BITS == 4:
-        coded = (
-            _taken(one, 0, 0, 4, UP), _taken(two, 0, 0, 4, UP), _taken(three, 0, 0, 4, UP), _taken(four, 0, 0, 4, UP),
-            _taken(one, 4, 0, 4, UP), _taken(two, 4, 0, 4, UP), _taken(three, 4, 0, 4, UP), _taken(four, 4, 0, 4, UP),
-        )  # fmt: skip
+        one, two = _listed(one, none, TABLE, 4), _listed(two, none, TABLE, 4)
+        three, four = _listed(three, none, TABLE, 4), _listed(four, none, TABLE, 4)
+        coded = one[0], two[0], three[0], four[0], one[1], two[1], three[1], four[1]
+        more = one[2], two[2], three[2], four[2], one[3], two[3], three[3], four[3]  # type: ignore[assignment]
     elif BITS == 5:
         five = tl.load(high)
         coded = (

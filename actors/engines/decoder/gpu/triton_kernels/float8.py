@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from actors.engines.decoder.gpu.groups import BLOCK, LANES, LEFT, RIGHT, TOP, Float8Matrix
+from actors.engines.decoder.gpu.triton_kernels.codes import halves
 from actors.engines.decoder.gpu.triton_kernels.groups import cut_of
 from actors.engines.weights.formats import GROUP
 
@@ -27,15 +28,10 @@ _UP, _BACK = tl.constexpr(2.0**80), tl.constexpr(2.0**40)
 
 
 @triton.jit
-def _halves(word):
-    return tl.join(word.to(tl.int16), (word >> 16).to(tl.int16))
-
-
-@triton.jit
 def _weights(words, LANES: tl.constexpr):
     """bfloat16 ``(LANES, 64, 32)`` of words ``(4, LANES, 8, 4, 4)``."""
     second = ((words << 4) & _LEFT) | ((words >> 4) & _RIGHT)
-    made = tl.join(_halves(words & _TOP), _halves(second)).to(tl.bfloat16, bitcast=True)
+    made = tl.join(halves(words & _TOP), halves(second)).to(tl.bfloat16, bitcast=True)
     made = tl.reshape(made, [4, LANES, 8, 4, 2, 2, 2, 2])
     return tl.reshape(tl.permute(made, (1, 0, 4, 2, 5, 3, 7, 6)), [LANES, 64, 32])
 
