@@ -11,7 +11,7 @@ from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Direct
 from actors.engines.decoder.gpu.groups import GroupedMatrix
 from actors.engines.targets.target import Target
-from actors.engines.weights.matrix import Blocks
+from actors.engines.weights.blocks import Blocks
 from actors.models import Window
 from protocols.messages import Sampling
 from tests.engines.recorded_rounds import TEXTS, fill, some_trees, together, tree_round

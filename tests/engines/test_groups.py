@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from actors.engines.decoder.gpu.groups import GroupedMatrix, Groups, _sent
+from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.formats import FORMS, KINDS
 from actors.engines.weights.gguf import Stored
 from actors.engines.weights.gguf_models import FileWeight
 from actors.engines.weights.loading import load_for_engine
-from actors.engines.weights.matrix import Blocks, Matrix
+from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import StoredModel
 from tests.engines.weights.test_grouped import CODES, INPUTS, rounded, stored

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from actors.engines.decoder.cpu.panels import Panels, Rounded
-from actors.engines.weights.matrix import Blocks, Matrix
+from actors.engines.weights.blocks import Blocks
+from actors.engines.weights.matrix import Matrix
 from tests.world.pairs import every_pair
 
 

@@ -18,8 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.flat_batch import FlatBatch
+from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.formats import FORMS, GROUP, KINDS, SUPER, Codes
-from actors.engines.weights.matrix import Blocks
 from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import StoredModel
 from actors.models import ModelInfo

@@ -35,10 +35,11 @@ from actors.engines.decoder.spec import Attention, Norm
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights import quantised
+from actors.engines.weights.blocks import Blocks, Grouped
 from actors.engines.weights.formats import KINDS
 from actors.engines.weights.gguf import Stored
 from actors.engines.weights.gguf_loading import gguf_config, packed_model
-from actors.engines.weights.matrix import Blocks, Grouped, Matrix
+from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.quantisation import LayerForm
 from actors.engines.weights.source import ModuleSource
 from actors.models import Leaf

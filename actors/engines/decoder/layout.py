@@ -23,8 +23,9 @@ from actors.engines.decoder.spec import (
     Selective,
 )
 from actors.engines.decoder.weight_shapes import Shapes, check_shapes
+from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
-from actors.engines.weights.matrix import Blocks, Matrix
+from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.source import WeightSource
 
 

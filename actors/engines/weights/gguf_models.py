@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from actors.engines.decoder.bounds import check_numbers
+from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.formats import KINDS
 from actors.engines.weights.gguf import GGUF, Stored
 from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, WITH_EYES
@@ -21,7 +22,6 @@ from actors.engines.weights.gguf_configs import Config
 from actors.engines.weights.gguf_gpt import TWO_NORMS
 from actors.engines.weights.gguf_makers import Floats, below
 from actors.engines.weights.gguf_parts import Order
-from actors.engines.weights.matrix import Blocks
 from protocols.errors import ModelError
 
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.formats import E2M1, GROUP, MXFP4, NUMBER, PANEL, Codes, Form, half_powers, in_float16
-from actors.engines.weights.matrix import Blocks
 
 FP4 = torch.tensor(E2M1) / 2
 FORM_OF = {(4, 8.0): NUMBER[Form(4, 8)], (8, 128.0): NUMBER[Form(8, 128)]}  # by bits and the zero of all groups

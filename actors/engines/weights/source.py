@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from actors.engines.weights.matrix import Blocks
+from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.tensor_files import TensorFiles
 from actors.engines.weights.unneeded import refuse_unused
 from protocols.errors import ModelError

@@ -10,9 +10,10 @@ import torch
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.panels import Panels
+from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.formats import KINDS
 from actors.engines.weights.gguf import Stored
-from actors.engines.weights.matrix import Blocks, Matrix
+from actors.engines.weights.matrix import Matrix
 
 pytest.importorskip("numba")
 HALVES = {"Q6_K": (208,), "Q3_K": (108,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.cpus import on_all_cpus
+from actors.engines.weights.blocks import Blocks, Grouped
 from actors.engines.weights.formats import FORMS, GROUP, NUMBER, PANEL, Bytes, Codes, Form
 from actors.engines.weights.huge_pages import HugePages, Room
-from actors.engines.weights.matrix import Blocks, Grouped, Matrix
+from actors.engines.weights.matrix import Matrix
 
 Array = NDArray[np.float32]
 

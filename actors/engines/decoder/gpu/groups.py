@@ -18,8 +18,9 @@ from torch.nn import functional
 
 from actors.cpus import on_all_cpus
 from actors.engines.decoder.layout import DecoderWeights
+from actors.engines.weights.blocks import Blocks, Grouped
 from actors.engines.weights.formats import GPU_FORMS, GROUP, SUPER, Codes, Form
-from actors.engines.weights.matrix import Blocks, Grouped, Matrix
+from actors.engines.weights.matrix import Matrix
 
 LEAST = 1e-36  # 127 divided by less overflows
 LANES = 4  # groups that a program multiplies side by side: their number is a multiple of it
