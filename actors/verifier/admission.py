@@ -17,12 +17,12 @@ from actors.methods import strategy_for
 from actors.tree.tree import TokenTree
 from actors.verifier.budgets import first_plan
 from actors.verifier.context import Context
+from actors.verifier.drafters import Peer
 from actors.verifier.leases import Leases
 from actors.verifier.loans import Loan
 from actors.verifier.owners import EVERYBODY, Owner
 from actors.verifier.preparation import Prepared, is_short, prepare
 from actors.verifier.sources.grammar import Grammars
-from actors.verifier.state import ClientPeer
 from actors.verifier.streams import Delivery, Stage, Stream, Times, Transcript
 from actors.verifier.text import remembering
 from actors.verifier.trace import Trace
@@ -263,7 +263,7 @@ class Admission:
         for request in self.state.requests:
             self.fail(request, FailureCode.DRAINING, LEAVING)
 
-    def status(self, asker: ClientPeer) -> tuple[RequestStatus, ...]:
+    def status(self, asker: Peer) -> tuple[RequestStatus, ...]:
         """The open requests that ``asker`` may see: an operator all, others those of their own key."""
         clients = self.state.clients
 

@@ -1,4 +1,4 @@
-"""The drafters and their leases. Pure bookkeeping."""
+"""Connected processes, and the drafters among them with their leases. Pure bookkeeping."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from actors.verifier.loans import MAX_NAMED
 from actors.verifier.totals import Totals
 from actors.verifier.trials import Trials
 from actors.verifier.waits import DrafterPace
-from protocols.messages import DrafterStatus, Grow, Hello, Promote
+from protocols.messages import ActorStatus, DrafterStatus, Grow, Hello, Promote
+from protocols.security import ANYBODY, Holder, KeyRole
 
 DRIFT = 1e-4  # by which two quartz clocks may part: some 100 parts per million
 
@@ -48,15 +49,42 @@ class Serving:
 
 
 @dataclass(slots=True)
-class DrafterPeer:
+class Peer:
+    """A connected process: a client, a drafter, the controller or the learner."""
+
     peer: bytes  # routing id
     hello: Hello
-    pace: DrafterPace
-    last_seen: float  # seconds on the caller's clock
-    who: bytes | str  # the key that it came with; its name, where there are none or where the key is trusted
-    account: bytes = b""  # who pays for its messages, see Peers.account
+    last_seen: float  # seconds
+    holder: Holder = ANYBODY  # owner of the key that it connected with
+    silent_until: float = 0.0  # seconds: a drafter said that it computes until then
+
+    @property
+    def actor_id(self) -> str:
+        return self.hello.actor_id
+
+    @property
+    def operates(self) -> bool:
+        """Whether it may swap and drain drafters, and see everybody's requests."""
+        return self.holder.may_be(KeyRole.OPERATOR)
+
+    @property
+    def account(self) -> bytes:
+        """Who pays for its messages: its key, or itself where there are no keys, or an operator's key, which several
+        actors share."""
+        return self.peer if self.operates else self.holder.key
+
+    def same_as(self, other: Peer) -> bool:
+        """Whether both are one process, by two connections."""
+        return (self.actor_id, self.holder.key) == (other.actor_id, other.holder.key)
+
+    def report(self) -> ActorStatus:
+        return ActorStatus(self.actor_id, self.hello.host, self.hello.pid)
+
+
+@dataclass(slots=True)
+class DrafterPeer(Peer):
+    pace: DrafterPace = field(init=False)
     clock: PeerClock = field(default_factory=PeerClock)
-    silent_until: float = 0.0  # it said that it computes until then
     reserve: bool = False  # an operator moved its leases to another: it is used while no other is there
     draining: bool = False  # it was asked to leave
     leases: set[str] = field(default_factory=set)
@@ -65,18 +93,13 @@ class DrafterPeer:
     states: KeptStates | None = None  # what its head reads of the target
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
-    def heard(self, now: float, busy_s: float = 0.0) -> None:
-        """Note a sign of life and an announced silence; its other messages do not shorten it."""
-        self.last_seen, self.silent_until = now, max(self.silent_until, now + busy_s)
-
-    @property
-    def actor_id(self) -> str:
-        return self.hello.actor_id
+    def __post_init__(self) -> None:
+        self.pace = DrafterPace(Curve({1: self.hello.step_us}) if self.hello.step_us else UNKNOWN)
 
     @property
     def source(self) -> str:
         """Its name among the sources that are judged: not of its connection, or a bad one would say Hello again."""
-        return f"drafter {self.who if isinstance(self.who, str) else self.who.hex()}"
+        return f"drafter {self.actor_id if self.account == self.peer else self.account.hex()}"
 
     def holds(self, length: int) -> bool:
         """Whether a text of ``length`` tokens leaves its model room for a draft; a proposer has no limit."""
@@ -159,18 +182,6 @@ class Drafters:
 
     def __init__(self) -> None:
         self.by_peer: dict[bytes, DrafterPeer] = {}
-
-    def add(self, peer: bytes, hello: Hello, now: float, account: bytes = b"") -> DrafterPeer:
-        """``account``: the key that it came with, if it is to be known by that and not by the name that it gives
-        itself; else its own id."""
-        pace = DrafterPace(Curve({1: hello.step_us}) if hello.step_us else UNKNOWN)
-        drafter = self.by_peer[peer] = DrafterPeer(
-            peer, hello, pace, now, hello.actor_id if account in (b"", peer) else account, account
-        )
-        return drafter
-
-    def remove(self, peer: bytes) -> None:
-        self.by_peer.pop(peer, None)
 
     def of(self, peer: bytes | None) -> DrafterPeer | None:
         """The drafter that a stream is lent to."""

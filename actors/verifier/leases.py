@@ -75,7 +75,7 @@ class Leases:
 
     def lose(self, drafter: DrafterPeer) -> None:
         """A drafter is gone: its streams go on with another, or alone."""
-        self.state.drafters.remove(drafter.peer)
+        self.state.drafters.by_peer.pop(drafter.peer, None)
         if drafter.states is not None:
             self.leave_states(drafter.states)
         for stream in [s for s in self.state.requests if s.loan.holder == drafter.peer]:

@@ -123,8 +123,8 @@ class Operations:
             drafters=tuple(
                 d.status(state.promoted, context.trials, state.totals) for d in state.drafters.by_peer.values()
             ),
-            controller=state.controller.status() if state.controller is not None else None,
-            learner=state.learner.status() if state.learner is not None else None,
+            controller=state.controller.report() if state.controller is not None else None,
+            learner=state.learner.report() if state.learner is not None else None,
             inline=inline.status() if (inline := context.equipment.inline) is not None else None,
             budgets=state.budgets.said(now),
             totals=state.totals.report(),

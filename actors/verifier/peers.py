@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from actors.models import KeptStates
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
-from actors.verifier.drafters import DrafterPeer
+from actors.verifier.drafters import DrafterPeer, Peer
 from actors.verifier.leases import Leases
 from actors.verifier.preflight import differs
-from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer
+from actors.verifier.state import HEARTBEAT_MS, TTL_MS
 from protocols.limits import MAX_ACTOR_ID, MAX_DRAFTERS
 from protocols.messages import (
     ActorDown,
@@ -52,30 +52,23 @@ class Peers:
 
     def role(self, peer: bytes) -> Role | None:
         """The role that a peer was welcomed in; None: it has not said Hello, or is gone."""
-        state = self.state
-        if peer in state.clients:
-            return Role.CLIENT
-        if peer in state.drafters.by_peer:
-            return Role.DRAFTER
-        return next((role for role, single in state.singles.items() if single.peer == peer), None)
+        known = self.state.peer(peer)
+        return known.hello.role if known is not None else None
 
     def account(self, peer: bytes) -> bytes:
-        """Who pays for the messages of a connection: its key, or itself where there are no keys, or an operator's key,
-        which several actors share."""
+        """Who pays for the messages of a connection, see :attr:`Peer.account`."""
         holder = self.holder(peer)
         return peer if holder.may_be(KeyRole.OPERATOR) else holder.key
 
     def seen(self, peer: bytes, message: Message) -> None:
-        """A message of the peer has arrived: it is alive."""
-        state = self.state
-        now = self.clock()
-        if (drafter := state.drafters.of(peer)) is not None:
-            drafter.heard(now, message.busy_ms / 1000 if isinstance(message, Heartbeat) else 0.0)
-            if drafter.draining and isinstance(message, Heartbeat):
+        """A message of the peer, which has a role, has arrived: it is alive."""
+        known, now = self.state.peer(peer), self.clock()
+        assert known is not None
+        known.last_seen = now
+        if isinstance(known, DrafterPeer) and isinstance(message, Heartbeat):
+            known.silent_until = max(known.silent_until, now + message.busy_ms / 1000)
+            if known.draining:
                 self.send(peer, Drain())  # the first may have been lost
-        for one in (state.clients.get(peer), *state.singles.values()):
-            if one is not None and one.peer == peer:
-                one.last_seen = now
 
     def hello(self, peer: bytes, hello: Hello) -> None:
         """Welcome the peer or refuse it. A model that does not fit the target is refused in a sentence here, instead of
@@ -96,12 +89,13 @@ class Peers:
                 for stale in (self.state.drafters.named(hello.actor_id), self.state.drafters.of(peer)):
                     if stale is not None:
                         self.leases.lose(stale)  # the same actor, restarted or reconnected
-                self._give_states(self.state.drafters.add(peer, hello, now, self.account(peer)))
+                drafter = self.state.drafters.by_peer[peer] = DrafterPeer(peer, hello, now, holder)
+                self._give_states(drafter)
                 self.leases.offer()
             case Role.CLIENT:
-                self.state.clients[peer] = ClientPeer(peer, hello.actor_id, now, holder)
+                self.state.clients[peer] = Peer(peer, hello, now, holder)
             case single:
-                self.state.singles[single] = SinglePeer(peer, hello, now)
+                self.state.singles[single] = Peer(peer, hello, now, holder)
         if hello.role is not Role.CLIENT:
             self.publish(ActorUp(hello.role, hello.actor_id, hello.model_id))
 
@@ -162,29 +156,26 @@ class Peers:
 
     def bar(self, peer: bytes, reason: str) -> None:
         """Part for good with a peer whose message could not be handled: it would send another like that at once."""
-        drafter = self.state.drafters.of(peer)
-        single = next((one for one in self.state.singles.values() if one.peer == peer), None)
-        self._barred += [one.hello.incarnation for one in (drafter, single) if one is not None]
+        known = self.state.peer(peer)
+        if known is not None and known.hello.role is not Role.CLIENT:
+            self._barred.append(known.hello.incarnation)
         self.gone(peer, reason)
 
     def _too_many(self, peer: bytes, hello: Hello) -> Refuse | None:
         """Whether as many are connected as may; who says Hello again takes its own place."""
-        state, account = self.state, self.account(peer)
-        if hello.role is Role.DRAFTER:
-            others = [d for d in state.drafters.by_peer.values() if d.peer != peer and d.actor_id != hello.actor_id]
-            own, most = sum(d.account == account for d in others), MAX_DRAFTERS_OF_KEY
-            if len(others) >= MAX_DRAFTERS:
-                detail = f"this verifier has {MAX_DRAFTERS} drafters already; connect to another"
-                return Refuse(RefuseCode.DUPLICATE, detail)
-        else:
-            own = sum(c.peer != peer and c.holder.key == account for c in state.clients.values())
-            most = MAX_CLIENTS_OF_KEY
-        if own < most:
+        drafts, account = hello.role is Role.DRAFTER, self.account(peer)
+        known = self.state.drafters.by_peer if drafts else self.state.clients
+        others = [one for one in known.values() if one.peer != peer and not (drafts and one.actor_id == hello.actor_id)]
+        if drafts and len(others) >= MAX_DRAFTERS:
+            detail = f"this verifier has {MAX_DRAFTERS} drafters already; connect to another"
+            return Refuse(RefuseCode.DUPLICATE, detail)
+        most = MAX_DRAFTERS_OF_KEY if drafts else MAX_CLIENTS_OF_KEY
+        if sum(one.account == account for one in others) < most:
             return None
         detail = f"{most} {hello.role}s are connected with this key already; make another with `duoactor keys NAME`"
         return Refuse(RefuseCode.DUPLICATE, detail)
 
-    def _second(self, known: SinglePeer | None, hello: Hello) -> Refuse | None:
+    def _second(self, known: Peer | None, hello: Hello) -> Refuse | None:
         """A verifier has one controller and one learner at most: two would undo each other's work."""
         if known is None or known.hello.incarnation == hello.incarnation or not self._alive(known.last_seen):
             return None
@@ -220,33 +211,29 @@ class Peers:
 
     def gone(self, peer: bytes, reason: str) -> None:
         """A peer has left, or is taken for dead: its leases, budgets or requests end."""
-        state = self.state
-        match self.role(peer):
-            case Role.DRAFTER:
-                drafter = state.drafters.by_peer[peer]
-                self.leases.lose(drafter)
-                self.publish(ActorDown(Role.DRAFTER, drafter.actor_id, reason))
-            case Role.CLIENT:
-                del state.clients[peer]
-                self.admission.client_gone(peer)
-            case Role() as single:
-                self.publish(ActorDown(single, state.singles.pop(single).actor_id, reason))
-                if single is Role.CONTROLLER:
-                    state.budgets.forget()
+        state, known = self.state, self.state.peer(peer)
+        if known is None:
+            return
+        role = known.hello.role
+        if role is Role.CLIENT:
+            del state.clients[peer]
+            self.admission.client_gone(peer)
+            return
+        if isinstance(known, DrafterPeer):
+            self.leases.lose(known)
+        else:
+            del state.singles[role]
+            if role is Role.CONTROLLER:
+                state.budgets.forget()
+        self.publish(ActorDown(role, known.actor_id, reason))
 
     def expire(self, late_s: float, read_all: bool) -> None:
         """Give up peers that were silent for longer than their time to live. ``late_s``: how much later than planned
         this is called because the event loop was computing, which is not the peers' silence. ``read_all``: no message
         lies unread."""
-        state, now = self.state, self.clock()
-        known: list[DrafterPeer | ClientPeer | SinglePeer] = [*state.drafters.by_peer.values()]
-        for one in (*known, *state.clients.values(), *state.singles.values()):
+        now, patience = self.clock(), 1 if read_all else UNREAD
+        for one in self.state.peers():
             one.last_seen = min(now, one.last_seen + late_s)
-        patience = 1 if read_all else UNREAD
-        lost = [
-            d.peer for d in state.drafters.by_peer.values() if now - max(d.last_seen, d.silent_until) > patience * TTL_S
-        ]
-        lost += [c.peer for c in state.clients.values() if now - c.last_seen > patience * CLIENT_TTL_S]
-        lost += [c.peer for c in state.singles.values() if now - c.last_seen > patience * TTL_S]
-        for peer in lost:
-            self.gone(peer, "no heartbeat")
+            ttl_s = CLIENT_TTL_S if one.hello.role is Role.CLIENT else TTL_S
+            if now - max(one.last_seen, one.silent_until) > patience * ttl_s:
+                self.gone(one.peer, "no heartbeat")

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from actors.verifier.drafters import Drafters
+from actors.verifier.drafters import Drafters, Peer
 from actors.verifier.owners import Owner
 from actors.verifier.streams import Stream, Streams
 from actors.verifier.totals import Totals
 from protocols.limits import MAX_BUDGETS
-from protocols.messages import ActorStatus, Budget, Hello, Kind, Promote, Role
-from protocols.security import ANYBODY, Holder, KeyRole
+from protocols.messages import Budget, Kind, Promote, Role
 
 # Peers say something every HEARTBEAT_MS; a peer silent for TTL_MS is taken for dead.
 HEARTBEAT_MS = 500
@@ -22,39 +21,6 @@ TTL_MS = 5 * HEARTBEAT_MS
 
 EVERY = Kind()
 UNSET = Budget(0, 0)
-
-
-@dataclass(slots=True)
-class ClientPeer:
-    peer: bytes  # routing id
-    actor_id: str
-    last_seen: float  # seconds
-    holder: Holder = ANYBODY  # owner of the key that it connected with
-
-    @property
-    def operates(self) -> bool:
-        """Whether it may swap and drain drafters, and see everybody's requests."""
-        return self.holder.may_be(KeyRole.OPERATOR)
-
-    def same_as(self, other: ClientPeer) -> bool:
-        """Whether both are one client, by two connections."""
-        return (self.actor_id, self.holder.key) == (other.actor_id, other.holder.key)
-
-
-@dataclass(slots=True)
-class SinglePeer:
-    """The controller or the learner: at most one of each is connected."""
-
-    peer: bytes  # routing id
-    hello: Hello
-    last_seen: float  # seconds
-
-    @property
-    def actor_id(self) -> str:
-        return self.hello.actor_id
-
-    def status(self) -> ActorStatus:
-        return ActorStatus(self.actor_id, self.hello.host, self.hello.pid)
 
 
 class Budgets:
@@ -95,8 +61,8 @@ class State:
     started: float  # seconds
     requests: Streams = field(default_factory=Streams)
     drafters: Drafters = field(default_factory=Drafters)
-    clients: dict[bytes, ClientPeer] = field(default_factory=dict)
-    singles: dict[Role, SinglePeer] = field(default_factory=dict)
+    clients: dict[bytes, Peer] = field(default_factory=dict)
+    singles: dict[Role, Peer] = field(default_factory=dict)  # the controller and the learner
     promoted: Promote | None = None  # the weights that the learner last had the drafters serve with
     budgets: Budgets = field(default_factory=Budgets)
     counters: Counter[str] = field(default_factory=Counter)  # as ``StatusReport.counters`` tells them
@@ -108,12 +74,20 @@ class State:
         self.totals = Totals(self.counters)
 
     @property
-    def controller(self) -> SinglePeer | None:
+    def controller(self) -> Peer | None:
         return self.singles.get(Role.CONTROLLER)
 
     @property
-    def learner(self) -> SinglePeer | None:
+    def learner(self) -> Peer | None:
         return self.singles.get(Role.LEARNER)
+
+    def peers(self) -> list[Peer]:
+        return [*self.clients.values(), *self.drafters.by_peer.values(), *self.singles.values()]
+
+    def peer(self, peer: bytes) -> Peer | None:
+        """The process behind a connection; None: it has not said Hello, or is gone."""
+        single = next((one for one in self.singles.values() if one.peer == peer), None)
+        return self.clients.get(peer) or self.drafters.by_peer.get(peer) or single
 
     def next_epoch(self) -> int:
         self.epoch += 1

@@ -9,6 +9,7 @@ from actors.models import TargetModel
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
 from actors.verifier.context import Equipment
+from actors.verifier.drafters import DrafterPeer
 from actors.verifier.forward import compute
 from actors.verifier.loop import Verifier
 from actors.verifier.rounds import Round
@@ -74,7 +75,7 @@ class Table:
             "step_us": 100.0,
             **hello,
         }
-        self.verifier.state.drafters.add(self.DRAFTER, Hello(**fields), 0.0)
+        self.verifier.state.drafters.by_peer[self.DRAFTER] = DrafterPeer(self.DRAFTER, Hello(**fields), 0.0)
 
     def forward(self) -> Round | None:
         """Plan, compute and commit the next forward; None: the stream waits, or has ended."""
