@@ -8,7 +8,7 @@ comes before the node. A fragment is self-contained (it repeats the ancestors of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -133,6 +133,12 @@ class TokenTree:
         assert node.parent is not None
         del node.parent.children[node.token]
         self.size -= len(node.subtree())
+
+    def keep_only(self, node: Node, tokens: Set[int]) -> None:
+        """Drop all other children of ``node``."""
+        for child in list(node.children.values()):
+            if child.token not in tokens:
+                self.drop(child)
 
     def nodes(self) -> list[Node]:
         """Every node but the root, parents first."""

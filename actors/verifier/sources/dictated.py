@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from actors.models import DEFAULT_NODES, ROOT, Codec
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.models import DEFAULT_NODES, Codec
 from actors.tree.tree import FORCED, TokenTree
-from actors.verifier.sources.binding import Binding
+from actors.verifier.sources.binding import Binding, paths
 from actors.verifier.sources.bits import GRAMMAR
-from protocols.limits import MAX_NODES
 from protocols.messages import Dictation
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
-
-class Dictated:
+class Dictated(Binding):
     """A request's :class:`Dictation`, and what binds the rest of its output, if anything does."""
 
     def __init__(
@@ -28,32 +25,20 @@ class Dictated:
         grammar: Binding | None,
         generated: Sequence[int],
     ) -> None:
+        super().__init__(vocab_size, generated)
         self.tokens = tuple(wanted.tokens or codec.encode(wanted.text, special_tokens=False))
-        self._at, self._wanted = wanted.at, wanted
-        self._codec, self._words = codec, (vocab_size + 31) // 32
-        self._grammar = grammar
-        self._output = list(generated)
+        self._at, self._wanted, self._codec = wanted.at, wanted, codec
+        self._rest = grammar or Binding(vocab_size)
         # by the tokens between the output and the place: whether the text in front of the place wants the dictated one
         self._wants: dict[tuple[int, ...], bool] = {}
 
     def masks(self, tokens: Sequence[int] = (), parents: Sequence[int] = ()) -> NDArray[np.int32]:
-        """See :class:`actors.models.Constraint`."""
-        import numpy as np
-
-        rows = (
-            np.full((1 + len(tokens), self._words), -1, np.int32)
-            if self._grammar is None
-            else self._grammar.masks(tokens, parents)
-        )
-        if len(self._output) >= self._at + len(self.tokens):
-            return rows
-        paths: list[list[int]] = [[]]  # tokens from the root to each row
-        for token, parent in zip(tokens, parents, strict=True):
-            paths.append([*paths[0 if parent == ROOT else parent + 1], token])
-        for row, path in enumerate(paths):
-            if (due := self._due(path)) is not None:
-                rows[row] = 0
-                rows.view(np.uint32)[row, due >> 5] = 1 << (due & 31)
+        rows = self._rest.masks(tokens, parents)
+        if len(self._output) < self._at + len(self.tokens):
+            for row, path in zip(rows.view(np.uint32), paths(tokens, parents), strict=True):
+                if (due := self._due(path)) is not None:
+                    row[:] = 0
+                    row[due >> 5] = 1 << (due & 31)
         return rows
 
     def _due(self, path: Sequence[int]) -> int | None:
@@ -74,27 +59,22 @@ class Dictated:
         return self._wanted.text not in text and self._wanted.behind in text
 
     def row_us(self) -> float:
-        return 1.0 if self._grammar is None else self._grammar.row_us()
+        return self._rest.row_us()
 
     def most_nodes(self) -> int:
-        return MAX_NODES if self._grammar is None else self._grammar.most_nodes()
+        return self._rest.most_nodes()
 
     def fit(self, tree: TokenTree) -> None:
         """Put the tokens that are due into the tree, as branches of probability one."""
-        if self._grammar is not None:
-            self._grammar.fit(tree)
+        self._rest.fit(tree)
         node, path = tree.root, list[int]()
         while len(path) < DEFAULT_NODES and (due := self._due(path)) is not None:
-            for child in list(node.children.values()):
-                if child.token != due:
-                    tree.drop(child)
+            tree.keep_only(node, {due})
             node = tree.add(node, due, 0.0, FORCED, GRAMMAR)
             path.append(due)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """``tokens`` were added to the output."""
         if len(self._output) < self._at:
             self._wants.clear()
-        self._output.extend(tokens)
-        if self._grammar is not None:
-            self._grammar.commit(tokens)
+        super().commit(tokens)
+        self._rest.commit(tokens)

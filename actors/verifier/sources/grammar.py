@@ -13,7 +13,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +23,7 @@ from actors.models import DEFAULT_NODES, ROOT, Codec, ModelInfo, Vocabulary
 from actors.tree.tree import FORCED, Node, TokenTree
 from actors.tree.window import best_nodes
 from actors.verifier.results import Committed
+from actors.verifier.sources.binding import Binding
 from actors.verifier.sources.bits import GRAMMAR
 from actors.verifier.sources.schemas import read_grammar, read_schema
 from actors.verifier.sources.source import Allowance, Source
@@ -144,15 +145,15 @@ class _ByTokens:
         return ids if right or self.index is None else self.index.greedy_tokenize(spelt)
 
 
-class Grammar:
-    """One request's grammar, at its committed output; a :class:`actors.models.Constraint` of the target.
+class Grammar(Binding):
+    """One request's grammar, at its committed output.
 
     One thread at a time uses it: the event loop's or the target's."""
 
     def __init__(self, tokenizer: LLTokenizer, text: str, timer: Callable[[], float] = time.thread_time) -> None:
+        super().__init__(tokenizer.vocab_size)
         self._tokenizer, self._text, self._timer = tokenizer, text, timer
         self._ends = frozenset(tokenizer.eos_tokens)
-        self._output: list[int] = []
         self._matcher = self._compiled()
         self._unused = self._matcher.deep_copy()  # compiling it again could take a second of the event loop's
         self._mask_us = Estimate(100.0, weight=8)
@@ -162,7 +163,6 @@ class Grammar:
     # --- masks -------------------------------------------------------------------------------------------------------
 
     def masks(self, tokens: Sequence[int] = (), parents: Sequence[int] = ()) -> NDArray[np.int32]:
-        """See :class:`actors.models.Constraint`."""
         began = self._timer()
         rows = self._rows(tokens, parents)
         self._mask_us.add((self._timer() - began) * 1e6 / len(rows))
@@ -257,23 +257,17 @@ class Grammar:
         node.fits = True
         if self._matcher.is_stopped():
             chance = -math.log(len(self._ends))  # the grammar does not prefer any of several end tokens
-            self._keep_only(tree, node, self._ends)
+            tree.keep_only(node, self._ends)
             for end in self._ends:
                 tree.add(node, end, chance, FORCED, GRAMMAR).fits = True
             return set()
         planted: set[Node] = set()
         for token in self._matcher.compute_ff_tokens()[:room]:
-            self._keep_only(tree, node, {token})
+            tree.keep_only(node, {token})
             node.fits = True
             node = tree.add(node, token, 0.0, FORCED, GRAMMAR)
             planted.add(node)
         return planted
-
-    def _keep_only(self, tree: TokenTree, node: Node, tokens: Set[int]) -> None:
-        """Drop all other children of ``node``."""
-        for child in list(node.children.values()):
-            if child.token not in tokens:
-                tree.drop(child)
 
     # --- the output --------------------------------------------------------------------------------------------------
 
