@@ -70,14 +70,14 @@ def test_a_text_that_rests_is_told_once_when_the_model_is_asked_again():
     assert model.commits == [[7, 8, 9]]
 
 
-def test_what_the_model_has_computed_is_told_at_once():
+def test_what_the_model_has_computed_of_a_text_is_not_computed_again():
     tree = tree_of(model := Told())
     drafted(tree)
     child = next(node for node in tree.tree.nodes() if node.expanded)
     commit(tree, [child.token, 9])
-    assert model.commits == [[child.token, 9]] and not any(model.paths.values())
     commit(tree, [10])
-    tree.catch_up()
+    assert tree.catch_up() and model.commits == [[child.token, 9, 10]]
+    assert not any(model.paths.values()), "no slot is left taken"
     assert model.contexts[tree.handle][0] == [*PROMPT, child.token, 9, 10]
 
 
@@ -88,9 +88,7 @@ def test_a_text_that_has_outgrown_the_model_while_it_rested_is_lost_to_it():
 
     tree = tree_of(Full())
     commit(tree, [7])
-    assert not tree.lost
-    tree.catch_up()
-    assert tree.lost
+    assert not tree.catch_up()
 
 
 def test_the_draft_model_is_asked_where_nothing_was_retrieved_first():

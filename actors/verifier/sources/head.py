@@ -15,12 +15,10 @@ from concurrent.futures import Executor
 from typing import Any, Protocol, cast
 
 from actors.models import DraftModel
-from actors.tree.tree import NO_SLOT, Node
+from actors.tree.tree import Node
 from actors.verifier.sources.bits import HEAD
 from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.inline_tree import InlineTree
-from actors.verifier.sources.source import Allowance
-from actors.verifier.streams import Stream
 from protocols.errors import ModelError
 from protocols.messages import Load
 
@@ -60,16 +58,13 @@ class HeadTree(InlineTree):
 
     bit = HEAD
 
-    def committed(self, root: Node, held: Sequence[Node | None], tokens: Sequence[int]) -> None:
-        self._learn(root, tokens)
-        self._untold += tokens
-        slots, self._slots = [*self._slots], set()
-        self._release(slots)
-        new = self.tree.root
-        for node in new.subtree():
-            node.expansion, node.slot = None, NO_SLOT
-        for child in [child for child in new.children.values() if child.sources == self.bit]:
-            self.tree.drop(child)
+    def committed(self, root: Node, held: Sequence[Node | None], tokens: Sequence[int]) -> list[int]:
+        ranks = super().committed(root, [None] * len(tokens), tokens)
+        self.leave()
+        for child in [*self.tree.root.children.values()]:
+            if child.sources == self.bit:
+                self.tree.drop(child)
+        return ranks
 
 
 class HeadSource(InlineDraft):
@@ -105,15 +100,9 @@ class HeadSource(InlineDraft):
             self.generations.serve(model, Load(0, name))
             self.model_id = model.info.model_id
             self.measured(steps)
-            self._unable.clear()
             said = f"drafts with {self.model_id} from now on, no more with {left}"
             log.info("%s", said)
             return said
 
-    def _read(self, stream: Stream, allowance: Allowance, until: float) -> InlineTree | None:
-        if (tree := self._trees.get(stream)) is not None:
-            self._opened(tree, stream)  # a stream that was preempted has another request at the target
-        return super()._read(stream, allowance, until)
-
-    def _opened(self, tree: InlineTree, stream: Stream) -> None:
-        cast(HeadModel, tree.model).follow(tree.handle, stream.handle)
+    def _opened(self, tree: InlineTree) -> None:
+        cast(HeadModel, tree.model).follow(tree.handle, tree.stream.handle)

@@ -61,10 +61,10 @@ class InlineDraft(Source):
         self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
         self.measured(step_us)
         self._vocab_size, self._eos = vocab_size, eos | model.info.eos_token_ids
-        self._trees = dict[Stream, InlineTree]()
-        self._unable = set[Stream]()  # it has no room, or cannot mirror them
-        self._generation = 0  # number of the latest round
-        self._failures = 0
+        # of the weights in service: the streams that they know, those that they have no room for or cannot mirror, and
+        # their failures in a row
+        self._weights = self.generations.current
+        self._trees, self._unable, self._failures = dict[Stream, InlineTree](), set[Stream](), 0
 
     def measured(self, step_us: Mapping[int, float]) -> None:
         """Take the measured step times of a new model."""
@@ -94,7 +94,7 @@ class InlineDraft(Source):
         began = self.timer()
         until = began + allowance.room_us / 1e6
         self._renew()
-        trees = {tree: stream for stream in streams if (tree := self._read(stream, allowance, until)) is not None}
+        trees = [tree for stream in streams if (tree := self._read(stream, allowance, until)) is not None]
         for tree in trees:
             tree.begin(allowance.least)
         for step in itertools.count():
@@ -104,7 +104,7 @@ class InlineDraft(Source):
                 if step == 0:
                     self.steps.drift()
                 break
-            if not self._expand(batch, trees, allowance.now_us + (begin - began) * 1e6):
+            if not self._expand(batch, allowance.now_us + (begin - began) * 1e6):
                 break
 
     def judged_as(self, stream: Stream) -> str:
@@ -113,50 +113,37 @@ class InlineDraft(Source):
     def able(self, stream: Stream, allowance: Allowance) -> bool:
         """Whether it can draft for the stream: it has read its text, or that repays."""
         self._renew()
-        model, tree = self.generations.current.model, self._trees.get(stream)
-        if tree is not None and tree.model is not model:
-            tree = None
-        if not self._able(stream, tree):
+        if self._failures >= MAX_FAILURES or stream in self._unable:
             return False
+        tree = self._trees.get(stream)
         missing = len(stream.text) if tree is None else tree.missing
         return missing <= UNREAD or self._repays(stream, missing, allowance)
 
-    def _able(self, stream: Stream, tree: InlineTree | None) -> bool:
-        """Whether the model can mirror the stream's text, as far as is known. ``tree``: the model's own."""
-        lost = tree is not None and tree.lost
-        return not (lost or stream in self._unable or self._failures >= MAX_FAILURES)
-
     def _renew(self) -> None:
-        """Weights that took the latest ones' place have not failed yet."""
-        if self._generation != self.generations.newest:
-            self._generation, self._failures = self.generations.newest, 0
+        """Forget what is known of the weights before, if others have taken their place."""
+        if self._weights is not self.generations.current:
+            for tree in self._trees.values():
+                tree.leave()
+            self._weights, self._trees, self._unable, self._failures = self.generations.current, {}, set(), 0
             self.generations.retire(())
 
     def _read(self, stream: Stream, allowance: Allowance, until: float) -> InlineTree | None:
         """The tree of a stream, once the model has read its text. ``until``: when the round's reading and drafting is
         over, by the timer."""
-        model, tree = self.generations.current.model, self._trees.get(stream)
-        if tree is not None and (tree.model is not model or tree.tree is not stream.tree):
-            tree.leave()  # what the weights before have computed is of no use to those that took their place
-            del self._trees[stream]
-            tree = None
+        tree, model = self._trees.get(stream), self.model
         if tree is not None:
-            tree.catch_up()
-        if not self._able(stream, tree):
+            self._opened(tree)  # a stream that was preempted has another request at the target
+            if not tree.catch_up():
+                self._lose([tree])
+        if self._failures >= MAX_FAILURES or stream in self._unable:
             return None
-        if tree is not None:
-            tree.missing = model.missing(tree.handle)
-            if tree.missing <= UNREAD:
-                return tree
-        if not allowance.reads:
-            return None
-        if tree is None:
-            tree = self._open(stream)
-        if tree is None:
+        if tree is None and (not allowance.reads or (tree := self._open(stream)) is None):
             return None
         tree.missing = model.missing(tree.handle)
-        if tree.missing == 0:  # an earlier turn of a chat was read
+        if tree.missing <= UNREAD:
             return tree
+        if not allowance.reads:
+            return None
         begin = self.timer()
         tokens = int(min(tree.missing, SLICE, (until - begin) * 1e6 / self.read_us.mean))
         if tokens <= 0:
@@ -185,19 +172,23 @@ class InlineDraft(Source):
 
     def _fail(self, trees: Iterable[InlineTree], error: Exception) -> None:
         """A draft model that fails costs its drafts, and nothing else."""
-        log.error("requests go on without drafts: the draft model failed", exc_info=error)
-        self._failures += 1
-        for tree in trees:
-            tree.lost = True
+        if isinstance(error, ModelError):  # what it computes makes no sense, and will not
+            self._failures = MAX_FAILURES
+            self.generations.trouble = clipped(f"{self.model_id} drafts no more: {error}")
+            log.error("texts go on without drafts between forwards: %s", self.generations.trouble)
+        else:
+            self._failures += 1
+            log.error("requests go on without drafts: the draft model failed", exc_info=error)
+        self._lose(trees)
 
-    def _give_up(self, trees: Iterable[InlineTree]) -> None:
-        """What it computes makes no sense, and will not: no drafts of these weights any more."""
-        self._failures = MAX_FAILURES
+    def _lose(self, trees: Iterable[InlineTree]) -> None:
+        """The model cannot mirror their texts any more."""
         for tree in trees:
-            tree.lost = True
+            self._unable.add(tree.stream)
+            self._weights.mirrors.close(self._trees.pop(tree.stream).handle)
 
     def _open(self, stream: Stream) -> InlineTree | None:
-        text, sampling, weights = stream.text, stream.text.sampling, self.generations.current
+        text, sampling, weights = stream.text, stream.text.sampling, self._weights
         try:
             handle = weights.mirrors.open(text.committed, text.prompt_len, sampling, stream.scope)
         except (PoolFull, CannotDraft):
@@ -206,14 +197,12 @@ class InlineDraft(Source):
         stop = (frozenset() if sampling.ignore_eos else self._eos) | set(sampling.stop_token_ids)
         end = min(text.prompt_len + sampling.max_tokens, self.model.info.max_context)
         chances = TextCalibration(weights.calibrations[text.sampled])
-        tree = self.tree_of(stream, weights.model, handle, stop, end, chances)
-        tree.depths = self.depths
-        self._opened(tree, stream)
-        self._trees[stream] = tree
+        tree = self._trees[stream] = self.tree_of(stream, weights.model, handle, stop, end, chances)
+        self._opened(tree)
         return tree
 
-    def _opened(self, tree: InlineTree, stream: Stream) -> None:
-        """For models that have to know the stream."""
+    def _opened(self, tree: InlineTree) -> None:
+        """For models that have to know the stream; before each round."""
 
     def _worthwhile(self, trees: Iterable[InlineTree], allowance: Allowance) -> list[tuple[InlineTree, Node]]:
         """The leaves of the next step: those with a child that should be verified, if all of these children together
@@ -236,53 +225,39 @@ class InlineDraft(Source):
         without = best_cut(held, allowance.rows, allowance.row_rate)[1]
         return batch if value - without > allowance.rate * self.steps(len(batch)) else []
 
-    def _expand(
-        self, batch: list[tuple[InlineTree, Node]], streams: Mapping[InlineTree, Stream], began_us: float
-    ) -> bool:
+    def _expand(self, batch: list[tuple[InlineTree, Node]], began_us: float) -> bool:
         """One draft step. Returns whether the model has not failed."""
-        begin, model = self.timer(), self.generations.current.model
+        begin, model = self.timer(), self.model
         leaves = [tree.leaf(node) for tree, node in batch]
         # a root computes what its text misses as well
         missing = sum([model.missing(tree.handle) for tree, node in batch if node.parent is None])
+        grown = {tree for tree, _ in batch}
         try:
-            expansions = model.expand(leaves)
+            expansions = [expansion.within(self._vocab_size) for expansion in model.expand(leaves)]
         except Exception as error:
-            self._fail((tree for tree, _ in batch), error)
-            return False
-        try:
-            known = [expansion.within(self._vocab_size) for expansion in expansions]
-        except ModelError as error:
-            self._give_up(tree for tree, _ in batch)
-            self.generations.trouble = clipped(f"{self.model_id} drafts no more: {error}")
-            log.error("texts go on without drafts between forwards: %s", self.generations.trouble)
+            self._fail(grown, error)
             return False
         self._failures = 0
-        for (tree, node), expansion in zip(batch, known, strict=True):
+        for (tree, node), expansion in zip(batch, expansions, strict=True):
             tree.expanded(node, expansion)
         spent_us = (self.timer() - begin) * 1e6
         self.steps.observe(len(leaves) + missing, spent_us)
-        grown = {tree for tree, _ in batch}
         for tree in grown:
-            stream = streams[tree]
-            stream.times.spent_us[self.name] += spent_us / len(grown)
-            stream.loan.report([(round(began_us), round(spent_us))])
+            tree.stream.times.spent_us[self.name] += spent_us / len(grown)
+            tree.stream.loan.report([(round(began_us), round(spent_us))])
         return True
 
     # --- after a round -----------------------------------------------------------------------------------------------
 
     def learn(self, stream: Stream, committed: Committed) -> None:
-        tree = self._trees.get(stream)
-        if tree is not None and tree.tree is stream.tree:
-            tree.committed(committed.root, committed.held, committed.tokens)
+        if (tree := self._trees.get(stream)) is not None:
+            ranks = tree.committed(committed.root, committed.held, committed.tokens)
+            for agreement, rank in zip(self.depths, ranks, strict=False):
+                agreement.add(float(rank == 1))
 
     def end(self, stream: Stream) -> None:
         """Keep the computed text for the next turn."""
+        self._renew()
         self._unable.discard(stream)
-        tree = self._trees.pop(stream, None)
-        if tree is None or tree.model is not self.model:
-            return
-        mirrors = self.generations.current.mirrors
-        if tree.lost:
-            mirrors.close(tree.handle)
-        else:
-            mirrors.keep(tree.handle, stream.text.committed, stream.scope)
+        if (tree := self._trees.pop(stream, None)) is not None:
+            self._weights.mirrors.keep(tree.handle, stream.text.committed, stream.scope)

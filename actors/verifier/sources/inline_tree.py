@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from actors.calibration import MIN_CHANCE, TextCalibration, candidates
-from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.tree import NO_SLOT, OWN, Node
 from actors.verifier.sources.bits import INLINE
@@ -32,16 +31,14 @@ class InlineTree:
         calibration: TextCalibration,
     ) -> None:
         """``handle``: the mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
-        self.rid, self.tree, self.model, self.handle = stream.rid, stream.tree, model, handle
+        self.stream, self.tree, self.model, self.handle = stream, stream.tree, model, handle
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
-        self.depths: Sequence[Estimate] = ()  # the agreement of all texts at a round's first token, second ...
-        self.lost = False  # the model cannot mirror the text any more
         self.missing = 0  # tokens that it had not computed when it was read last
         self._slots: set[int] = set()  # scratch slots that are in use
         self._leaves: dict[Node, float] = {}  # accepted tokens to expect of the nodes that may be expanded next
         self._least = self._agreement = 0.0  # of this round
         self.chances: list[float] = []  # chances of the tree's nodes: that the target follows the path to each
-        self._untold: list[int] = []  # committed tokens that the model has not been told of
+        self._untold: list[tuple[int, int]] = []  # committed tokens that the model does not know, with their slots
 
     def begin(self, least: float) -> None:
         """Before a round: find the leaves of the tree as it is. ``least``: chance of a node that is worth a row."""
@@ -103,40 +100,30 @@ class InlineTree:
         for node in self.tree.root.subtree():
             node.expansion, node.slot = None, NO_SLOT
 
-    def committed(self, root: Node, held: Sequence[Node | None], tokens: Sequence[int]) -> None:
-        """``tokens`` were committed behind ``root``, of which the tree ``held`` some: in the mirror, too, if any of
-        them may be computed there.
-
-        A mirror without expanded nodes is told later, in :meth:`catch_up`."""
-        self._learn(root, tokens)
-        if not self._slots:
-            self._untold += tokens
-            return
+    def committed(self, root: Node, held: Sequence[Node | None], tokens: Sequence[int]) -> list[int]:
+        """``tokens`` were committed behind ``root``, of which the tree ``held`` some; the model is told by
+        :meth:`catch_up`. Returns their ranks, see :meth:`TextCalibration.learn`."""
         slots = [node.slot if node is not None else NO_SLOT for node in held]
+        self._untold += zip(tokens, slots, strict=True)
+        return self.calibration.learn(root, tokens)
+
+    def catch_up(self) -> bool:
+        """Tell the model all that is committed; call it before it is asked to expand anything. Returns whether it still
+        mirrors the text."""
+        if not self._untold:
+            return True
+        tokens, slots = zip(*self._untold, strict=True)
+        self._untold = []
         alive = {node.slot for node in self.tree.nodes()}
-        dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
+        dead = self._slots - alive - {*slots}
         self._slots &= alive
-        self._commit(tokens, slots, dead)
-
-    def _release(self, slots: Sequence[int]) -> None:
-        if slots:
-            self.model.release(self.handle, slots)
-
-    def catch_up(self) -> None:
-        """Tell the model all that is committed. To be called before it is asked to expand anything."""
-        if self._untold:
-            self._commit(self._untold, [NO_SLOT] * len(self._untold))
-            self._untold = []
-
-    def _commit(self, tokens: Sequence[int], slots: Sequence[int], dead: Sequence[int] = ()) -> None:
         try:
             self.model.commit(self.handle, tokens, slots)
-            self._release(dead)
+            if dead:
+                self.model.release(self.handle, [*dead])
         except Exception as error:
             if not isinstance(error, (CannotDraft, PoolFull)):
-                log.error("request %s goes on without drafts: the draft model failed", self.rid, exc_info=error)
-            self.lost = True
-
-    def _learn(self, root: Node, tokens: Sequence[int]) -> None:
-        for agreement, rank in zip(self.depths, self.calibration.learn(root, tokens), strict=False):
-            agreement.add(float(rank == 1))
+                rid = self.stream.rid
+                log.error("request %s goes on without drafts: the draft model failed", rid, exc_info=error)
+            return False
+        return True
