@@ -172,5 +172,5 @@ class TextCalibration:
                 hit = known.tokens.index(token) if token in known.tokens else -1
                 self.observe(known.probs, hit)
                 ranks.append(hit + 1)
-            node = node.children.get(token)
+            node = node.child(token)
         return ranks

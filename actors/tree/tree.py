@@ -44,7 +44,7 @@ class Node:
         self.total: float = logprob + (parent.total if parent is not None else 0.0)
         self.rank = rank  # among the candidates of its parent, 0 the likeliest; or OWN or FORCED
         self.sources = 0  # verifier: who has named it, a bit for each
-        self.children: dict[int, Node] = {}  # by token
+        self.children: list[Node] = CHILDLESS  # each of another token
         self.slot = NO_SLOT  # draft model: scratch slot of its K/V, once expanded
         self.expansion: Any = None  # draft model: its candidates, see :class:`actors.models.Expansion`; None: not known
         self.sent = False  # drafter: the verifier has been sent it
@@ -57,15 +57,21 @@ class Node:
 
     def best_child(self, counts: Callable[[Node], bool] | None = None) -> Node | None:
         """The likeliest child with ``counts`` true."""
-        children = self.children.values() if counts is None else filter(counts, self.children.values())
+        children = self.children if counts is None else filter(counts, self.children)
         return max(children, key=_logprob, default=None)
+
+    def child(self, token: int) -> Node | None:
+        """The child with that token."""
+        for child in self.children:
+            if child.token == token:
+                return child
+        return None
 
     def subtree(self) -> list[Node]:
         """This node and everything below it, parents first."""
         found = [self]
         for node in found:  # which grows
-            if node.children:
-                found += node.children.values()
+            found += node.children
         return found
 
 
@@ -76,6 +82,9 @@ class Fragment:
     parents: tuple[int, ...]
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]  # natural log of the confidence in token i given its parent
+
+
+CHILDLESS: list[Node] = []  # every leaf's, which is never changed
 
 
 class Advance(NamedTuple):
@@ -102,12 +111,15 @@ class TokenTree:
         of who names it. Raises ValueError for what is no token, or no log of a chance."""
         if not (0 <= token < self.vocab_size and LEAST <= logprob <= ROUNDED):  # NaN is neither
             raise ValueError(f"token {token} with log-probability {logprob}, of a vocabulary of {self.vocab_size}")
-        if token not in parent.children:
-            node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
+        for node in parent.children:
+            if node.token == token:
+                break
+        else:
+            node = Node(token, parent.position + 1, parent, logprob, rank)
+            parent.children = [*parent.children, node]
             node.sources = source
             self.size += 1
             return node
-        node = parent.children[token]
         if logprob > node.logprob:
             node.logprob, node.total = logprob, parent.total + logprob
             if node.children:
@@ -123,7 +135,7 @@ class TokenTree:
         while stack:
             above = stack.pop()
             total = above.total
-            for child in above.children.values():
+            for child in above.children:
                 child.total = total + child.logprob
                 if child.children:
                     stack.append(child)
@@ -131,12 +143,12 @@ class TokenTree:
     def drop(self, node: Node) -> None:
         """Remove a node, which is not the root, and its subtree."""
         assert node.parent is not None
-        del node.parent.children[node.token]
+        node.parent.children.remove(node)
         self.size -= len(node.subtree())
 
     def keep_only(self, node: Node, tokens: Set[int]) -> None:
         """Drop all other children of ``node``."""
-        for child in list(node.children.values()):
+        for child in [*node.children]:
             if child.token not in tokens:
                 self.drop(child)
 
@@ -153,16 +165,13 @@ class TokenTree:
         held, dead = list[Node | None](), list[Node]()
         node: Node | None = self.root
         for token in tokens:
-            below, node = node.children if node is not None else None, None
-            if below and token in below:
-                node = below[token]
-                self.size -= 1
-            if below and (node is None or len(below) > 1):
-                dead += [other for other in below.values() if other is not node]
+            below = node.children if node is not None else CHILDLESS
+            node = node.child(token) if node is not None else None
+            self.size -= node is not None
+            dead += [other for other in below if other is not node]
             held += (node,)
         for other in dead:  # which grows: of each node come those below it
-            if other.children:
-                dead += other.children.values()
+            dead += other.children
         if node is None:
             node = Node(tokens[-1], self.length - 1 + len(tokens))
         node.parent = None

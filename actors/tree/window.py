@@ -26,14 +26,14 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
     ticket, node, chance, exp = 0, tree.root, 1.0, math.exp
     for _ in range(limit):
         if (below := node.children) and not heap and len(below) == 1:  # a chain needs no heap
-            (node,) = below.values()
+            (node,) = below
             if node.logprob < 0.0:
                 chance *= exp(node.logprob)
         else:
             if below:
-                each = [exp(child.logprob) if child.logprob < 0.0 else 1.0 for child in below.values()]
+                each = [exp(child.logprob) if child.logprob < 0.0 else 1.0 for child in below]
                 share = chance / max(1.0, sum(each))
-                for child, p in zip(below.values(), each, strict=True):
+                for child, p in zip(below, each, strict=True):
                     heapq.heappush(heap, (-share * p, ticket, child))
                     ticket += 1
             if not heap:
@@ -150,6 +150,6 @@ def in_tree_order(nodes: list[Node], root: Node) -> tuple[list[Node], list[int]]
             order.append(node)
             parents.append(index)
             index = len(order) - 1
-        below = sorted((c for c in node.children.values() if id(c) in chosen), key=lambda c: c.logprob)
+        below = sorted((c for c in node.children if id(c) in chosen), key=lambda c: c.logprob)
         stack.extend((child, index) for child in below)
     return order, parents

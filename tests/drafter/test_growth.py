@@ -39,7 +39,7 @@ def chains(tree: TokenTree, node: Node | None = None) -> list[list[int]]:
     node = node or tree.root
     if not node.children:
         return [[]]
-    return [[c.token, *rest] for c in node.children.values() for rest in chains(tree, c)]
+    return [[c.token, *rest] for c in node.children for rest in chains(tree, c)]
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 5, 16])

@@ -48,7 +48,7 @@ def test_advancing_to_a_token_nobody_drafted_plants_a_new_tree():
 
 def test_a_fragment_repeats_the_ancestors_of_what_it_tells():
     tree = grown()
-    c = tree.root.children[1].children[2].children[3]
+    c = tree.root.child(1).child(2).child(3)
     fragment = tree.fragment([c])
     assert fragment.tokens == (1, 2, 3)
     assert fragment.parents == (ROOT, 0, 1)
@@ -162,7 +162,7 @@ def test_the_chain_follows_the_likeliest_child():
 
 def test_a_higher_confidence_for_a_known_node_raises_its_subtree():
     tree = grown()
-    c = tree.root.children[1].children[2].children[3]
+    c = tree.root.child(1).child(2).child(3)
     before = c.total
     tree.add(tree.root, 1, math.log(0.8))
     assert c.total == pytest.approx(before + math.log(0.8) - math.log(0.6))

@@ -86,7 +86,7 @@ def test_what_is_planted_is_all_that_the_mask_allows(grammars, name):
         tree = TokenTree(7, 5)
         for token in [*output, EOS]:
             grammar.fit(tree)
-            forced = [child for child in tree.root.children.values() if child.rank == FORCED]
+            forced = [child for child in tree.root.children if child.rank == FORCED]
             tokens = allowed(grammar.masks()[0])
             assert [node.token for node in forced] == (tokens if len(tokens) == 1 else [])
             assert all(tree.total(node) == 0 for node in forced), "a certain branch has chance one"
@@ -123,7 +123,7 @@ def test_a_draft_that_comes_again_after_it_was_pruned_is_pruned_again(grammars):
     for _ in range(2):
         tree.add(tree.root, wrong, -0.1)
         grammar.fit(tree)
-        assert wrong not in tree.root.children
+        assert tree.root.child(wrong) is None
 
 
 def test_the_end_is_forced_where_the_output_is_complete_and_allowed_where_it_may_be(grammars):
@@ -135,7 +135,7 @@ def test_the_end_is_forced_where_the_output_is_complete_and_allowed_where_it_may
     tree = TokenTree(7, 5)
     tree.add(tree.root, EOS, -0.3)
     either.fit(tree)
-    assert EOS in tree.root.children and tree.root.children[EOS].rank != FORCED
+    assert tree.root.child(EOS).rank != FORCED
     assert EOS in allowed(either.masks()[0]) and len(allowed(either.masks()[0])) > 1
 
 

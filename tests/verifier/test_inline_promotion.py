@@ -136,7 +136,7 @@ def test_what_the_weights_before_have_expanded_is_expanded_again():
     before.begin(-1.0)
     root = tree.root
     before.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)))
-    before.expanded(root.children[5], Expansion(0, (8,), (0.7,)))
+    before.expanded(root.child(5), Expansion(0, (8,), (0.7,)))
     before.leave()
     after.begin(-1.0)
     assert [node for _, _, node in after.promises()] == [root]

@@ -23,7 +23,7 @@ def test_drafts_that_came_during_a_forward_are_seen_when_it_is_committed(method,
 
     def watched(self, stream, chosen, outcome):
         tip = chosen.nodes[outcome.path[-1]] if outcome.path else stream.tree.root
-        foreseen.append(outcome.tokens[-1] in tip.children)
+        foreseen.append(tip.child(outcome.tokens[-1]) is not None)
         return extend(self, stream, chosen, outcome)
 
     monkeypatch.setattr(Committer, "_extend", watched)

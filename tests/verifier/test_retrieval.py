@@ -71,7 +71,7 @@ def test_paths_below_the_floor_and_what_hangs_on_them_stay_out():
 def test_a_retrieved_token_that_the_drafter_shares_counts_as_the_drafters():
     source, stream = lookup([1, 2]), toy_stream([7])
     source.grow([stream], ALONE)
-    node = stream.tree.root.children[1]
+    node = stream.tree.root.child(1)
     assert (node.rank, node.sources) == (OWN, TEXT)
     stream.tree.add(stream.tree.root, 1, -0.1, 0, 16)
     assert (node.rank, node.sources) == (0, TEXT | 16)

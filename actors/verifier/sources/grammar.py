@@ -235,7 +235,7 @@ class Grammar(Binding):
         matcher = self._matcher
         if not node.fits:
             wanted |= self._plant(tree, node)
-        for child in list(node.children.values()):
+        for child in [*node.children]:
             if child not in wanted or self._timer() > until:
                 continue
             if child.token in self._ends and matcher.is_accepting():

@@ -61,7 +61,7 @@ class HeadTree(InlineTree):
     def committed(self, root: Node, held: Sequence[Node | None], tokens: Sequence[int]) -> list[int]:
         ranks = super().committed(root, [None] * len(tokens), tokens)
         self.leave()
-        for child in [*self.tree.root.children.values()]:
+        for child in [*self.tree.root.children]:
             if child.sources == self.bit:
                 self.tree.drop(child)
         return ranks

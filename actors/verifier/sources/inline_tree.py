@@ -61,7 +61,7 @@ class InlineTree:
             above, ends = node.parent, node.token in self.stop_tokens or node.position + 1 >= self.end
             if above is None or (node.expansion is None and above.expansion is not None and not ends):
                 known = 0.0
-                for child in node.children.values() if node.children else ():
+                for child in node.children:
                     if child.rank == OWN:
                         known += math.exp(child.logprob)
                 self._leaves[node] = self._chance(node) * (1.0 - known) * self._agreement if known < 1.0 else 0.0
@@ -92,7 +92,7 @@ class InlineTree:
             self.tree.add(node, token, logprob, rank, self.bit)
             self.chances.append(reached * math.exp(logprob))
         del self._leaves[node]
-        self._open(node.children.values())
+        self._open(node.children)
 
     def leave(self) -> None:
         """The draft model stops drafting for the request. Its nodes stay in the tree as if they had been retrieved, for
