@@ -21,31 +21,6 @@ MAX_PENDING = 1 << 22  # tokens of requests that wait for the disk: some 160 MB
 CLOSE_S = 2.0  # longest wait for the disk at the end
 
 
-class _Pending(queue.Queue[LoggedRequest | None]):
-    """Requests that wait for the disk, bounded by their tokens; None: there are no more."""
-
-    def _init(self, maxsize: int) -> None:
-        super()._init(maxsize)
-        self._tokens = 0
-
-    def _qsize(self) -> int:
-        return self._tokens
-
-    def _put(self, item: LoggedRequest | None) -> None:
-        super()._put(item)
-        self._tokens += _size(item)
-
-    def _get(self) -> LoggedRequest | None:
-        item = super()._get()
-        self._tokens -= _size(item)
-        return item
-
-
-def _size(item: LoggedRequest | None) -> int:
-    """Its tokens, and one, so that none is nothing."""
-    return 1 if item is None else 1 + len(item.prompt) + len(item.text)
-
-
 class RequestLog:
     """Only the file's owner may read it (mode 0600): it holds what people have asked and been told."""
 
@@ -53,7 +28,8 @@ class RequestLog:
         self.path = Path(file)
         self.lost = 0  # requests that are not in the file
         self._max_bytes = max_bytes
-        self._pending = _Pending(MAX_PENDING)
+        self._pending = queue.SimpleQueue[LoggedRequest | None]()  # None: there are no more
+        self._added = self._taken = 0  # tokens that were put in and that the thread took out
         self._file = -1
         self._size = 0
         self._warned = False
@@ -62,19 +38,20 @@ class RequestLog:
 
     def add(self, request: LoggedRequest) -> None:
         """Never waits."""
-        try:
-            self._pending.put_nowait(request)
-        except queue.Full:
+        if self._added - self._taken >= MAX_PENDING:
             self.lost += 1
+        else:
+            self._added += _size(request)
+            self._pending.put(request)
 
     def close(self) -> None:
         """Write what is pending, unless the disk takes too long."""
-        with contextlib.suppress(queue.Full):
-            self._pending.put(None, timeout=CLOSE_S)
-            self._thread.join(CLOSE_S)
+        self._pending.put(None)
+        self._thread.join(CLOSE_S)
 
     def _write_all(self) -> None:
         while (request := self._pending.get()) is not None:
+            self._taken += _size(request)
             try:
                 self._write(encoded(request))
             except OSError as error:
@@ -115,3 +92,8 @@ class RequestLog:
                 os.ftruncate(self._file, self._size)
             os.close(self._file)
             self._file = -1
+
+
+def _size(request: LoggedRequest) -> int:
+    """Its tokens, and one, so that none is nothing."""
+    return 1 + len(request.prompt) + len(request.text)
