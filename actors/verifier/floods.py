@@ -13,7 +13,7 @@ from protocols.messages import Role
 # core half as fast.
 SHARE = 0.002
 LEASE_SHARE = 0.06
-NEWCOMERS_SHARE = 0.03  # share of all newcomers together
+NEWCOMERS, NEWCOMERS_SHARE = b"", 0.03  # the account of all newcomers together, and its share
 # A client's share, beside its requests. A Status, its dearest message, takes some 0.2 ms: 250 a second.
 CLIENT_SHARE = 0.05
 BURST_S = 0.01  # what a peer may owe beyond its share before it is dropped: some 130 messages
@@ -38,7 +38,6 @@ class Floods:
         self._state, self._role, self._account = state, role, account
         self._flooding = set[bytes]()  # peers whose messages were dropped lately
         self._welcomed: dict[bytes, float] = {}  # when peers with a role were first read
-        self._newcomers = (0.0, 0.0)  # their debt together, and its time
         self._debts: dict[bytes, tuple[float, float]] = {}  # what each account owes, and as of when
         self._dropped: set[bytes] = set()  # accounts that are dropped, until they owe nothing
 
@@ -47,7 +46,7 @@ class Floods:
         cost = min(MAX_CHARGE_S, spent_s)
         if self._is_new(peer, now):
             most = NEWCOMERS_BURST_S + NEW_S * NEWCOMERS_SHARE  # the next one is read so soon after a flood has ended
-            self._newcomers = (min(most, self._owed_by_newcomers(now) + cost), now)
+            self._debts[NEWCOMERS] = (min(most, self._debt(NEWCOMERS, now) + cost), now)
         if not exempt:
             account = self._account(peer)
             if self._role(peer) is Role.CLIENT:
@@ -57,7 +56,7 @@ class Floods:
     def drops(self, peer: bytes, now: float) -> bool:
         """Whether the message that has just arrived from the peer is to be dropped unread."""
         newcomer = (
-            self._owed_by_newcomers(now) > NEWCOMERS_BURST_S
+            self._debt(NEWCOMERS, now) > NEWCOMERS_BURST_S
             and self._role(peer) is not Role.CLIENT
             and self._is_new(peer, now)
         )
@@ -93,12 +92,8 @@ class Floods:
     def _is_new(self, peer: bytes, now: float) -> bool:
         return self._role(peer) is None or now - self._welcomed.setdefault(peer, now) < NEW_S
 
-    def _owed_by_newcomers(self, now: float) -> float:
-        owed, since = self._newcomers
-        return max(0.0, owed - (now - since) * NEWCOMERS_SHARE)
-
     def _debt(self, account: bytes, now: float) -> float:
         owed, since = self._debts.get(account, (0.0, now))
         own = [drafter for drafter in self._state.drafters.by_peer.values() if drafter.account == account]
         share = SHARE * max(1, len(own)) + LEASE_SHARE * sum(len(drafter.leases) for drafter in own)
-        return max(0.0, owed - (now - since) * share)
+        return max(0.0, owed - (now - since) * (NEWCOMERS_SHARE if account == NEWCOMERS else share))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.estimate import Estimate
@@ -19,7 +18,7 @@ class _Drafts:
     rounds: int = 0  # with draft tokens
     tokens: int = 0
     accepted: int = 0
-    accepted_per_position: list[int] = field(default_factory=list)
+    accepted_per_position: Counter[int] = field(default_factory=Counter)
     rate: Estimate = field(default_factory=Estimate)  # tokens per second of one stream, by seconds
     plain_us: float = 0.0  # a round without drafts, lately
 
@@ -27,7 +26,7 @@ class _Drafts:
         self.rounds += stats.window > 0
         self.tokens += stats.window
         self.accepted += stats.accepted
-        self._accept([1] * stats.accepted)
+        self.accepted_per_position.update(range(stats.accepted))
         self.rate.add_ratio(stats.committed, stats.wall_us / 1e6)
         self.plain_us = plain_us
 
@@ -36,14 +35,7 @@ class _Drafts:
         self.rounds += other.rounds
         self.tokens += other.tokens
         self.accepted += other.accepted
-        self._accept(other.accepted_per_position)
-
-    def _accept(self, counts: Sequence[int]) -> None:
-        positions = self.accepted_per_position
-        for position, count in enumerate(counts):
-            if position == len(positions):
-                positions.append(0)
-            positions[position] += count
+        self.accepted_per_position += other.accepted_per_position
 
 
 @dataclass(slots=True)
@@ -92,7 +84,7 @@ class Totals:
                 drafts.rounds,
                 drafts.tokens,
                 drafts.accepted,
-                tuple(drafts.accepted_per_position),
+                tuple(count for _, count in sorted(drafts.accepted_per_position.items())),
                 drafts.rate.mean * drafts.plain_us / 1e6,
             )
             for (method, drafter), drafts in self.drafts.items()
