@@ -45,7 +45,7 @@ def read_schema(schema: Any) -> str:
     """The JSON of a schema for llguidance. ValueError if it says what cannot be followed."""
     read = normal(schema)
     if isinstance(read, dict):
-        read = {**spelt_once(read), GUIDANCE: style_of(schema)}
+        read[GUIDANCE] = style_of(schema)
     return json.dumps(read)
 
 
@@ -101,7 +101,7 @@ def normal(schema: Any, top: bool = True) -> Any:
                 made[key] = int(value)
         elif key != "format" or not isinstance(value, str) or value in FORMATS:
             made[key] = normal(value, False)
-    return made
+    return _spelt_once(made)
 
 
 def _refuse_large(value: Any) -> None:
@@ -161,24 +161,12 @@ def _drawn_in(bound: float, way: int, outside: bool) -> int:
 # --- one spelling of each key ---------------------------------------------------------------------------------------
 
 
-def spelt_once(schema: Any) -> Any:
-    """A schema whose objects have each key in one spelling.
+def _spelt_once(made: dict[str, Any]) -> dict[str, Any]:
+    """A schema with each key of its objects in one spelling; the schemas in it are so already.
 
     llguidance allows any escapes in keys that ``properties`` does not name, "\\u0061" beside "a" too, and takes those
     for other keys. What matches ``patternProperties`` it allows in one spelling only: so other keys match a pattern.
     ValueError for keys that no pattern of its regular expressions can tell from those of a caller's pattern."""
-    if isinstance(schema, list):
-        return [spelt_once(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {
-        key: value
-        if key in VALUES or key == GUIDANCE
-        else {called: spelt_once(one) for called, one in value.items()}
-        if key in NAMED and isinstance(value, dict)
-        else spelt_once(value)
-        for key, value in schema.items()
-    }
     named, others = made.get("properties") or {}, made.get("additionalProperties", True)
     patterns = made.get("patternProperties") or {}
     if not isinstance(named, dict) or not isinstance(patterns, dict) or not (named or patterns) or others is False:
