@@ -76,9 +76,10 @@ class Admission:
         self._preparing += 1
         job = partial(self._prepare, arrival)
         if is_short(message):  # it must not wait for a long one
-            self._prepared(arrival, _done(job))
+            self._prepared(arrival, job)
         else:
-            self.context.equipment.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
+            prepared = self.context.equipment.tokenizing.start(job)
+            prepared.add_done_callback(lambda done: self._prepared(arrival, done.result))
 
     def _prepare(self, arrival: Arrival) -> Prepared | None:
         """On any thread. None: nobody asks for it any more. Raises as :func:`prepare` does."""
@@ -129,14 +130,17 @@ class Admission:
         pace_ms = 1000 * (self.clock() - ends[0]) / len(ends) if ends else DEFAULT_RETRY_MS
         return min(max(pace_ms, MIN_RETRY_MS), MAX_RETRY_MS)
 
-    def _prepared(self, arrival: Arrival, done: asyncio.Future[Prepared | None]) -> None:
+    def _prepared(self, arrival: Arrival, result: Callable[[], Prepared | None]) -> None:
+        """``result``: what :meth:`_prepare` gives or raises."""
         self._preparing -= 1
         if not self._arrives(arrival):
-            _ = done.cancelled() or done.exception()  # retrieved, so that asyncio does not log it
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                result()  # retrieved, so that asyncio does not log it
             return
-        del self._arriving[arrival.message.rid]
         try:
-            prepared = done.result()
+            prepared = result()
+            assert prepared is not None
+            self.state.requests.add(self._stream(arrival, prepared))
         except RequestError as error:
             self._refuse(arrival, error)
         except asyncio.CancelledError:
@@ -144,16 +148,8 @@ class Admission:
         except Exception as error:  # the tokenizer's or a grammar's: no reason to end the verifier
             log.warning("request %s cannot be prepared", arrival.message.rid, exc_info=True)
             self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"this request cannot be prepared: {error}"))
-        else:
-            assert prepared is not None
-            self._add(arrival, prepared)
+        del self._arriving[arrival.message.rid]
         self.context.wake()
-
-    def _add(self, arrival: Arrival, prepared: Prepared) -> None:
-        try:
-            self.state.requests.add(self._stream(arrival, prepared))
-        except RequestError as error:
-            self._refuse(arrival, error)
 
     def _stream(self, arrival: Arrival, prepared: Prepared) -> Stream:
         message, generated = arrival.message, arrival.message.generated
@@ -276,13 +272,3 @@ class Admission:
             if visible(one.client)
         )
         return (*(request.report() for request in self.state.requests if visible(request.client)), *arriving)
-
-
-def _done(job: Callable[[], Prepared | None]) -> asyncio.Future[Prepared | None]:
-    """Run a job at once; its result or exception as a future that is done."""
-    future: asyncio.Future[Prepared | None] = asyncio.get_running_loop().create_future()
-    try:
-        future.set_result(job())
-    except Exception as error:
-        future.set_exception(error)
-    return future
