@@ -133,7 +133,24 @@ class Committer:
         for source in self.sources.named(stream.sources) if path else ():
             if hits := sum([bits & source.bit > 0 for bits in path]):
                 self.state.counters[f"accepted_from_{source.name}"] += hits
-        stats = self._stats(stream, committed, timing, wait_us, wall_us)
+        loan, drafter = stream.loan, self.state.drafters.of(stream.loan.holder)
+        stats = RoundStats(
+            stream.rid,
+            stream.tally.rounds,
+            kind_of(stream, loan.name),
+            window=len(chosen.nodes),
+            accepted=len(path),
+            committed=most,
+            rows=timing.rows,
+            forward_us=timing.forward_us,
+            wait_us=wait_us,
+            wall_us=wall_us,
+            started_us=(timing.started - self.state.started) * 1e6,
+            plan=loan.plan if loan.works else None,
+            drafting=loan.take_report(drafter.pace.message.mean if drafter is not None else 0.0),
+            streams=timing.decoding,
+            slowdown=self.context.price.target.factor.mean,
+        )
         self.state.totals.round(stats, timing.plain_us)
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None if traced is None else traced(stats), stats)
@@ -171,32 +188,8 @@ class Committer:
     def _go_on(self, stream: Stream, committed: Committed) -> None:
         """After the commit: the stream has ended, or its drafter may have to."""
         stream.times.last_at = self.context.clock()
-        peer = stream.loan.holder
         if committed.finish is not None:
             stream.become(Stage.FINISHING)
             self.leases.ended(stream)
-        elif peer is not None and (drafter := self.state.drafters.of(peer)) is not None:
+        elif (drafter := self.state.drafters.of(stream.loan.holder)) is not None:
             self.leases.outgrown(stream, drafter)
-
-    def _stats(
-        self, stream: Stream, committed: Committed, timing: ForwardTimes, wait_us: float, wall_us: float
-    ) -> RoundStats:
-        loan, holder = stream.loan, stream.loan.holder
-        drafter = self.state.drafters.of(holder) if holder is not None else None
-        return RoundStats(
-            stream.rid,
-            stream.tally.rounds,
-            kind_of(stream, loan.name),
-            window=len(committed.chosen.nodes),
-            accepted=committed.accepted.count(True),
-            committed=len(committed.tokens),
-            rows=timing.rows,
-            forward_us=timing.forward_us,
-            wait_us=wait_us,
-            wall_us=wall_us,
-            started_us=(timing.started - self.state.started) * 1e6,
-            plan=loan.plan if loan.works else None,
-            drafting=loan.take_report(drafter.pace.message.mean if drafter is not None else 0.0),
-            streams=timing.decoding,
-            slowdown=self.context.price.target.factor.mean,
-        )

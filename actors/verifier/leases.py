@@ -46,9 +46,7 @@ class Leases:
         """The message that gives a drafter the whole text."""
         text, loan = stream.text, stream.loan
         stream.wait.arrived()
-        if loan.told_len != len(text):
-            stream.wait.begin_phase()
-        loan.told(len(text))
+        stream.told()
         prefix = tuple(text.committed)
         return Open(stream.rid, loan.epoch, prefix, text.prompt_len, text.sampling, loan.plan, stream.scope)
 

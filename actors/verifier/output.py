@@ -32,8 +32,7 @@ class Output:
         self._most, self._least, self._dictated = sampling.max_tokens, sampling.min_tokens, dictated
         self._detokenizer = Detokenizer(decode, prompt)
         self._stops = StopStrings(sampling.stop)
-        self._unspelt = list[int]()  # tokens taken, without text so far
-        self._pieces = list[str]()  # text of tokens taken that is not given out yet
+        self._pending = list[int | str]()  # tokens taken that have no text so far, or their text
         for token in generated:
             self._spell(token, ends=False)
 
@@ -44,8 +43,7 @@ class Output:
             place = self._most - self._left
             self._left -= 1
             ends = place >= self._least and place not in self._dictated
-            if spells:
-                self._pieces.append(self._spell(token, ends))
+            self._pending.append(self._spell(token, ends) if spells else token)
             if ends and token in stop_tokens:
                 self.finish = FinishReason.STOP
                 self.stop_reason = token if token in self._own_stops else None
@@ -55,10 +53,7 @@ class Output:
                 self.finish = FinishReason.LENGTH
             if self.finish is not None:
                 break
-        taken = before - self._left
-        if not spells:
-            self._unspelt += tokens[:taken]
-        return taken
+        return before - self._left
 
     def ends_at(self, token: int) -> bool:
         """Whether that token would end the output."""
@@ -66,11 +61,9 @@ class Output:
 
     def spell(self, count: int) -> tuple[list[str], bool]:
         """(the text that each of the next ``count`` tokens completes, whether they are the last of the output)."""
-        pieces, self._pieces = self._pieces[:count], self._pieces[count:]
-        spelt = count - len(pieces)
-        new, self._unspelt = self._unspelt[:spelt], self._unspelt[spelt:]
-        pieces += [self._spell(token) for token in new]
-        last = self.finish is not None and not self._pieces and not self._unspelt
+        taken, self._pending = self._pending[:count], self._pending[count:]
+        pieces = [one if isinstance(one, str) else self._spell(one) for one in taken]
+        last = self.finish is not None and not self._pending
         if last and self._stops.found is None:  # text that might have begun a stop string did not
             pieces[-1] += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
         return pieces, last

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 
-import msgspec
-
 from actors.cost import Known
 from actors.methods import Strategy
 from actors.records import LoggedRequest
@@ -174,9 +172,11 @@ class Stream:
         self.handle = -1
         self.become(Stage.QUEUED)
 
-    def ended(self) -> None:
-        if self.status is not Stage.ENDED:
-            self.become(Stage.ENDED)
+    def told(self) -> None:
+        """Its drafter has been sent the whole text: a phase of drafting begins behind what is new of it."""
+        if self.loan.told_len != len(self.text):
+            self.wait.begin_phase()
+        self.loan.told(len(self.text))
 
     @property
     def deadline(self) -> float:
@@ -210,28 +210,27 @@ class Stream:
 
     def chunk(self, now: float) -> Chunk:
         """The next one: all committed tokens that the client does not have, with their text."""
-        delivery, output = self.delivery, self.output
+        delivery, output, offset = self.delivery, self.output, self.delivery.offset
         unsent, delivery.unsent, delivery.sent_at = delivery.unsent, [], now
         rounds = [committed for committed, _ in unsent]
         tokens = tuple(chain.from_iterable(one.tokens for one in rounds))
-        first = delivery.offset == len(self.message.generated)
+        first = offset == len(self.message.generated)
         pieces, last = output.spell(len(tokens))
-        chunk = Chunk(
+        delivery.offset += len(pieces)
+        return Chunk(
             self.rid,
-            delivery.offset,
+            offset,
             tokens,
             tuple(pieces),
             tuple(chain.from_iterable(one.accepted for one in rounds)),
-            logprobs=tuple(chain.from_iterable(one.logprobs for one in rounds)),
+            output.finish if last else None,
+            tuple(chain.from_iterable(one.logprobs for one in rounds)),
+            self.stats() if last else None,
+            output.stop_reason if last else None,
             trace=unsent[-1][1],
             prompt_tokens=self.text.prompt_len if first else 0,
             cached_tokens=delivery.cached_tokens if first else 0,
         )
-        delivery.offset += len(pieces)
-        if last:
-            end = {"finish_reason": output.finish, "stop_reason": output.stop_reason, "stats": self.stats()}
-            chunk = msgspec.structs.replace(chunk, **end)
-        return chunk
 
     def stats(self) -> RequestStats:
         text, times, delivery, sums = self.text, self.times, self.delivery, self.tally
@@ -313,11 +312,8 @@ class Streams:
 
     def overdue(self, now: float) -> list[Stream]:
         """Those with a deadline that has passed before their last token was committed."""
-        late = list[Stream]()
-        for stream in self._open.values():
-            if stream.message.deadline_ms and stream.deadline < now and stream.status is not Stage.FINISHING:
-                late.append(stream)
-        return late
+        timed = [stream for stream in self._open.values() if stream.message.deadline_ms]
+        return [stream for stream in timed if stream.deadline < now and stream.status is not Stage.FINISHING]
 
     @property
     def decoding(self) -> int:
@@ -334,7 +330,7 @@ class Streams:
         if self._open.get(stream.rid) is stream:
             del self._open[stream.rid]
             self._ended.append(stream)
-        stream.ended()
+        stream.become(Stage.ENDED)
 
     def take_ended(self) -> list[Stream]:
         """Streams that have ended since the last call."""

@@ -177,7 +177,6 @@ def watch(verifier: Verifier, watch: Stopwatch) -> None:
     watch.watch(scheduler, "_windows", "plan: windows")
     watch.watch(scheduler, "_uses", "plan: which sources")
     watch.watch(committer, "commit", "commit: the rest")
-    watch.watch(committer, "_stats", "commit: statistics")
     watch.watch(verifier, "_learn", "learn: price and trials")
     watch.watch(verifier.outbox, "flush", "tell")
     watch.watch(equipment.library, "read", "memory")

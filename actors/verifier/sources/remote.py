@@ -95,10 +95,8 @@ class Remote(Source):
         now_us, base = self.context.clock() * 1e6, loan.told_len
         due = max(1.0, wait.until - now_us) if wait.until is not None else None
         plan = loan.plan if loan.plan != loan.told_plan else None
-        if base != len(text):
-            wait.begin_phase()
         states = self._states(stream, drafter)
-        loan.told(len(text))
+        stream.told()
         awaited = wait.drafts if due is not None else None
         if wait.rule == "lockstep":
             verify_us = None  # so that the drafter sends its phase as a whole
@@ -130,17 +128,13 @@ class Remote(Source):
         stream.wait.observe(best, committed.tokens[0])
 
     def arrived(self, peer: bytes, message: Grow) -> None:
-        drafter = self.state.drafters.by_peer[peer]
-        stream = self._lent(peer, message)
-        if stream is None:
-            self._fence(drafter, "lease")
-            return
-        arrived_us = self.context.now_us()
-        reason = self._merge(stream, drafter, message, arrived_us)
-        if reason is not None:
-            self._fence(drafter, reason)
-        elif stream.delivery.trace is not None:
-            stream.delivery.trace.grew(stream.tree, arrived_us)
+        if (stream := self._lent(peer, message)) is not None:
+            drafter, arrived_us = self.state.drafters.by_peer[peer], self.context.now_us()
+            reason = self._merge(stream, drafter, message, arrived_us)
+            if reason is not None:
+                self._fence(drafter, reason)
+            elif stream.delivery.trace is not None:
+                stream.delivery.trace.grew(stream.tree, arrived_us)
 
     def _merge(self, stream: Stream, drafter: DrafterPeer, message: Grow, arrived_us: float) -> str | None:
         """Merge a fragment. Returns None, or why it was fenced off."""
@@ -165,28 +159,20 @@ class Remote(Source):
         return None
 
     def resync(self, peer: bytes, message: Resync) -> None:
-        stream = self._lent(peer, message)
-        if stream is None:
-            self._fence(self.state.drafters.by_peer[peer], "lease")
+        if (stream := self._lent(peer, message)) is None:
             return
         stream.tally.resyncs += 1
         loan, text, have = stream.loan, stream.text, message.have_len
         if not 0 < have < len(text):
             self.context.send(peer, self.leases.opening(stream))
             return
-        if loan.told_len != len(text):
-            stream.wait.begin_phase()
-        loan.told(len(text))
+        stream.told()
         rest = tuple(text.committed[have:])
         self.context.send(peer, Verdict(stream.rid, loan.epoch, stream.tally.rounds, have, rest, None, loan.plan))
 
     def decline(self, peer: bytes, message: Decline) -> None:
-        drafter = self.state.drafters.by_peer[peer]
-        stream = self._lent(peer, message)
-        if stream is None:
-            self._fence(drafter, "lease")
-        else:
-            self.leases.declined(stream, drafter, message)
+        if (stream := self._lent(peer, message)) is not None:
+            self.leases.declined(stream, self.state.drafters.by_peer[peer], message)
 
     def stats(self, peer: bytes, message: DraftStats) -> None:
         drafter = self.state.drafters.by_peer[peer]
@@ -200,11 +186,12 @@ class Remote(Source):
             self.context.publish(message)
 
     def _lent(self, peer: bytes, message: Grow | Resync | Decline) -> Stream | None:
-        """The stream, if the sender holds its lease under the message's epoch."""
+        """The stream, if the sender holds its lease under the message's epoch; else the message is fenced off."""
         stream = self.state.requests.get(message.rid)
-        if stream is None or stream.loan.holder != peer or stream.loan.epoch != message.epoch:
-            return None
-        return stream
+        if stream is not None and stream.loan.holder == peer and stream.loan.epoch == message.epoch:
+            return stream
+        self._fence(self.state.drafters.by_peer[peer], "lease")
+        return None
 
     def _fence(self, drafter: DrafterPeer, reason: str) -> None:
         self.state.counters[f"fenced_{reason}"] += 1
