@@ -37,8 +37,7 @@ class _Reading:
     before: Sequence[int] = ()  # what it reads in front of the text
     seen: int = 0  # tokens that the session knows
     proposal: Proposal | None = None  # behind the present text; None: not asked yet
-    held: dict[int, Node] = field(default_factory=dict)  # nodes of the proposal that are in the tree, by index
-    bound: float = 0.0  # least log chance of a path among those
+    rows: list[Node] = field(default_factory=list)  # nodes of a proposal that is the whole window
     bias: TextBias = field(default_factory=TextBias)
 
     def read(self, committed: Sequence[int], most: int) -> ProposerSession | None:
@@ -61,7 +60,6 @@ class _Reading:
         if self.proposal is None:
             session = self.session if self.knows(len(committed)) else self.read(committed, SLICE)
             self.proposal = session.propose(most_nodes) if session is not None else NOTHING
-            self.held, self.bound = {}, 0.0
         return self.proposal
 
 
@@ -78,13 +76,11 @@ class _Proposing(Source):
     def end(self, stream: Stream) -> None:
         self._readings.pop(stream, None)
 
-    def _before(self, stream: Stream) -> Sequence[int]:
-        """The request's own prediction of its output is text of its own, too."""
-        return stream.prediction if self.bit == TEXT else ()
-
     def _reading(self, stream: Stream) -> _Reading:
         if stream not in self._readings:
-            self._readings[stream] = _Reading(self._proposer(stream), before=self._before(stream))
+            # the request's own prediction of its output is text of its own, too
+            before = stream.prediction if self.bit == TEXT else ()
+            self._readings[stream] = _Reading(self._proposer(stream), before=before)
         return self._readings[stream]
 
 
@@ -99,14 +95,14 @@ class Lookup(_Proposing):
         for stream in streams:
             reading = self._reading(stream)
             proposal = reading.asked(stream.text.committed, DEFAULT_NODES)
-            if proposal.tokens and allowance.bound < reading.bound:
-                self._plant(stream, reading, proposal, allowance.bound)
+            if proposal.tokens:
+                self._plant(stream, reading.bias, proposal, allowance.bound)
 
-    def _plant(self, stream: Stream, reading: _Reading, proposal: Proposal, bound: float) -> None:
+    def _plant(self, stream: Stream, bias: TextBias, proposal: Proposal, bound: float) -> None:
         """Add the nodes with a path of at least ``bound``, a log chance."""
-        trust, bias, held, tree = self._trust[stream.text.sampled], reading.bias, reading.held, stream.tree
-        held[ROOT], reading.bound = tree.root, bound
+        trust, tree = self._trust[stream.text.sampled], stream.tree
         tokens, scores, known = proposal.tokens, proposal.scores, dict[float, float]()  # log chances by scores
+        held = {ROOT: tree.root}  # nodes by rows
         totals = [-math.inf] * len(tokens) + [0.0]  # log chances of paths; the last one is ROOT's
         for row, parent in enumerate(proposal.parents):
             if (above := totals[parent]) < bound:
@@ -114,7 +110,7 @@ class Lookup(_Proposing):
             if (score := scores[row]) not in known:
                 known[score] = math.log(min(SUREST, bias.chance(trust.probability(0, score))))
             totals[row] = above = above + known[score]
-            if above >= bound and row not in held:
+            if above >= bound:
                 held[row] = tree.add(held[parent], tokens[row], known[score], OWN, self.bit)
 
     def learn(self, stream: Stream, committed: Committed) -> None:
@@ -149,26 +145,23 @@ class Whole(_Proposing):
             reading = self._reading(stream)
             proposal = reading.asked(stream.text.committed, max(0, min(stream.wait.max_window, stream.text.left - 1)))
             tree = TokenTree(len(stream.text), stream.text.committed[-1], stream.tree.vocab_size)
-            stream.tree = tree
-            reading.held = {ROOT: tree.root}
-            for row, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
-                logprob = math.log(min(proposal.scores[row], 1.0))
-                reading.held[row] = tree.add(reading.held[parent], token, logprob, OWN, self.bit)
+            stream.tree, reading.rows = tree, []
+            for token, parent, score in zip(proposal.tokens, proposal.parents, proposal.scores, strict=True):
+                above = tree.root if parent == ROOT else reading.rows[parent]
+                reading.rows.append(tree.add(above, token, math.log(min(score, 1.0)), OWN, self.bit))
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         reading = self._reading(stream)
-        asked, reading.proposal = reading.proposal is not None, None
-        session, window = reading.session, committed.chosen.nodes
+        proposal, reading.proposal = reading.proposal, None
+        session, rows = reading.session, reading.rows
         if session is None or not reading.knows(committed.base_len):
             return  # it reads the tokens when it is asked next
         reading.seen += len(committed.tokens)
-        if asked and isinstance(session, LookaheadSession) and len(committed.sampled) == len(window) + 1:
-            behind = {id(node): token for node, token in zip(window, committed.sampled[1:], strict=True)}
-            rows = [node for row, node in reading.held.items() if row != ROOT]
-            if all(id(node) in behind for node in rows):
-                session.ingest([behind[id(node)] for node in rows], committed.tokens)
-                return
-        session.extend(committed.tokens)
+        behind = dict(zip(committed.chosen.nodes, committed.sampled[1:], strict=False))
+        if proposal is not None and isinstance(session, LookaheadSession) and behind.keys() >= {*rows}:
+            session.ingest([behind[node] for node in rows], committed.tokens)
+        else:
+            session.extend(committed.tokens)
 
 
 class Library:
