@@ -15,7 +15,7 @@ from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.sources.boundary import Sources
 from actors.verifier.streams import Stage, Stream
-from protocols.errors import PoolFull, RequestError
+from protocols.errors import PoolFull
 from protocols.messages import FailureCode
 
 GIVE_BACK_S = 30.0  # seconds between two times that memory is given back: at most a minute after it was last used
@@ -78,9 +78,6 @@ class Room:
                     stream.scope,
                     stream.grammar,
                 )
-            except RequestError as error:
-                self.admission.fail(stream, FailureCode(error.code), str(error))
-                continue
             except PoolFull as error:
                 if any(s.handle >= 0 for s in streams):
                     self._full_at = streams.added

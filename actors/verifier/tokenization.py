@@ -24,14 +24,8 @@ MAX_TEXT = 4 * 1024 * 1024  # characters: the text of a million tokens, which ta
 
 class Tokenization:
     def __init__(self, context: Context) -> None:
-        equipment = context.equipment
-        self._codec, self._vocab_size, self._compute = (
-            equipment.codec,
-            equipment.model.info.vocab_size,
-            equipment.tokenizing,
-        )
-        self._send = context.send
-        self._waiting = 0
+        self._equipment, self._send = context.equipment, context.send
+        self._codec, self._waiting = context.equipment.codec, 0
 
     def ask(self, peer: bytes, question: Tokenize | Detokenize) -> None:
         if self._waiting >= MAX_WAITING:
@@ -39,7 +33,7 @@ class Tokenization:
             self._send(peer, Failed(question.rid, FailureCode.OVERLOADED, detail))
             return
         self._waiting += 1
-        self._compute.start(partial(self._answer, question)).add_done_callback(
+        self._equipment.tokenizing.start(partial(self._answer, question)).add_done_callback(
             lambda future: self._answered(peer, None if future.cancelled() else future.result())
         )
 
@@ -71,8 +65,9 @@ class Tokenization:
     def _ids(self, question: Tokenize | Detokenize) -> list[int]:
         match question:
             case Detokenize(token_ids=ids):
-                if any(not 0 <= token < self._vocab_size for token in ids):
-                    detail = f"tokens must be ids of this vocabulary (0 to {self._vocab_size - 1})"
+                most = self._equipment.model.info.vocab_size - 1
+                if any(not 0 <= token <= most for token in ids):
+                    detail = f"tokens must be ids of this vocabulary (0 to {most})"
                     raise RequestError(FailureCode.BAD_REQUEST, detail)
                 return list(ids)
             case Tokenize(messages=turns, text=text, tools=tools, special_tokens=special, rendering=rendering):
