@@ -11,22 +11,20 @@ streams of one round, which share its time, are one sample.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
-
-import msgspec
+from typing import Any
 
 from actors.backoff import Backoff
 from actors.calibration import USUAL
 from actors.chains import TREES, Costs
 from actors.cost import UNKNOWN, Curve
-from actors.draft_timing import WIDTHS
 from actors.estimate import Estimate
-from actors.methods import STRATEGIES, strategy_for
+from actors.methods import STRATEGIES
 from actors.models import DEFAULT_NODES
 from protocols.limits import MAX_BUDGETS, Mean, within
-from protocols.messages import Budget, DraftStats, Kind, Method, RoundStats
+from protocols.messages import Budget, DraftStats, Kind, RoundStats
 
+TTL_MS = 5000
 FIRST = 128  # rounds before the first trial, in which the acceptance rate is learnt
 BLOCK = 32  # rounds of one side of a trial in turn
 UNDER_WAY = 2  # rounds that name a new setting, but verify what was drafted before it came
@@ -34,8 +32,6 @@ LATEST = 4 * BLOCK  # rounds in which a setting must come into force: a user may
 MAX_BLOCKS = 12  # blocks of a trial; what has not won by then differs by less than is worth knowing
 WON, LOST = 2.0, 1.0  # standard errors by which a trial is decided: the start is good, a move must be sure
 STEP = math.sqrt(2)  # factor between neighbouring settings
-MOST = {"gamma": DEFAULT_NODES, "sequences": max(WIDTHS)}
-THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)
 
 
 class Measured:
@@ -58,157 +54,131 @@ class Measured:
         for rank in stats.drafting.ranks or (1,) * stats.accepted + (0,) * (stats.accepted < stats.window):
             self.right.add(float(rank == 1), part)
 
-    @property
-    def rate(self) -> float:
-        """Tokens per microsecond."""
-        return self.tokens.mean / self.wall.mean if self.wall.mean else 0.0
-
     def costs(self, forward: Curve, step: Curve) -> Costs:
         chance = min(0.99, max(0.01, self.right.mean))
         streams = max(1, round(self.streams.mean))
         return Costs(forward, step, self.slowdown, self.beside.mean, self.message, streams, chance)
 
 
-class Climb:
-    """The setting of one load."""
+class Trial:
+    """A neighbouring gamma in turns with the one in force, in blocks of rounds."""
 
-    def __init__(self, method: str) -> None:
-        self.method, self.measured = method, Measured()
-        self.names = ("gamma",) if method in (Method.SPS, Method.PEARL) else ("gamma", "sequences")
-        self.factors = dict.fromkeys(self.names, 0.0)  # on the start, in powers of STEP
-        self.turn = 0  # direction of the next trial: two for each dimension
-        self.lost = 0  # trials in a row
-        self.rounds = 0  # the verifier's rounds, each of which has a part of every stream
-        self.pause = Backoff(FIRST)  # rounds without trials, after those in all directions were lost
-        self.pause.pause(0)
-        self.said: dict[str, int] = {}  # the settings that were commanded last
-        self.trial: tuple[str, int] | None = None
-        self.settings = (0, 0)  # the known one and the tried one, which stand still during a trial
-        self.since = 0  # rounds, at which this side of the trial was commanded
-        self.until = math.inf  # rounds, at which it ends; not known before it is in force
-        self.sides = _sides()
-        self.blocks = 0  # blocks of the trial so far
-        self.usual_us = 1.0  # time of a round, as the trial began
-        self.tried = False  # whether the tried side is commanded
-        self._seen: set[str] = set()  # streams with a part in the present round
-        self._booked: list[tuple[float, float]] = []  # their tokens and times that count for the side
+    def __init__(self, settings: tuple[int, int], rounds: int, usual_us: float) -> None:
+        """``settings``: the known one and the tried one. ``usual_us``: time of a round."""
+        self.settings, self.usual_us = settings, usual_us
+        # tokens of a usual round's time, with either
+        self.sides = Estimate(memory=math.inf), Estimate(memory=math.inf)
+        self.blocks = 0
+        self.booked: list[tuple[float, float]] = []  # tokens and times of the round's streams that count
+        self._turn_to(True, rounds)
 
-    def observe(self, stats: RoundStats) -> None:
-        self.measured.observe(stats)
-        if stats.rid in self._seen or len(self._seen) >= max(1, stats.streams):
-            self._round_over()
-        self._seen.add(stats.rid)
-        if self.trial is not None:
-            self._book(self.trial[0], stats)
+    def _turn_to(self, tried: bool, rounds: int) -> None:
+        self.tried, self.gamma = tried, self.settings[tried]  # the side, which is commanded now
+        self.in_force, self.until = False, rounds + LATEST  # when the side ends
 
-    def _round_over(self) -> None:
-        self.rounds += 1
-        self._seen.clear()
-        if self.trial is not None:
-            self._judge()
-        elif self.said and not self.pause.resting(self.rounds):
-            self._begin(self.names[self.turn // 2], 1 - 2 * (self.turn % 2))
-
-    def _begin(self, name: str, way: int) -> None:
-        known = self.said[name]
-        tried = _scaled(known, way, MOST[name])
-        self.trial, self.settings = (name, way), (known, tried if tried != known else max(1, known + way))
-        self.sides, self.blocks, self.usual_us = _sides(), 0, self.measured.wall.mean
-        self._turn_to(tried=True)
-
-    def _turn_to(self, tried: bool) -> None:
-        self.tried, self.since, self.until = tried, self.rounds, math.inf
-        self._booked.clear()
-
-    def _book(self, name: str, stats: RoundStats) -> None:
+    def book(self, stats: RoundStats, rounds: int) -> None:
         assert stats.plan is not None
-        if (stats.plan.gamma if name == "gamma" else stats.plan.max_sequences) != self.settings[self.tried]:
-            return
-        if self.until == math.inf:
-            self.until = self.rounds + BLOCK
-        if self.rounds > self.until - BLOCK + UNDER_WAY:
-            self._booked.append((stats.committed, stats.wall_us / self.usual_us))
+        if stats.plan.gamma == self.gamma:
+            if not self.in_force:
+                self.in_force, self.until = True, rounds + BLOCK
+            if rounds > self.until - BLOCK + UNDER_WAY:
+                self.booked.append((stats.committed, stats.wall_us / self.usual_us))
 
-    def _judge(self) -> None:
-        if self._booked:
-            tokens, times = (sum(each) / len(self._booked) for each in zip(*self._booked, strict=True))
+    def won(self, rounds: int) -> bool | None:
+        """A round is over: whether the tried setting has won; None: the trial goes on."""
+        if self.booked:
+            tokens, times = (sum(each) / len(self.booked) for each in zip(*self.booked, strict=True))
             self.sides[self.tried].add_ratio(tokens, times)
-            self._booked.clear()
-        if self.until == math.inf and self.rounds - self.since > LATEST:
-            return self._end(won=False)
-        if self.rounds < self.until:
-            return
+            self.booked.clear()
+        if rounds < self.until:
+            return None
+        if not self.in_force:
+            return False
         self.blocks += 1
         if self.blocks >= 4:
             known, new = self.sides
             error = math.hypot(known.error, new.error)
             if new.mean - known.mean > WON * error:
-                return self._end(won=True)
+                return True
             if known.mean - new.mean > LOST * error or self.blocks >= MAX_BLOCKS:
-                return self._end(won=False)
-        self._turn_to(not self.tried)
+                return False
+        self._turn_to(not self.tried, rounds)
+        return None
 
-    def _end(self, won: bool) -> None:
-        assert self.trial is not None
-        (name, way), self.trial, self.tried = self.trial, None, False
-        self.said.clear()  # the next trial begins from what is commanded next
-        if won:
-            self.factors[name] += way
-            self.lost = 0
-            self.pause.succeed()
-            return
-        self.lost += 1
-        self.turn = (self.turn + 1) % (2 * len(self.names))
-        if self.lost % (2 * len(self.names)) == 0:
-            self.pause.rest(self.rounds)
 
-    def budget(self, forward: Curve, step: Curve) -> Budget | None:
-        """The budget for a load; None: too little is known."""
-        if self.measured.rounds < BLOCK:
-            return None
-        costs, rate = self.measured.costs(forward, step), self.measured.rate
-        parallel = strategy_for(self.method).waits == "survivor"
-        starts = {"gamma": costs.gamma(self.method), "sequences": MOST["sequences"] if self.method in THETA else 4}
-        self.said = {name: self._moved(name, starts[name], MOST[name]) for name in self.names}
+class Climb:
+    """The gamma of one load."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind, self.measured = kind, Measured()
+        self.factor, self.way = 0, 1  # on the start, in powers of STEP; and the direction of the next trial
+        self.lost = 0  # trials in a row
+        self.rounds = 0  # the verifier's rounds, each of which has a part of every stream
+        self.pause = Backoff(FIRST)  # rounds without trials, after those in both directions were lost
+        self.pause.pause(0)
+        self.said = 0  # the setting that was commanded last; 0: none since the last trial
+        self.trial: Trial | None = None
+        self._seen: set[str] = set()  # streams with a part in the present round
+
+    def observe(self, stats: RoundStats) -> None:
+        self.measured.observe(stats)
+        if stats.rid in self._seen or len(self._seen) >= max(1, stats.streams):
+            self.rounds += 1
+            self._seen.clear()
+            self._round_over()
+        self._seen.add(stats.rid)
+        if self.trial is not None:
+            self.trial.book(stats, self.rounds)
+
+    def _round_over(self) -> None:
+        if self.trial is None:
+            if self.said and not self.pause.resting(self.rounds):
+                tried = _scaled(self.said, self.way)
+                settings = self.said, tried if tried != self.said else max(1, self.said + self.way)
+                self.trial = Trial(settings, self.rounds, self.measured.wall.mean)
+        elif (won := self.trial.won(self.rounds)) is not None:
+            self.trial, self.said = None, 0
+            if won:
+                self.factor, self.lost = self.factor + self.way, 0
+                self.pause.succeed()
+                return
+            self.lost, self.way = self.lost + 1, -self.way
+            if self.lost % 2 == 0:
+                self.pause.rest(self.rounds)
+
+    def budget(self, revision: int, costs: Costs) -> Budget:
+        method = self.kind.method
+        rate = self.measured.tokens.mean / max(1.0, self.measured.wall.mean)  # tokens per microsecond
+        parallel = STRATEGIES[method].waits == "survivor"
+        self.said = _scaled(costs.gamma(method), self.factor)
+        if self.trial is not None:
+            if abs(self.said - self.trial.settings[0]) > max(1.0, (STEP - 1) * self.said):
+                self.trial = None  # costs have changed: both sides are far off
+            else:
+                self.said = self.trial.gamma
         return Budget(
-            0,
-            0,
-            gamma=self.said["gamma"],
-            sequences=self.said.get("sequences"),
+            revision,
+            TTL_MS,
+            self.kind,
+            gamma=self.said,
             window=costs.window(rate) if parallel else None,
-            wait_us=0.0 if costs.streams > 1 and (parallel or self.method in TREES) else None,
+            wait_us=0.0 if costs.streams > 1 and (parallel or method in TREES) else None,
             measured_tokens_per_second=within(1e6 * rate, Mean),
         )
 
-    def _moved(self, name: str, start: int, most: int) -> int:
-        now = _scaled(start, self.factors[name], most)
-        if self.trial is None or self.trial[0] != name:
-            return now
-        if abs(now - self.settings[0]) > max(1.0, (STEP - 1) * now):  # costs have changed: both sides are far off
-            self.trial, self.tried = None, False
-            return now
-        return self.settings[self.tried]
 
-
-def _sides() -> tuple[Estimate, Estimate]:
-    """Tokens of a usual round's time: with the setting in force, and with the one that is tried."""
-    known, tried = (Estimate(memory=math.inf) for _ in range(2))
-    return known, tried
-
-
-def _scaled(start: int, factor: float, most: int) -> int:
-    return int(min(most, max(1, round(start * math.pow(STEP, factor)))))
+def _scaled(start: int, factor: int) -> int:
+    return min(DEFAULT_NODES, max(1, round(start * STEP**factor)))
 
 
 class Control:
     """The settings of all loads. ``decide`` gives the budgets of loads with rounds since its last call."""
 
-    def __init__(self, ttl_ms: int = 5000) -> None:
-        self.ttl_ms = ttl_ms
+    def __init__(self) -> None:
         self.forward = UNKNOWN
-        self.steps: OrderedDict[str, Curve] = OrderedDict()  # by drafter, the latest last
-        self.climbs: OrderedDict[tuple[Kind, int], Climb] = OrderedDict()  # by bit length of streams, the latest last
-        self.fresh: dict[Kind, int] = {}
+        self.steps: dict[str, Curve] = {}  # by drafter, the latest last
+        self.climbs: dict[tuple[Kind, int], Climb] = {}  # by bit length of streams, the latest last
+        self.fresh: dict[Kind, Climb] = {}  # of the load that each kind has now
         self.revision = 0
 
     def calibrated(self, forward_us: Sequence[tuple[int, float]]) -> None:
@@ -217,31 +187,32 @@ class Control:
 
     def observe_round(self, stats: RoundStats) -> None:
         kind = stats.kind
-        strategy = STRATEGIES.get(kind.method)  # None: of a newer verifier
-        if stats.plan is None or strategy is None or not strategy.drafter:
+        if stats.plan is None or kind.method not in STRATEGIES:  # no drafter works, or a newer verifier's method
             return
         streams = max(1, stats.streams).bit_length()
-        climb = self.climbs.setdefault((kind, streams), Climb(kind.method))
-        self.climbs.move_to_end((kind, streams))
-        if len(self.climbs) > MAX_BUDGETS:
-            self.climbs.popitem(last=False)
+        climb = self.climbs.get((kind, streams)) or Climb(kind)
+        _put(self.climbs, (kind, streams), climb)
         climb.observe(stats)
-        self.fresh[kind] = streams
+        self.fresh[kind] = climb
 
     def observe_draft(self, stats: DraftStats) -> None:
         if stats.step_us:
-            self.steps[stats.actor_id] = Curve(dict(stats.step_us))
-            self.steps.move_to_end(stats.actor_id)
-            if len(self.steps) > MAX_BUDGETS:
-                self.steps.popitem(last=False)
+            _put(self.steps, stats.actor_id, Curve(dict(stats.step_us)))
 
     def decide(self) -> list[Budget]:
         decided = []
-        for load in sorted(self.fresh.items()):
-            kind, climb = load[0], self.climbs.get(load)
-            budget = climb.budget(self.forward, self.steps.get(kind.drafter, UNKNOWN)) if climb is not None else None
-            if budget is not None:
+        for kind, climb in sorted(self.fresh.items()):
+            if climb.measured.rounds >= BLOCK:  # else too little is known
                 self.revision += 1
-                decided.append(msgspec.structs.replace(budget, kind=kind, revision=self.revision, ttl_ms=self.ttl_ms))
+                costs = climb.measured.costs(self.forward, self.steps.get(kind.drafter, UNKNOWN))
+                decided.append(climb.budget(self.revision, costs))
         self.fresh.clear()
         return decided
+
+
+def _put(known: dict[Any, Any], key: object, value: object) -> None:
+    """Put a value last. Beyond ``MAX_BUDGETS`` the first is forgotten."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > MAX_BUDGETS:
+        del known[next(iter(known))]

@@ -10,7 +10,7 @@ from actors.controller.climb import Control
 from actors.peer import Line
 from actors.telemetry import Subscription
 from protocols import wire
-from protocols.messages import Budget, DraftStats, Drain, Hello, Kind, RoundStats, ToController, Welcome
+from protocols.messages import DraftStats, Drain, Hello, Kind, RoundStats, ToController, Welcome
 from protocols.transport import Network
 
 PERIOD_S = 0.05  # time between decisions
@@ -20,7 +20,7 @@ class Controller:
     def __init__(self, network: Network, address: str, hello: Hello) -> None:
         self.line = Line(network, address, hello, wire.Decoder(ToController))
         self.control = Control()
-        self.said: dict[Kind, tuple[Budget, float]] = {}
+        self.said: dict[Kind, tuple[object, float]] = {}  # settings, and when they are to be repeated
 
     async def run(self, stop: asyncio.Event) -> None:
         """Control until ``stop`` is set or the verifier asks us to leave."""
@@ -37,31 +37,21 @@ class Controller:
                     self.control.observe_round(message)
                 case DraftStats():
                     self.control.observe_draft(message)
-                case _:
-                    pass
 
     async def _decide(self) -> None:
-        loop = asyncio.get_running_loop()
+        """A changed budget leaves at once; an unchanged one as often as a heartbeat, to keep it and its rates alive."""
         while True:
             await asyncio.sleep(PERIOD_S)
+            assert self.line.welcome is not None
+            now = asyncio.get_running_loop().time()
+            self.said = {kind: told for kind, told in self.said.items() if now < told[1]}
             for budget in self.control.decide():
-                self._say(budget, loop.time())
-
-    def _say(self, budget: Budget, now: float) -> None:
-        """A changed budget leaves at once; an unchanged one as often as a heartbeat, to keep it and its rates alive."""
-        assert self.line.welcome is not None
-        kind = budget.kind
-        known, until = self.said.get(kind, (None, 0.0))
-        if known is None or now >= until or _setting(known) != _setting(budget):
-            self.said = {one: told for one, told in self.said.items() if now < told[1]}
-            self.said[kind] = (budget, now + self.line.welcome.heartbeat_ms / 1000)
-            self.line.send(budget)
+                setting = budget.gamma, budget.window, budget.wait_us
+                if self.said.get(budget.kind, (None, now))[0] != setting:
+                    self.said[budget.kind] = setting, now + self.line.welcome.heartbeat_ms / 1000
+                    self.line.send(budget)
 
     async def _converse(self) -> None:
         while not isinstance(news := await self.line.next(), Drain):
             if isinstance(news, Welcome):  # a verifier that has restarted
                 self.control.calibrated(news.forward_us)
-
-
-def _setting(budget: Budget) -> tuple[object, ...]:
-    return (budget.gamma, budget.sequences, budget.window, budget.wait_us)

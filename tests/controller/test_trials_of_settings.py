@@ -56,7 +56,8 @@ class Load:
     def _round(self, in_force: int, named: int) -> None:
         for stream in range(self.streams):
             tokens = max(1, round(self.chance.gauss(3 * self.goodput(in_force), 1.2)))
-            before = len(self.climb._booked) if self.climb is not None else 0
+            trial = self.climb.trial if self.climb is not None else None
+            before = len(trial.booked) if trial is not None else 0
             self.control.observe_round(
                 RoundStats(
                     f"r{stream}", 0, KIND, in_force, min(in_force, tokens - 1), tokens, self.streams * (1 + in_force),
@@ -64,9 +65,9 @@ class Load:
                     plan=Plan(Method.PEARL, named), streams=self.streams,
                 )
             )  # fmt: skip
-            if self.climb.trial is not None and len(self.climb._booked) > before * bool(stream):
+            if (trial := self.climb.trial) is not None and len(trial.booked) > before * bool(stream):
                 self.counted += 1
-                self.right += in_force == self.climb.settings[self.climb.tried]
+                self.right += in_force == trial.gamma
 
 
 LOADS = [(1, 10), (1, 5), (4, 10), (8, 20), (16, 20), (32, 40)]
@@ -105,8 +106,8 @@ def test_a_setting_that_never_comes_into_force_is_given_up():
     for _ in range(200):
         load.play(0.1)
         decide()
-        trials.append(load.climb.turn if load.climb is not None else 0)
-    assert load.counted == 0 and set(trials) == {0, 1}
+        trials.append(load.climb.way if load.climb is not None else 1)
+    assert load.counted == 0 and set(trials) == {1, -1}
 
 
 def test_costs_that_change_end_a_trial_of_settings_that_are_far_off():
