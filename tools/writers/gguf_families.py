@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import transformers
 
-from tests.engines.families import EXPERTS, LONG, model_of
+from tests.engines.families import EXPERTS, LONG, YARN, model_of
 from tests.engines.test_models_with_eyes import CLASSES, MODELS
 
 INTO = Path(__file__).parents[2] / "tests/data/gguf_families"
@@ -51,6 +51,14 @@ SCALED = {
     "num_hidden_layers": 4,
 }
 CHOSEN = {"norm_topk_prob": True}  # as in what is published, and no file says it
+FIRST_DENSE = (
+    FOUR
+    | {"first_k_dense_replace": 1, "prefix_dense_intermediate_size": 80}
+    | {
+        "expert_selection_fn": "sigmoid",
+        "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
+    }
+)
 LATENT = AS_MANY | {"moe_intermediate_size": 32}
 # The family, what is changed in its configuration, and what a published one says that transformers drops
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -109,12 +117,16 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "InternLM2": ("Llama", {}, {"architectures": ["InternLM2ForCausalLM"]}),
     "Exaone": ("Llama", {}, {"architectures": ["ExaoneForCausalLM"], "activation_function": "silu"}),
     "MiniCPM": ("Granite", SCALED, {"architectures": ["MiniCPMForCausalLM"]} | SCALES),
+    **{name: (name, {}, {}) for name in ("Cohere2Moe", "HYV3")},
+    "Cohere 2 with a dense layer": ("Cohere2Moe", FIRST_DENSE, {}),
+    "MiniCPM3": ("MiniCPM3", LATENT | {"dim_model_base": 256}, {}),
     "NemotronH": ("NemotronH", {}, DENSE | {"hybrid_override_pattern": "M*-"}),
     "Nemotron-H with experts": ("Nemotron-H with experts", {"time_step_min": 0.001}, {}),
 }
 WITH_EYES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     **{name: ({}, {}) for name in ("Qwen2_5_VL", "Qwen3VL", "Glm4v", "Glm4vMoe", "Mistral3")},
     "Qwen3VLMoe": (EXPERTS | CHOSEN, {}),
+    "Mistral4": (LATENT | {"rope_parameters": YARN | {"llama_4_scaling_beta": 0.1}}, {}),
     "Gemma4Unified": ({}, {"moe_intermediate_size": None}),
 }
 

@@ -27,6 +27,8 @@ MODELS = {
     "llama": "also Mistral, Mixtral, SmolLM2 and Yi",
     "mistral3": "Ministral 3, Mistral Small 3",
     "deepseek2": "V2, V3, GLM 4.7 Flash",
+    "mistral4": "Mistral Small 4",
+    "hy_v3": "Hy3",
 }
 
 

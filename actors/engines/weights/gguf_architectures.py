@@ -11,7 +11,7 @@ from actors.engines.weights import gguf_configs as configs
 from actors.engines.weights import gguf_gpt
 from actors.engines.weights import gguf_recurrent as recurrent
 from actors.engines.weights.gguf_configs import Config
-from actors.engines.weights.gguf_makers import below, keys_and_values, stacked, swapped, woven
+from actors.engines.weights.gguf_makers import as_it_is, below, keys_and_values, stacked, swapped, woven
 from actors.engines.weights.gguf_parts import (
     ATTENTION,
     IN_FRONT,
@@ -35,8 +35,6 @@ _SANDWICH = {
 _BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 _LATE_NORMS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
 _BEHIND_ATTENTION = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
-
-
 _GLM4 = {"input_layernorm": "attn_norm", "post_self_attn_layernorm": "post_attention_norm"} | {
     "post_attention_layernorm": "ffn_norm",
     "post_mlp_layernorm": "post_ffw_norm",
@@ -60,11 +58,9 @@ _OF_GEMMA4 = {
     "router.scale": "ffn_gate_inp.scale",
     "router.per_expert_scale": "ffn_down_exps.scale",
 }
-
-
 _GRANITE_SHARED: Made = {
     "shared_mlp.input_linear.weight": (("ffn_gate_shexp.weight", "ffn_up_shexp.weight"), below),
-    "shared_mlp.output_linear.weight": (("ffn_down_shexp.weight",), lambda down: down),
+    "shared_mlp.output_linear.weight": (("ffn_down_shexp.weight",), as_it_is),
 }
 _ROUTER = {"mlp.gate": "ffn_gate_inp"}
 _SHARED = {f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
@@ -72,7 +68,7 @@ _SHARED_GATE: Made = {
     "mlp.shared_expert_gate.weight": (("ffn_gate_inp_shexp.weight",), lambda gate: gate.reshape(1, -1))
 }
 _SHARED_EXPERTS = {ours.replace("expert.", "experts."): theirs for ours, theirs in _SHARED.items()}
-_CORRECTED: Made = {"mlp.gate.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias)}
+_CORRECTED: Made = {"mlp.gate.e_score_correction_bias": (("exp_probs_b.bias",), as_it_is)}
 _LATENT = {
     "self_attn.q_proj": "attn_q",
     "self_attn.q_a_proj": "attn_q_a",
@@ -83,9 +79,8 @@ _LATENT = {
     "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.o_proj": "attn_output",
 }
+_UNFOLDED: Made = {"self_attn.kv_b_proj.weight": (("attn_k_b.weight", "attn_v_b.weight"), keys_and_values)}
 _MIXTRAL = Architecture("mixtral", ATTENTION | IN_FRONT | _ROUTER, configs.mixtral, turned=True, made=of_experts())
-
-
 _DELTA = {
     **{f"linear_attn.in_proj_{ours}": theirs for ours, theirs in (("qkv", "attn_qkv"), ("z", "attn_gate"))},
     **{f"linear_attn.in_proj_{ours}": theirs for ours, theirs in (("a", "ssm_alpha"), ("b", "ssm_beta"))},
@@ -95,7 +90,7 @@ _DELTA = {
 _OF_DELTA: Made = {
     "linear_attn.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
     "linear_attn.A_log": (("ssm_a",), lambda rates: np.log(-rates)),
-    "linear_attn.dt_bias": (("ssm_dt.bias",), lambda bias: bias),
+    "linear_attn.dt_bias": (("ssm_dt.bias",), as_it_is),
 }
 _FEED_FORWARD = {
     f"feed_forward.{ours}": f"ffn_{theirs}" for ours, theirs in (("w1", "gate"), ("w2", "down"), ("w3", "up"))
@@ -144,9 +139,9 @@ _NEMOTRON_H = Architecture(
     recurrent.nemotron_h,
     made=of_scan("mixer")
     | {
-        "mixer.gate.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias),
-        "mixer.experts.up_proj": (("ffn_up_exps.weight",), lambda up: up),
-        "mixer.experts.down_proj": (("ffn_down_exps.weight",), lambda down: down),
+        "mixer.gate.e_score_correction_bias": (("exp_probs_b.bias",), as_it_is),
+        "mixer.experts.up_proj": (("ffn_up_exps.weight",), as_it_is),
+        "mixer.experts.down_proj": (("ffn_down_exps.weight",), as_it_is),
     },
     varied=("attention.head_count_kv", "feed_forward_length"),
     outside={"model.embeddings": "token_embd", "model.norm_f": "output_norm"},
@@ -196,9 +191,7 @@ ARCHITECTURES = {  # by the name in the file
         rows={part: _third(index) for index, part in enumerate(_QUERIES_KEYS_VALUES)},
     ),
     "starcoder2": Architecture(
-        "starcoder2",
-        ATTENTION | IN_FRONT | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
-        configs.starcoder2,
+        "starcoder2", ATTENTION | IN_FRONT | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}, configs.starcoder2
     ),
     **gguf_gpt.ARCHITECTURES,
     "command-r": Architecture(
@@ -211,7 +204,7 @@ ARCHITECTURES = {  # by the name in the file
         "gemma4_text",
         ATTENTION | MLP | _SANDWICH | QUERY_NORMS | _LAYER_INPUTS | _BESIDE_MLP,
         configs.gemma4,
-        made={ours: ((theirs,), lambda one: one) for ours, theirs in _OF_GEMMA4.items()},
+        made={ours: ((theirs,), as_it_is) for ours, theirs in _OF_GEMMA4.items()},
         varied=("feed_forward_length", "attention.head_count_kv"),
         outside={
             "model.embed_tokens_per_layer": "per_layer_token_embd",
@@ -227,10 +220,7 @@ ARCHITECTURES = {  # by the name in the file
     "smollm3": Architecture("smollm3", STANDARD, configs.smollm3, turned=True),
     "granite": Architecture("granite", STANDARD, configs.granite, turned=True),
     "glm4": Architecture("glm4", ATTENTION | _FUSED_MLP | _GLM4),
-    "olmo2": Architecture(
-        "olmo2",
-        ATTENTION | MLP | QUERY_NORMS | _BEHIND,
-    ),
+    "olmo2": Architecture("olmo2", ATTENTION | MLP | QUERY_NORMS | _BEHIND),
     "cohere2": Architecture("cohere2", ATTENTION | MLP | {"input_layernorm": "attn_norm"}, configs.cohere2),
     # with experts
     "qwen3moe": Architecture(
@@ -263,7 +253,7 @@ ARCHITECTURES = {  # by the name in the file
         | {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
         | {"pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"},
         configs.afmoe,
-        made=of_experts() | {"mlp.expert_bias": (("exp_probs_b.bias",), lambda bias: bias)},
+        made=of_experts() | {"mlp.expert_bias": (("exp_probs_b.bias",), as_it_is)},
     ),
     "qwen2moe": Architecture(
         "qwen2_moe", ATTENTION | IN_FRONT | _ROUTER | _SHARED, configs.qwen2_moe, made=of_experts() | _SHARED_GATE
@@ -278,19 +268,14 @@ ARCHITECTURES = {  # by the name in the file
         "minimax_m2",
         ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER,
         configs.minimax,
-        made=of_experts() | {"mlp.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias)},
+        made=of_experts() | {"mlp.e_score_correction_bias": (("exp_probs_b.bias",), as_it_is)},
     ),
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe",
         STANDARD | _ROUTER | _SHARED_EXPERTS,
         configs.ernie_moe,
         made=of_experts()
-        | {
-            "mlp.gate.moe_statics.e_score_correction_bias": (
-                ("exp_probs_b.bias",),
-                lambda bias: bias.reshape(1, -1),
-            )
-        },
+        | {"mlp.gate.moe_statics.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias.reshape(1, -1))},
     ),
     "hunyuan-moe": Architecture(
         "hunyuan_v1_moe",
@@ -348,20 +333,37 @@ ARCHITECTURES = {  # by the name in the file
         "deepseek_v3",
         IN_FRONT | MLP | _ROUTER | _SHARED_EXPERTS | _LATENT,
         configs.deepseek2,
-        made=of_experts()
-        | _CORRECTED
-        | {"self_attn.kv_b_proj.weight": (("attn_k_b.weight", "attn_v_b.weight"), keys_and_values)},
+        made=of_experts() | _CORRECTED | _UNFOLDED,
+    ),
+    "mistral4": Architecture(
+        "mistral4",
+        IN_FRONT | MLP | _ROUTER | _SHARED_EXPERTS | _LATENT,
+        configs.mistral4,
+        made=of_experts() | _UNFOLDED,
+    ),
+    "minicpm3": Architecture("minicpm3", IN_FRONT | MLP | _LATENT, configs.minicpm3),
+    "hy_v3": Architecture(
+        "hy_v3",
+        STANDARD | QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
+        configs.hy3,
+        made=of_experts() | {"mlp.e_score_correction_bias": (("exp_probs_b",), as_it_is)},
+    ),
+    "cohere2moe": Architecture(
+        "cohere2_moe",
+        ATTENTION | MLP | _ROUTER | _SHARED_EXPERTS | {"input_layernorm": "attn_norm"},
+        configs.cohere2_moe,
+        made=of_experts(),
     ),
     "gpt-oss": Architecture(
         "gpt_oss",
         ATTENTION | _BEHIND_ATTENTION | {"mlp.router": "ffn_gate_inp"},
         configs.gpt_oss,
         made={
-            "self_attn.sinks": (("attn_sinks.weight",), lambda sinks: sinks),
+            "self_attn.sinks": (("attn_sinks.weight",), as_it_is),
             "mlp.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), woven),
             "mlp.experts.gate_up_proj_bias": (("ffn_gate_exps.bias", "ffn_up_exps.bias"), woven),
             "mlp.experts.down_proj": (("ffn_down_exps.weight",), swapped),
-            "mlp.experts.down_proj_bias": (("ffn_down_exps.bias",), lambda bias: bias),
+            "mlp.experts.down_proj_bias": (("ffn_down_exps.bias",), as_it_is),
         },
     ),
     # with recurrent layers
@@ -406,9 +408,7 @@ ARCHITECTURES = {  # by the name in the file
         "lfm2_moe",
         _LFM2 | {"feed_forward.gate": "ffn_gate_inp"},
         recurrent.lfm2_moe,
-        made=_OF_LFM2
-        | of_experts("feed_forward")
-        | {"feed_forward.expert_bias": (("exp_probs_b.bias",), lambda bias: bias)},
+        made=_OF_LFM2 | of_experts("feed_forward") | {"feed_forward.expert_bias": (("exp_probs_b.bias",), as_it_is)},
         varied=("attention.head_count_kv",),
         outside={"model.embedding_norm": "token_embd_norm"},
     ),

@@ -134,19 +134,8 @@ def arcee(file: GGUF, config: Config) -> Config:
 
 def smollm3(file: GGUF, config: Config) -> Config:
     layers = config["num_hidden_layers"]
-    return {
-        "no_rope_layers": [int((i + 1) % 4 != 0) for i in range(layers)],
-        "layer_types": ["full_attention"] * layers,
-    }
-
-
-def cohere2(file: GGUF, config: Config) -> Config:
-    return {
-        "layer_norm_eps": file.of_architecture("attention.layer_norm_epsilon", 1e-5),
-        "logit_scale": file.of_architecture("logit_scale", 1.0),
-        "sliding_window": file.of_architecture("attention.sliding_window", 4096),
-        "layer_types": _every(4, config["num_hidden_layers"]),
-    }
+    turned = [int((i + 1) % 4 != 0) for i in range(layers)]
+    return {"no_rope_layers": turned, "layer_types": ["full_attention"] * layers}
 
 
 def command_r(file: GGUF, config: Config) -> Config:
@@ -157,12 +146,15 @@ def command_r(file: GGUF, config: Config) -> Config:
     }
 
 
+def cohere2(file: GGUF, config: Config) -> Config:
+    window = file.of_architecture("attention.sliding_window", 4096)
+    kinds = _every(4, config["num_hidden_layers"])
+    return command_r(file, config) | {"sliding_window": window, "layer_types": kinds}
+
+
 def starcoder2(file: GGUF, config: Config) -> Config:
-    return {
-        "hidden_act": "gelu_pytorch_tanh",
-        "norm_epsilon": file.of_architecture("attention.layer_norm_epsilon", 1e-5),
-        "sliding_window": None,
-    }
+    epsilon = file.of_architecture("attention.layer_norm_epsilon", 1e-5)
+    return {"hidden_act": "gelu_pytorch_tanh", "norm_epsilon": epsilon, "sliding_window": None}
 
 
 def exaone4(file: GGUF, config: Config) -> Config:
@@ -186,11 +178,11 @@ def mistral3(file: GGUF, config: Config) -> Config:
 
 
 def experts(file: GGUF, config: Config) -> Config:
-    inner = file.of_architecture("expert_feed_forward_length", config["intermediate_size"])
+    of = file.of_architecture
     return {
-        "num_experts": file.of_architecture("expert_count"),
-        "num_experts_per_tok": file.of_architecture("expert_used_count"),
-        "moe_intermediate_size": inner,
+        "num_experts": of("expert_count"),
+        "num_experts_per_tok": of("expert_used_count"),
+        "moe_intermediate_size": of("expert_feed_forward_length", config["intermediate_size"]),
         "norm_topk_prob": True,
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
@@ -214,6 +206,7 @@ def mixtral(file: GGUF, config: Config) -> Config:
 
 
 def minimax(file: GGUF, config: Config) -> Config:
+    check_sigmoid(file)
     return mixtral(file, config) | {"intermediate_size": file.of_architecture("expert_feed_forward_length")}
 
 
@@ -257,6 +250,11 @@ def gpt_oss(file: GGUF, config: Config) -> Config:
 
 def ranked(file: GGUF, config: Config) -> Config:
     """As DeepSeek's experts: behind a few dense layers, chosen by groups."""
+    check_sigmoid(file)
+    return _ranks(file)
+
+
+def _ranks(file: GGUF) -> Config:
     of = file.of_architecture
     return {
         "n_routed_experts": of("expert_count"),
@@ -286,7 +284,7 @@ def mellum(file: GGUF, config: Config) -> Config:
     return experts(file, config) | window | _by_kind(file, config, window["layer_types"])
 
 
-def _check_sigmoid(file: GGUF) -> None:
+def check_sigmoid(file: GGUF) -> None:
     """Raise ModelError for experts that are not chosen by sigmoids."""
     if (found := file.of_architecture("expert_gating_func", _SIGMOID)) != _SIGMOID:
         raise ModelError(
@@ -296,7 +294,6 @@ def _check_sigmoid(file: GGUF) -> None:
 
 
 def exaone_moe(file: GGUF, config: Config) -> Config:
-    _check_sigmoid(file)
     ranks = ranked(file, config)
     dense = ranks.pop("first_k_dense_replace")
     kinds = ["dense" if layer < dense else "sparse" for layer in range(config["num_hidden_layers"])]
@@ -306,7 +303,7 @@ def exaone_moe(file: GGUF, config: Config) -> Config:
 
 def laguna(file: GGUF, config: Config) -> Config:
     """Every fourth layer from the first on has no window, unless the file says another pattern."""
-    _check_sigmoid(file)
+    check_sigmoid(file)
     of, layers = file.of_architecture, config["num_hidden_layers"]
     window = of("attention.sliding_window", 0)
     local = of("attention.sliding_window_pattern", [bool(window and layer % 4) for layer in range(layers)])
@@ -327,7 +324,7 @@ def laguna(file: GGUF, config: Config) -> Config:
 
 def afmoe(file: GGUF, config: Config) -> Config:
     """Trinity. Every fourth layer has no window."""
-    _check_sigmoid(file)
+    check_sigmoid(file)
     of, layers = file.of_architecture, config["num_hidden_layers"]
     window = of("attention.sliding_window")
     return {
@@ -347,6 +344,7 @@ def glm4_moe(file: GGUF, config: Config) -> Config:
 
 def llama4(file: GGUF, config: Config) -> Config:
     """What no file says is as in both published models."""
+    check_sigmoid(file)
     of, layers = file.of_architecture, config["num_hidden_layers"]
     step = of("interleave_moe_layer_step", 1)
     turned = [(i + 1) % 4 != 0 for i in range(layers)]
@@ -368,16 +366,22 @@ def llama4(file: GGUF, config: Config) -> Config:
 def deepseek2(file: GGUF, config: Config) -> Config:
     """DeepSeek V2 and V3, and GLM 4.7 Flash, which is as V3. Old files have no keys of unfolded heads."""
     of = file.of_architecture
-    turned = of("rope.dimension_count")
-    rope = {name: one for name, one in config["rope_parameters"].items() if name != "partial_rotary_factor"}
-    if stretch := of("rope.scaling.yarn_log_multiplier"):
-        rope |= {"mscale": 10 * stretch, "mscale_all_dim": 10 * stretch}
     by_softmax = not any(name.endswith("exp_probs_b.bias") for name in file.tensors)  # where the file does not say
-    second = of("expert_gating_func", _SOFTMAX if by_softmax else None) == _SOFTMAX
-    names = {"model_type": "deepseek_v2"} if second else {}
+    names = {"model_type": "deepseek_v2"}
+    if of("expert_gating_func", _SOFTMAX if by_softmax else None) != _SOFTMAX:
+        check_sigmoid(file)
+        names = {}
+    grouped = "group_limited_greedy" if of("expert_group_count", 1) > 1 else "greedy"
+    return _latent(file, config) | _ranks(file) | names | {"topk_method": grouped}
+
+
+def _latent(file: GGUF, config: Config) -> Config:
+    of = file.of_architecture
+    turned, stretch = of("rope.dimension_count"), of("rope.scaling.yarn_log_multiplier")
+    rope = {name: one for name, one in config["rope_parameters"].items() if name != "partial_rotary_factor"}
+    if stretch:
+        rope |= {"mscale": 10 * stretch, "mscale_all_dim": 10 * stretch}
     return {
-        **ranked(file, config),
-        **names,
         "num_key_value_heads": config["num_attention_heads"],
         "head_dim": turned,
         "q_lora_rank": of("attention.q_lora_rank"),
@@ -388,5 +392,56 @@ def deepseek2(file: GGUF, config: Config) -> Config:
         "rope_parameters": rope,
         "rope_interleave": True,
         "attention_bias": False,
-        "topk_method": "group_limited_greedy" if of("expert_group_count", 1) > 1 else "greedy",
     }
+
+
+def mistral4(file: GGUF, config: Config) -> Config:
+    """Files that are made of transformers' checkpoints do not say the share by which queries are stretched: it is that
+    of the published model, and of its configuration class."""
+    own, share = _latent(file, config), file.of_architecture("attention.temperature_scale", 0.1)
+    rope = own["rope_parameters"] | {"partial_rotary_factor": 1.0, "llama_4_scaling_beta": share}
+    return own | _ranks(file) | {"rope_parameters": rope}
+
+
+def minicpm3(file: GGUF, config: Config) -> Config:
+    """No file says a multiplier: those of the published model are meant. Values are as wide as attention's output."""
+    width = file.tensors["blk.0.attn_output.weight"].shape[1] // config["num_attention_heads"]
+    return _latent(file, config) | {"v_head_dim": width, "scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}
+
+
+def hy3(file: GGUF, config: Config) -> Config:
+    """Layers with a router have experts."""
+    check_sigmoid(file)
+    of, own = file.of_architecture, experts(file, config)
+    return own | {
+        "num_shared_experts": of("expert_shared_feed_forward_length", 0) // own["moe_intermediate_size"],
+        "router_scaling_factor": of("expert_weights_scale", 1.0),
+        "mlp_layer_types": _fed(file, config),
+    }
+
+
+def cohere2_moe(file: GGUF, config: Config) -> Config:
+    of = file.of_architecture
+    by_softmax = of("expert_gating_func") == _SOFTMAX
+    if not by_softmax:
+        check_sigmoid(file)
+    return {
+        **experts(file, config),
+        **command_r(file, config),
+        **exaone4(file, config),
+        "rms_norm_eps": of("attention.layer_norm_rms_epsilon"),
+        "mlp_layer_types": _fed(file, config),
+        "intermediate_size": of("expert_feed_forward_length"),
+        "prefix_dense_intermediate_size": config["intermediate_size"],
+        "prefix_dense_sliding_window_pattern": 1,
+        "num_shared_experts": of("expert_shared_count", 0),
+        "shared_expert_combination_strategy": "average",
+        "expert_selection_fn": "softmax" if by_softmax else "sigmoid",
+        "norm_topk_prob": of("expert_weights_norm", False),
+    }
+
+
+def _fed(file: GGUF, config: Config) -> list[str]:
+    """Layers without a router are dense."""
+    layers = range(config["num_hidden_layers"])
+    return ["sparse" if f"blk.{layer}.ffn_gate_inp.weight" in file.tensors else "dense" for layer in layers]

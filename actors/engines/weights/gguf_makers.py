@@ -8,6 +8,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 
+def as_it_is(weight: Floats) -> Floats:
+    return weight
+
+
 def keys_and_values(keys: Floats, values: Floats) -> Floats:
     """Heads one below the other, each its keys and then its values."""
     whole: Floats = np.concatenate([keys.swapaxes(1, 2), values], 1)

@@ -20,12 +20,13 @@ from actors.engines.weights.gguf import GGUF, Stored
 from actors.engines.weights.gguf_architectures import ARCHITECTURES, MIXTURES, WITH_EYES
 from actors.engines.weights.gguf_configs import Config
 from actors.engines.weights.gguf_gpt import TWO_NORMS
-from actors.engines.weights.gguf_makers import Floats, below
+from actors.engines.weights.gguf_makers import Floats, as_it_is, below, stacked
 from actors.engines.weights.gguf_parts import Order
 from protocols.errors import ModelError
 
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 RECURRENT = "linear_attn."
+FUSED = "ffn_gate_up_exps.weight"  # gates and ups of experts by the converter's --fuse-gate-up-exps
 # Of a layer for more tokens (MTP), which lies behind the others: DeepSeek's names to the file's
 NEXT = {"eh_proj": "nextn.eh_proj", "shared_head.norm": "nextn.shared_head_norm"}
 NEXT |= {name: f"nextn.{name}" for name in ("enorm", "hnorm")}
@@ -106,6 +107,7 @@ IDLE: dict[str, tuple[float, ...]] = {
     "expert_weights_scale": (0, 1),
     "expert_group_count": (0, 1),
     "expert_weights_norm": (True,),
+    "expert_gating_func": (0, 1),  # a softmax
     "activation_sparsity_scale": (0,),
     "swiglu_clamp_exp": (0,),
     "swiglu_clamp_shexp": (0,),
@@ -247,6 +249,8 @@ class GGUFCheckpoint:
             for part, key in self._known.numbers.items():
                 yield ours + part, FileWeight([self._number(key, layer)])
             for part, (needed, make) in self._known.made.items():
+                if make is stacked and f"{theirs}{FUSED}" in self.file.tensors:
+                    needed, make = (FUSED,), as_it_is
                 if theirs + needed[0] in self.file.tensors:
                     yield ours + part, FileWeight([self._stored(theirs + one) for one in needed], make)
             for part, name in (self._known.names | NEXT).items():

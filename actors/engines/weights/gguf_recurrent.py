@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from actors.engines.weights.gguf import GGUF
-from actors.engines.weights.gguf_configs import Config, experts, granite, qwen2_moe, ranked
+from actors.engines.weights.gguf_configs import Config, check_sigmoid, experts, granite, qwen2_moe, ranked
 from actors.engines.weights.gguf_parts import ATTENTION, MLP, Architecture, Made, of_experts, of_scan
 from protocols.errors import ModelError
 
@@ -121,6 +121,7 @@ def lfm2(file: GGUF, config: Config) -> Config:
 
 
 def lfm2_moe(file: GGUF, config: Config) -> Config:
+    check_sigmoid(file)
     return (
         lfm2(file, config)
         | experts(file, config)

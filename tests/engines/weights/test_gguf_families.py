@@ -48,7 +48,10 @@ def test_a_file_of_the_converter_computes_what_the_original_does(name: str, tmp_
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
-        *((name, "expert_gating_func", 1) for name in ("Afmoe", "ExaoneMoe", "Laguna")),
+        *((name, "expert_gating_func", 1) for name in ("Afmoe", "Dots1", "ExaoneMoe", "HYV3", "Laguna", "Lfm2Moe")),
+        *((name, "expert_gating_func", 1) for name in ("MiniMaxM2", "Nemotron-H_with_experts")),
+        *((name, "expert_gating_func", 2) for name in ("GptOss", "Mistral4", "Mixtral", "Qwen3Moe")),
+        *((name, "expert_gating_func", 3) for name in ("Cohere2Moe", "DeepseekV3")),
         *((name, "expert_weights_norm", False) for name in ("Afmoe", "Laguna", "Qwen3Moe")),
     ],
 )
