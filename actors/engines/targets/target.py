@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from actors.engines.cache.kv_cache import CHUNK, SHARED, KVCache, full_request
+from actors.engines.cache.memory import trim
 from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
 from actors.engines.decoder.cpu.rings import Rings, RingState
 from actors.engines.engine import Engine
@@ -95,6 +96,7 @@ class Target:
         self._kv.give_back()
         if isinstance(self._recurrence, Rings):
             self._recurrence.give_back()
+        trim()
 
     @property
     def has_spare_cpus(self) -> bool:
