@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from actors.engines.decoder.gpu.groups import Float8Matrix
-from actors.engines.decoder.gpu.triton_kernels import attention, between, float8, groups, linear
+from actors.engines.decoder.gpu.triton_kernels import attention, between, choice, float8, groups, linear
 from actors.engines.weights.formats import GROUP, KINDS, NVFP4
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
@@ -198,6 +198,11 @@ def in_float8(rows: int, span: int, kind: torch.dtype = torch.bfloat16) -> Kerne
     return Kernel(f"{name}, {rows} rows", float8._multiply, kinds, sizes, options, weights)
 
 
+def noisy_tokens() -> Kernel:
+    kinds = of("*fp32", "logits", "tops") | of("*i32", "told", "ids") | of("i32", "vocabulary", "apart")
+    return Kernel("tokens with noise", choice._choose, kinds, {"BLOCK": choice.BLOCK})
+
+
 def every(capability: int) -> Iterator[Kernel]:
     """Those of a round of a model in bfloat16, in float8 and in blocks."""
     own = "*bf16"
@@ -222,6 +227,7 @@ def every(capability: int) -> Iterator[Kernel]:
     yield Kernel("sum and norm", between._join, kinds, sizes, {"num_warps": 8})
     kinds = {"x": own, "out": "*i32"} | of("i32", "rows", "apart", "depth", "groups")
     yield Kernel("rounding to 8 bits", groups._round, kinds, {"MANY": groups.MANY})
+    yield noisy_tokens()
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="torch's CUDA builds bring Triton, its CPU 
 from actors.engines.decoder.gpu.groups import Float8Matrix
 from actors.engines.decoder.gpu.triton_kernels import between, float8, groups
 from actors.engines.weights.formats import KINDS
-from tests.engines.compiled_kernels import CAPABILITIES, GROUPED, Kernel, in_float8, of, products, read
+from tests.engines.compiled_kernels import CAPABILITIES, GROUPED, Kernel, in_float8, noisy_tokens, of, products, read
 
 
 def test_what_the_kernels_compute_in_tritons_interpreter():
@@ -139,6 +139,12 @@ def test_rows_times_codes_of_4_and_8_bits_reach_tensor_cores_without_shared_memo
     code = [text for _, text in read(kernel.compiled(capability).asm["cubin"])[1]]
     last = max(at for at, text in enumerate(code) if text.startswith("HMMA.16816.F32"))
     assert not re.search(r"\b(LDGSTS|LDS|STS|SHFL|I2F)\b", "\n".join(code[: last + 1]))
+
+
+def test_a_tokens_noise_is_added_to_what_was_rounded_before_and_by_exact_logarithms():
+    """As torch does it: a sum of a product would be rounded once."""
+    text = noisy_tokens().compiled(90).asm["ptx"]
+    assert "mul.rn.f32" in text and "lg2.approx" not in text and noisy_tokens().needs(90).resident >= 32
 
 
 def test_a_products_reads_are_wide_and_its_sums_those_of_integers():

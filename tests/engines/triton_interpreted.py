@@ -30,10 +30,12 @@ from actors.engines.decoder.gpu.graphs import Direct, Graphs
 from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix, rounded, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
-from actors.engines.decoder.gpu.triton_kernels import between, experts, float8, gpu, groups, linear, states
+from actors.engines.decoder.gpu.triton_kernels import between, choice, experts, float8, gpu, groups, linear, states
 from actors.engines.decoder.spec import Attention, Norm
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.sampling import sampler
+from actors.engines.sampling.noise import keys
 from actors.engines.weights import quantised
 from actors.engines.weights.blocks import Blocks, Grouped
 from actors.engines.weights.formats import KINDS
@@ -112,6 +114,7 @@ MEANINGS = {
     "prmt.b32": permuted,
     "dp4a.s32.s32": dp4a,
     "mov.b32": lambda words: words,
+    "mul.rn.f32": lambda words, others: (words.view(np.float32) * others.view(np.float32)).view(np.uint32),
     "sub.f16x2": by_halves,
     "cvt.f32.f16": lambda words: words.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32),
 }
@@ -122,7 +125,7 @@ def assembled(_builder, text, _constraints, args, types, _is_pure, pack) -> Simp
     compiler's choice."""
     assert pack == 1
     values = {f"${len(types) + at}": each.data.view(np.uint32) for at, each in enumerate(args)}
-    for operation, given in re.findall(r"([\w.]+\.(?:[bsu]32|f32\.f16|f16x2)) ([^;]+);", text):
+    for operation, given in re.findall(r"([\w.]+\.(?:[bsuf]32|f32\.f16|f16x2)) ([^;]+);", text):
         if parted := re.fullmatch(r"\{(\w+), (\w+)\}, (\S+)", given):
             low, high, word = parted.groups()
             values[low], values[high] = values[word] & 0xFFFF, values[word] >> 16
@@ -135,6 +138,17 @@ def assembled(_builder, text, _constraints, args, types, _is_pure, pack) -> Simp
         dtype = np.float32 if kind.scalar.is_fp32() else np.int32
         made.append(interpreter.TensorHandle(values[f"${at}"].view(dtype), kind.scalar))
     return SimpleNamespace(get_result=made.__getitem__)
+
+
+def by_torch(name: str):
+    """A function of libdevice by torch's of the same name, as its own kernels for a GPU take it."""
+    by = getattr(torch, name)
+
+    def made(given):
+        found = by(torch.from_numpy(np.ascontiguousarray(given.handle.data)))
+        return tl.tensor(interpreter.TensorHandle(found.numpy(), tl.float32), given.type)
+
+    return made
 
 
 CAST, BINARY = interpreter.InterpreterBuilder.cast_impl, interpreter.InterpreterBuilder.binary_op
@@ -161,6 +175,7 @@ interpreter.InterpreterBuilder.create_inline_asm = assembled
 interpreter.InterpreterBuilder.cast_impl = cast
 interpreter.InterpreterBuilder.binary_op = by_numpy
 interpreter.InterpreterBuilder.get_bf16 = lambda _builder, value: narrow([value])
+choice.libdevice = SimpleNamespace(log=by_torch("log"), log1p=by_torch("log1p"))
 interpreter._patch_builtin = patch_builtins
 interpreter._get_np_dtype = np_dtype
 EVERY_PART = every_part(recurrent=False)  # with three layers
@@ -387,6 +402,29 @@ def test_products_of_integers_are_torchs_and_a_row_has_the_bits_that_it_has_alon
         assert torch.equal(groups.multiply(x[:rows], matrix), found[:, :rows])
     many = groups.multiply(x.repeat(3, 1)[:17], matrix) if name in ("Q4_0", "NVFP4") else None
     assert many is None or torch.equal(many[:, 7:14], found)
+
+
+def test_a_token_with_its_noise_is_torchs_in_two_launches(monkeypatch):
+    """Of rows of any seeds, with a tie, a row of nothing and two that are no numbers."""
+    rows = torch.randn(6, 2500, generator=torch.Generator().manual_seed(5)) * 4
+    rows[1], rows[2, 7], rows[3, 2400], rows[4] = -torch.inf, torch.nan, torch.inf, 0.0
+    rows[4, [3, 2301]] = 1e30
+    given = [keys(seed, 3 * seed) for seed in range(6)], [1.0, 1.0, 0.7, 1.0, 1.0, 1 / 0.3]
+    found = sampler._choose_in_launches(choice.choose, rows, *given)
+    assert found.tolist() == sampler._choose_by_torch(rows.clone(), *given).tolist()
+    assert found[1:5].tolist() == [0, -1, -1, 3]
+    right = [sampler._choose_by_torch(rows[5:].clone(), [keys(5, at)], [1.0]) for at in range(40)]
+    alike = sampler._choose_in_launches(
+        choice.choose, rows[5:].repeat(40, 1), [keys(5, at) for at in range(40)], [1.0] * 40
+    )
+    assert torch.equal(alike, torch.cat(right)) and len(set(alike.tolist())) > 1
+    by_kernel = functools.partial(sampler._choose_in_launches, choice.choose)
+    assert sampler._difference(torch.device("cpu"), by_kernel) == 0
+    asked = [Sampling(temperature=heat, top_k=most, seed=7) for heat, most in ((0.0, 0), (0.8, 0), (2.0, 5), (1.1, 0))]
+    groups = [sampler.Rows(sampler.SamplerState(each, [1]), [at], [[]]) for at, each in enumerate(asked)]
+    expected = sampler._choose_together(rows[[0, 5, 5, 0]], groups)
+    monkeypatch.setattr(sampler, "noisy_choice", lambda device: by_kernel)
+    assert sampler._choose_together(rows[[0, 5, 5, 0]], groups) == expected
 
 
 def test_rows_are_rounded_as_on_a_cpu():

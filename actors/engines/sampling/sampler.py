@@ -8,9 +8,11 @@ kept are kept as well, and argmax takes the lowest id of equal values.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -19,11 +21,15 @@ from torch import Tensor
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.records import CHOICE
+from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.engine import Choice, Picks
-from actors.engines.sampling.noise import gumbel, gumbel_of, keys
+from actors.engines.sampling.noise import Keys, gumbel, gumbel_of, keys
 from actors.engines.sampling.tally import Tally
 from protocols.messages import Sampling, TokenLogprobs
 
+log = logging.getLogger("duoactor.engines")
+Chooser = Callable[[Tensor, list[Keys], list[float]], Tensor]  # of rows, their keys and factors
+UNFILTERED = (0, 1.0, 0.0)  # top_k, top_p and min_p that remove nothing
 LEAST = 16  # vocabulary that compiled kernels need: a vector of ids
 NO_TOKEN = -1  # in place of the token of a row whose logits are not finite
 _FIRST_SORTED = 128  # likeliest tokens that top_p looks at first; it seldom needs more
@@ -211,12 +217,56 @@ def _choose_together(logits: Tensor, groups: Sequence[Rows]) -> list[int]:
         places += [place for first, group, _ in members for place in range(first, first + len(group.positions))]
         if filters is not None:
             each = [(group.state.sampling, position) for _, group, _ in members for position in group.positions]
-            heat = torch.tensor([1.0 / s.temperature for s, _ in each], dtype=torch.float32)[:, None]
-            rows = filtered(rows.mul_(heat.to(rows.device, non_blocking=True)), *filters)
-            rows.add_(gumbel_of([keys(s.seed, position) for s, position in each], rows.shape[1], rows.device))
-        chosen.append(likeliest(rows))
+            keyed, heats = [keys(s.seed, position) for s, position in each], [1.0 / s.temperature for s, _ in each]
+            if filters != UNFILTERED:
+                rows, heats = filtered(rows.mul_(_column(heats, rows.device)), *filters), [1.0] * len(heats)
+            chosen.append((noisy_choice(rows.device) or _choose_by_torch)(rows, keyed, heats))
+        else:
+            chosen.append(likeliest(rows))
     tokens = torch.cat(chosen).tolist()
     return [token for _, token in sorted(zip(places, tokens, strict=True))]
+
+
+def _column(numbers: list[float], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float32)[:, None].to(device, non_blocking=True)
+
+
+def _choose_by_torch(rows: Tensor, keyed: list[Keys], heats: list[float]) -> Tensor:
+    scaled = rows.mul_(_column(heats, rows.device))
+    return likeliest(scaled.add_(gumbel_of(keyed, rows.shape[1], rows.device)))
+
+
+@cache
+def noisy_choice(device: torch.device) -> Chooser | None:
+    """:func:`_choose_by_torch` in two launches of a GPU, so that its bits are those of every row there; None: Triton is
+    not there, or computes something else. The first call compiles it."""
+    if device.type != "cuda":
+        return None
+    try:
+        from actors.engines.decoder.gpu.triton_kernels import choice
+    except ImportError:
+        return None
+    by_triton: Chooser = partial(_choose_in_launches, choice.choose)
+    made: Chooser | str = checked(lambda: by_triton, partial(_difference, device), 1e-9)
+    if not isinstance(made, str):
+        return made
+    log.warning("tokens are sampled by torch's kernels, which is slower: Triton's failed (%s)", made)
+    return None
+
+
+def _choose_in_launches(
+    choose: Callable[[Tensor, Tensor], Tensor], rows: Tensor, keyed: list[Keys], heats: list[float]
+) -> Tensor:
+    told = np.array(keyed, np.uint32).view(np.int32), np.array(heats, np.float32).view(np.int32)[:, None]
+    return choose(rows, torch.from_numpy(np.hstack(told)).to(rows.device, non_blocking=True))
+
+
+def _difference(device: torch.device, choose: Chooser) -> float:
+    """The part of rows in which ``choose`` does not choose what torch does."""
+    rows = torch.randn(8, 3000, generator=torch.Generator().manual_seed(0)).to(device)
+    rows[7, 5] = math.nan
+    given = [keys(row, row) for row in range(8)], [0.5 + row / 8 for row in range(8)]
+    return float((choose(rows, *given) != _choose_by_torch(rows, *given)).float().mean())
 
 
 def for_kernels(logits: Tensor) -> NDArray[np.float32] | None:

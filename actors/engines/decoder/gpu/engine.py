@@ -22,6 +22,7 @@ from actors.engines.decoder.layout import lay_out
 from actors.engines.decoder.torch.attention import MAX_ROUND
 from actors.engines.engine import Trunk
 from actors.engines.flat_batch import WHOLE, FlatBatch
+from actors.engines.sampling.sampler import noisy_choice
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.source import source_of
 from actors.models import ModelInfo
@@ -71,6 +72,7 @@ class GpuEngine:
             recorder = recorder or CudaRecorder(self.device)
             self.graphs = Graphs(self._program, recorder, candidates, layout)
             self.graphs.record_ahead()
+            noisy_choice(self.device)  # compiled now, not while a stream waits
 
     def reading(self) -> Reading:
         """What a token reads."""
