@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
-from actors.peer import Line, introduction
+from actors.peer import SILENT_WAIT_S, Line, introduction
 from actors.tasks import until_one_ends
 from duoactor.client.options import ClientOptions
 from duoactor.client.session import News, Question, Result, Session
@@ -265,7 +265,7 @@ class Connection:
                 self._grow_impatient(self.loop.time() - self._lost_at)
 
     def _grow_impatient(self, waited_s: float) -> None:
-        if not self._announced:
+        if self.answered and not self._announced and waited_s > SILENT_WAIT_S:  # not merely busy
             self._announced = True
             log.warning("waiting for the verifier at %s to come back", self.address)
         limit = self._options["reconnect_timeout"]

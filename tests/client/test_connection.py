@@ -325,24 +325,28 @@ def test_a_request_that_the_verifier_could_not_read_fails_and_the_next_one_works
     run(go())
 
 
-def test_who_waits_for_a_lost_verifier_is_told_once(caplog):
+@pytest.mark.parametrize("away_s", [5.0, 12.0])
+def test_who_waits_for_a_lost_verifier_is_told_once_and_of_a_busy_one_nothing(away_s, caplog):
+    """A client takes a verifier that was silent for three seconds for lost; a busy one then answers at once."""
+
     async def go():
         async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
             stream = client.stream(PROMPT, max_tokens=300)
             ids = list((await stream.__anext__()).token_ids)
             cluster.crash_verifier()
             reading = asyncio.create_task(stream.completion())
-            await asyncio.sleep(8.0)
+            await asyncio.sleep(away_s)
             cluster.target.open_requests.clear()
             cluster.start_verifier()
             return [*ids, *(await reading).token_ids]
 
     with caplog.at_level(logging.WARNING):
         assert run(go()) == TRUTH
-    assert [record.message for record in caplog.records if record.name == "duoactor.client"] == [
+    said = [
         "waiting for the verifier at memory://verifier to come back",
         "the verifier at memory://verifier is back",
     ]
+    assert [record.message for record in caplog.records if record.name == "duoactor.client"] == said * (away_s > 6.0)
 
 
 def test_a_client_may_be_used_in_one_loop_after_another():
