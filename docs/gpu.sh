@@ -83,7 +83,7 @@ if [ "$device" = cpu ]; then
     minutes=${MINUTES:-30} tasks=chat few=chat rounds=--small
 else
     shape='--layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16'
-    costly="$out/7b" streams=1,8,32 many=1,4,16,32 tokens=96 prove=0.7 slack=1
+    costly="$out/7b" streams=1,8,32 many=1,4,16,32 tokens=96 prove=0.4 slack=1
     minutes=${MINUTES:-10} tasks=chat,code,translation few=chat,code rounds=
 fi
 ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
@@ -92,18 +92,18 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
 {
     step machine 15 sh -c "nvidia-smi; python -c 'import torch; print(torch.__version__, torch.cuda.is_available())'"
     # a fresh machine's first start compiles the draft's layers for its CPU, which every step below needs
-    step compile 75 python -c 'import actors.engines.decoder.cpu.compiler as compiler; print(compiler.compiled_kernels())'
-    step inflate 50 python -m duoactor inflate bundled "$costly" $shape
-    step formats 100 python -m tests.engines.time_rounds --device "$device" $rounds --formats
+    step compile 45 python -c 'import actors.engines.decoder.cpu.compiler as compiler; print(compiler.compiled_kernels())'
+    step inflate 35 python -m duoactor inflate bundled "$costly" $shape
+    step formats 80 python -m tests.engines.time_rounds --device "$device" $rounds --formats
     for kind in Q4_K Q8_0; do
-        step "rounds-$kind" 80 python -m tests.engines.time_rounds --device "$device" $rounds --blocks "$kind"
+        step "rounds-$kind" 35 python -m tests.engines.time_rounds --device "$device" $rounds --blocks "$kind"
     done
-    step rounds 45 python -m tests.engines.time_rounds --device "$device" $rounds
-    step families 90 python -m tests.engines.families_on_device --device "$device"
-    step tests 60 python -m pytest -q -rs -p no:cacheprovider -m cuda tests/engines/test_graphs_cuda.py \
+    step rounds 30 python -m tests.engines.time_rounds --device "$device" $rounds
+    step families 60 python -m tests.engines.families_on_device --device "$device"
+    step tests 40 python -m pytest -q -rs -p no:cacheprovider -m cuda tests/engines/test_graphs_cuda.py \
         tests/engines/test_noise.py
-    bench greedy 75 --target "$costly" --device "$device" --methods "$ours" --tasks "$tasks"
-    bench streams 50 --target "$costly" --device "$device" --streams "$many"
+    bench greedy 60 --target "$costly" --device "$device" --methods "$ours" --tasks "$tasks"
+    bench streams 45 --target "$costly" --device "$device" --streams "$many"
     if [ -n "${LLAMA:-}" ] && [ -n "${GGUF:-}" ]; then
         # FlashAttention's templates are what takes longest to compile, and this context is short
         step peer-built 400 sh -c 'cmake -S "$0" -B "$1" -DGGML_CUDA=ON -DGGML_CUDA_FA=OFF -DGGML_CUDA_NCCL=OFF \
@@ -114,9 +114,9 @@ ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
         step peer 40 "$out/peer/bin/llama-batched-bench" -m "$GGUF" -ngl 99 -c 16384 -npp 128 -ntg 64 -npl 1,4,16
         bench file 60 --target "$GGUF" --device "$device" --streams 1,4,16
     fi
-    bench sampled 35 --target "$costly" --device "$device" --methods auto,pld --temperature 1 --tasks "$tasks"
-    step prove 90 python -m duoactor prove --device "$device" --minutes "$prove"
-    step map 110 python -m tools.speedups --max-tokens "$tokens" --repeats 1 --quiet --limit 1 --out "$out/map" \
+    bench sampled 25 --target "$costly" --device "$device" --methods auto,pld --temperature 1 --tasks "$tasks"
+    step prove 45 python -m duoactor prove --device "$device" --minutes "$prove"
+    step map 50 python -m tools.speedups --max-tokens "$tokens" --repeats 1 --quiet --limit 1 --out "$out/map" \
         --target "$costly" --device "$device" --streams "$streams" --tasks "$few"
-    bench reverse 45 --target bundled --device cpu --draft-device "$device" --methods tree,auto --tasks "$few"
+    bench reverse 20 --target bundled --device cpu --draft-device "$device" --methods tree,auto --tasks "$few"
 }

@@ -301,6 +301,9 @@ def test_the_cut_of_a_layer_does_not_depend_on_its_rows():
             assert len({(cut.depth, cut.splits, cut.reach) for cut in cuts}) == 1
             assert [cut.rows for cut in cuts] == [16, 16, 32, 64, 128]
             assert all(1 <= cut.stages <= linear.STAGES and cut.reach * cut.splits >= depth for cut in cuts)
+            for shared in (99 << 10, 163 << 10, 227 << 10) if not gated else ():
+                cut = linear.cut_of(16, columns, depth, 2, gated, shared)
+                assert cut.stages * cut.depth * 2 * (linear.COLUMNS + 16) <= shared // 2, "two programs"
 
 
 def test_rounds_with_biases_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone():

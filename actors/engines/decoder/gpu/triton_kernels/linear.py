@@ -20,7 +20,9 @@ from actors.engines.decoder.gpu.triton_kernels.gpu import Gpu
 from actors.engines.weights.matrix import Matrix
 
 COLUMNS = 64  # outputs of a program: the least for which Hopper's matrix units take the weights' side whole
-DEPTH_BYTES = 256  # bytes of a weight's row, read at a time
+# Bytes of a weight's row, read at a time; half as many where a processor has less memory than SMALL, as those of
+# capability 8.6, 8.9 and 12.0 have, so that two programs find room there as well
+DEPTH_BYTES, SMALL = 256, 128 << 10
 ROWS = (16, 32, 64, 128)  # rows of a program; more rows are several programs that read the same weights
 PROGRAMS = 192  # a matrix of fewer programs than this is split: an H200 has 132 multiprocessors
 SPLITS = 4
@@ -94,14 +96,15 @@ def cut_of(rows: int, columns: int, depth: int, itemsize: int, gated: bool, shar
     ``depth``, ``splits`` and ``reach`` do not depend on ``rows``, for bits do depend on them.
     """
     tile = next((size for size in ROWS if size >= rows), ROWS[-1])
-    step = DEPTH_BYTES // itemsize
+    read, step = DEPTH_BYTES if shared > SMALL else DEPTH_BYTES // 2, DEPTH_BYTES // itemsize
     splits = 1
     while not gated and splits < SPLITS and -(-columns // COLUMNS) * splits < PROGRAMS and depth >= 8 * splits * step:
         splits *= 2
     reach = -(-depth // (splits * step)) * step
-    stage = (COLUMNS * (2 if gated else 1) + tile) * DEPTH_BYTES
+    stage = (COLUMNS * (2 if gated else 1) + tile) * read
     beside = shared // 2 // stage
-    return Cut(tile, step, splits, reach, min(STAGES, beside if beside >= LEAST_STAGES else max(1, shared // stage)))
+    alone = min(STAGES if shared > SMALL else LEAST_STAGES, max(1, shared // stage))
+    return Cut(tile, read // itemsize, splits, reach, min(STAGES, beside) if beside >= LEAST_STAGES else alone)
 
 
 def _launch(x: Tensor, matrix: Matrix, out: Tensor, columns: int, gated: bool, cut: Cut) -> None:
