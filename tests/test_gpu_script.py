@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-STEPS = re.findall(r'^ *(?:step|bench) "?(\w[\w$-]*)', (ROOT / "docs" / "gpu.sh").read_text(), re.MULTILINE)
+SCRIPT = (ROOT / "docs" / "gpu.sh").read_text()
+LIMITS = re.findall(r'^ *(?:step|bench) "?(\w[\w$-]*)"? (\d+)', SCRIPT, re.MULTILINE)
+STEPS = [name for name, _ in LIMITS]
+PEERS = ("peer-built", "peer", "file")  # in a call of their own
 PYTHON = """#!/bin/sh
 echo "$@" >> "$CALLS"
 case "$*" in *families_on_device*) echo 'one is WRONG'; exit 3 ;; esac
@@ -34,12 +37,18 @@ def test_each_step_is_reported_with_its_figure_and_one_that_fails_stops_none(fak
     done = run(fake_python, str(fake_python / "out"), DEVICE="cpu")
     report = (fake_python / "out" / "report.md").read_text()
     rows = dict(re.findall(r"^\| ([\w-]+) \| (.+?) \| \d+ \|$", report, re.MULTILINE))
-    names = [name for name in STEPS if name != "rounds-$kind" and name not in ("peer-built", "peer", "file")]
+    names = [name for name in STEPS if name != "rounds-$kind" and name not in PEERS]
     assert len(names) > 10 and {*names, "rounds-Q4_K", "rounds-Q8_0"} <= rows.keys()
     assert rows["families"] == "**failed** with 3" and "one is WRONG" in report
     assert {what for name, what in rows.items() if name != "families"} == {"done"}
     assert done.returncode == 1 and report.count("a figure of a step") >= len(names)
     assert list(rows).index("formats") < list(rows).index("families") < list(rows).index("map")  # most telling first
+
+
+def test_the_limits_of_all_steps_fit_into_ten_minutes() -> None:
+    seconds = [(name in PEERS, (1 + (name == "rounds-$kind")) * int(limit)) for name, limit in LIMITS]
+    assert 500 <= sum(limit for peer, limit in seconds if not peer) <= 600
+    assert 0 < sum(limit for peer, limit in seconds if peer) <= 600
 
 
 def test_a_step_for_which_no_time_is_left_is_said(fake_python: Path) -> None:
