@@ -66,6 +66,15 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._unseen >= MAX_HEAD and not self._deaf:
                 self._refuse(_too_large())
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection until a read is answered.
+
+        A client that closed looks like one that only sends no more, so a POST ends: nobody may wait for its text."""
+        if not self._answering or self.cycle.scope["method"] not in ("GET", "HEAD"):
+            return False
+        self.cycle.keep_alive = False
+        return True
+
     # --- events of the parser, which takes an exception for an error in what it reads ---------------------------------
 
     def on_message_begin(self) -> None:

@@ -103,6 +103,26 @@ async def test_a_request_before_the_answer_to_the_last_one_ends_the_connection_a
     assert statuses(answer) == [200] and b"connection: close" in answer
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_a_client_that_sends_no_more_gets_what_it_reads_and_ends_what_it_had_written(version):
+    async with served() as gateway:
+
+        async def last(request: bytes) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(request.replace(b"1.1", version, 1))
+            writer.write_eof()
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+        for path in (b"/health", b"/metrics", b"/live/state"):  # these ask the verifier
+            assert statuses(await last(GET.replace(b"/version", path) + b"\r\n")) == [200]
+        body = json.dumps({"messages": TURNS, "ignore_eos": True}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        assert not await last(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await gateway.idle()
+
+
 async def test_requests_one_after_the_other_share_a_connection():
     async with served() as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
