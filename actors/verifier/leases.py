@@ -91,13 +91,10 @@ class Leases:
         self._end(stream)
         self.lend(stream)
 
-    def outgrown(self, stream: Stream, drafter: DrafterPeer) -> bool:
-        """Whether the text has become longer than its drafter can hold; the lease ends then."""
-        if drafter.holds(len(stream.text)):
-            return False
-        self.recall(stream)
-        self.lend(stream)
-        return True
+    def outgrown(self, stream: Stream, drafter: DrafterPeer) -> None:
+        """End the lease if the text has become longer than its drafter can hold."""
+        if not drafter.holds(len(stream.text)):
+            self.hand_over(stream, None)
 
     def offer(self) -> None:
         """Offer the streams without a drafter."""

@@ -143,16 +143,25 @@ class Peers:
         models = hello.role in (Role.DRAFTER, Role.LEARNER)
         if models and (detail := differs(hello, self.context.info)) is not None:
             return Refuse(RefuseCode.TOKENIZER, detail)
-        if hello.role is not Role.DRAFTER:
-            return self._second(self.state.singles.get(hello.role), hello)
         if max(hello.states, default=0) > (layers := self.context.info.layers):
             detail = f"draft head {hello.model_id} reads layer {max(hello.states)} and the target has {layers}"
             return Refuse(RefuseCode.TOKENIZER, f"{detail}; choose the head that was made for this target")
-        named = self.state.drafters.named(hello.actor_id)
-        if named is not None and named.hello.incarnation != hello.incarnation and self._alive(named.last_seen):
-            detail = f"a drafter named {hello.actor_id} is connected already; choose another --actor-id"
-            return Refuse(RefuseCode.DUPLICATE, detail)
-        return None
+        return self._second(hello)
+
+    def _second(self, hello: Hello) -> Refuse | None:
+        """A name is one drafter's, and a verifier has one controller and one learner at most: two would undo each
+        other's work."""
+        drafts = hello.role is Role.DRAFTER
+        known = self.state.drafters.named(hello.actor_id) if drafts else self.state.singles.get(hello.role)
+        if known is None or known.hello.incarnation == hello.incarnation:
+            return None
+        if self.clock() - known.last_seen >= 2 * HEARTBEAT_MS / 1000:  # it is dead
+            return None
+        detail = f"a drafter named {hello.actor_id} is connected already; choose another --actor-id"
+        if not drafts:
+            process = f"{known.actor_id}, process {known.hello.pid}"
+            detail = f"this verifier has a {hello.role} already ({process}); stop that one first"
+        return Refuse(RefuseCode.DUPLICATE, detail)
 
     def bar(self, peer: bytes, reason: str) -> None:
         """Part for good with a peer whose message could not be handled: it would send another like that at once."""
@@ -174,17 +183,6 @@ class Peers:
             return None
         detail = f"{most} {hello.role}s are connected with this key already; make another with `duoactor keys NAME`"
         return Refuse(RefuseCode.DUPLICATE, detail)
-
-    def _second(self, known: Peer | None, hello: Hello) -> Refuse | None:
-        """A verifier has one controller and one learner at most: two would undo each other's work."""
-        if known is None or known.hello.incarnation == hello.incarnation or not self._alive(known.last_seen):
-            return None
-        process = f"{known.actor_id}, process {known.hello.pid}"
-        detail = f"this verifier has a {hello.role} already ({process}); stop that one first"
-        return Refuse(RefuseCode.DUPLICATE, detail)
-
-    def _alive(self, last_seen: float) -> bool:
-        return self.clock() - last_seen < 2 * HEARTBEAT_MS / 1000
 
     def _welcome(self, peer: bytes, holder: Holder) -> None:
         state, info = self.state, self.context.info

@@ -44,13 +44,12 @@ def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, m
     elif sampling.min_tokens or sampling.bad_words:
         grammar = Withheld(sampling, info.eos_token_ids, codec, info.vocab_size, message.generated)
     prediction = _predicted(codec, message.prediction, info.max_context)
-    if dictation is None:
-        output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
-        return Prepared(prompt, sampling, output, grammar, prediction)
-    binds = Dictated(dictation, codec, info.vocab_size, grammar, message.generated)
-    dictated = range(dictation.at, dictation.at + len(dictation.tokens))
+    dictated = range(0)
+    if dictation is not None:
+        grammar = binds = Dictated(dictation, codec, info.vocab_size, grammar, message.generated)
+        dictated = range(dictation.at, dictation.at + len(binds.tokens))
     output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated, dictated)
-    return Prepared(prompt, sampling, output, binds, prediction)
+    return Prepared(prompt, sampling, output, grammar, prediction)
 
 
 def is_short(message: Generate) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from actors.cost import CostModel
     from actors.engines.heads.draft import HeadDraft
     from actors.engines.targets.target import Target
+    from actors.generations import Loader
     from actors.models import DraftModel, ModelInfo, TargetModel
     from actors.verifier.compute import Compute, ThreadCompute
     from actors.verifier.loop import Verifier
@@ -121,20 +122,15 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
         check_draft(model)
         return model
 
-    async def load(path: str) -> DraftModel:
-        return await asyncio.to_thread(rebuild, path)
-
-    draft = build(settings.inline_draft)
-    differ = differs(introduction(Role.DRAFTER, "inline", draft.info), target.info)
-    if differ is not None:
-        log.warning("no drafts between forwards: %s", differ)
-        return None
-    info = target.info
+    draft, info = build(settings.inline_draft), target.info
     try:
+        if (differ := differs(introduction(Role.DRAFTER, "inline", draft.info), info)) is not None:
+            raise ModelError(differ)
         steps = measure_draft(draft)
     except ModelError as error:
         log.warning("no drafts between forwards: %s", error)
         return None
+    load: Loader = lambda path: asyncio.to_thread(rebuild, path)  # noqa: E731
     return InlineDraft(draft, steps, info.vocab_size, info.eos_token_ids, load=load)
 
 
@@ -195,8 +191,10 @@ def head_of(
         return serving(head), step_times(times)
 
     known = target.info
-    others = None if compute is None else (settings.inline_draft or AUTO_DRAFT, load)
-    return HeadSource(serving(model), times, known.vocab_size, known.eos_token_ids, others=others)
+    source = HeadSource(serving(model), times, known.vocab_size, known.eos_token_ids)
+    if compute is not None:
+        source.exchanges(settings.inline_draft or AUTO_DRAFT, load)
+    return source
 
 
 async def _load(

@@ -300,16 +300,6 @@ class Streams:
     def of(self, status: Stage) -> list[Stream]:
         return [stream for stream in self._open.values() if stream.status is status]
 
-    def under_way(self) -> tuple[list[Stream], list[Stream]]:
-        """Those whose prompts are being computed, and those that decode."""
-        prompts, decoding = list[Stream](), list[Stream]()
-        for stream in self._open.values():
-            if stream.status is Stage.DECODE:
-                decoding += (stream,)
-            elif stream.status is Stage.PREFILL:
-                prompts += (stream,)
-        return prompts, decoding
-
     def overdue(self, now: float) -> list[Stream]:
         """Those with a deadline that has passed before their last token was committed."""
         timed = [stream for stream in self._open.values() if stream.message.deadline_ms]

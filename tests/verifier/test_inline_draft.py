@@ -190,7 +190,7 @@ def test_guesses_that_fail_for_one_request_are_given_up_and_all_texts_are_whole(
             grow, first = text.grow, next(iter(system.verifier.state.requests))
             text.grow = lambda streams, allowance: broken() if first in streams else grow(streams, allowance)
             texts = [tokens_of(one) for one in await asyncio.gather(*asked)]
-            assert system.verifier.sources.get("text") is None
+            assert "text" not in {source.name for source in system.verifier.sources}
             return texts
 
     assert run(story()) == [model.language.continuation(PROMPT, LONG)] * 2

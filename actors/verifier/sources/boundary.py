@@ -35,10 +35,6 @@ class Sources:
         """Over a copy: a source may be dropped meanwhile."""
         return iter([*self._known.values()])
 
-    def get(self, name: str) -> Source | None:
-        """The source of that name; None: there is none, or it was dropped."""
-        return self._known.get(name)
-
     def named(self, names: tuple[str, ...]) -> list[Source]:
         """Those of ``names`` that there are, in that order. The list is shared, and never changed."""
         if names not in self._named:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol, cast
@@ -70,20 +69,12 @@ class HeadTree(InlineTree):
 class HeadSource(InlineDraft):
     name, bit, exclusive = "head", HEAD, False
     tree_of = HeadTree
+    names: Sequence[str] = ()  # of the heads that drafted, the latest last
+    _others: Loader | None = None
 
-    def __init__(
-        self,
-        model: DraftModel,
-        step_us: Mapping[int, float],
-        vocab_size: int,
-        eos: frozenset[int],
-        timer: Callable[[], float] = time.perf_counter,
-        others: tuple[str, Loader] | None = None,
-    ) -> None:
-        """``others``: the head's name, and what loads another; None: there are none."""
-        super().__init__(model, step_us, vocab_size, eos, timer)
-        self.names, self._others = [others[0]] if others else [], others and others[1]
-        self._swapping = asyncio.Lock()
+    def exchanges(self, name: str, load: Loader) -> None:
+        """From now on others may take the place of this head, whose name that is."""
+        self.names, self._others, self._swapping = [name], load, asyncio.Lock()
 
     def load(self, message: Load) -> None:
         """A learner trains no heads."""
@@ -91,9 +82,12 @@ class HeadSource(InlineDraft):
     async def swap(self, name: str) -> str:
         """Draft with that head from the next round on, or with the one before; say so. Raises ModelError, and goes on
         as before."""
+        none = ModelError("no other head was here before; name one: `duoactor swap head DIRECTORY`")
+        if self._others is None:
+            raise none
         async with self._swapping:
-            if self._others is None or (not name and len(self.names) < 2):
-                raise ModelError("no other head was here before; name one: `duoactor swap head DIRECTORY`")
+            if not (name or self.names[1:]):
+                raise none
             left = self.model_id
             model, steps = await self._others(name or self.names[-2], self.model)
             self.names = [*self.names, name] if name else self.names[:-1]

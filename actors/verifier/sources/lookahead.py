@@ -75,9 +75,6 @@ class NgramPool:
         self.capacity = capacity
         self._by_first: dict[int, OrderedDict[tuple[int, ...], None]] = {}
 
-    def __len__(self) -> int:
-        return sum(map(len, self._by_first.values()))
-
     def add(self, ngram: Sequence[int]) -> None:
         known = self._by_first.setdefault(ngram[0], OrderedDict())
         rest = tuple(ngram[1:])

@@ -83,7 +83,8 @@ def with_head(doubt=0.0, **fields):
     target.taps.exchange(None, draft.states)
     ticks = itertools.count()  # one passes during each step
     timer = lambda: next(ticks) * STEP_US[1] / 1e6  # noqa: E731
-    source = HeadSource(draft, STEP_US, VOCAB, known.eos_token_ids, timer, ("first", load))
+    source = HeadSource(draft, STEP_US, VOCAB, known.eos_token_ids, timer)
+    source.exchanges("first", load)
     return Cluster(target=target, inline=source, forward_s=FORWARD_S, **fields), source
 
 
