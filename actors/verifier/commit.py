@@ -6,9 +6,7 @@ Its result is the :class:`Round` that everybody learns from.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-
-import msgspec
+from collections.abc import Callable
 
 from actors.models import Outcome
 from actors.verifier.budgets import kind_of
@@ -21,20 +19,8 @@ from actors.verifier.results import NO_WINDOW, Chosen, Committed, RoundSums
 from actors.verifier.rounds import Batch, Part, Round, Share
 from actors.verifier.sources.bits import GRAMMAR
 from actors.verifier.sources.boundary import Sources
-from actors.verifier.sources.source import Source
 from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats
-
-
-class ForwardTimes(msgspec.Struct, frozen=True, eq=False):
-    """Times of one forward, or of several in a row."""
-
-    started: float  # seconds of the verifier's clock
-    forward_us: float
-    rows: int  # a piece of a prompt included
-    decoding: int  # streams
-    cores_us: float  # part of ``forward_us`` for each stream with a drafter that works on CPUs of the target
-    plain_us: float  # a round of as many streams without drafts
 
 
 class Committer:
@@ -62,13 +48,10 @@ class Committer:
         self._prompts_us += prompt_us
         drafted = sum([stream.loan.works for stream in batch.streams])
         cores_us = price.cores(rows) / drafted if drafted else 0.0
-        decoding, plain_us = batch.decoding, price.plain(batch.decoding or 1)
-        timing = ForwardTimes(started, computed.forward_us, rows + batch.piece_rows, decoding, cores_us, plain_us)
         parts, waited_us, tokens = list[Part](), 0.0, 0
-        for at, (stream, outcome) in enumerate(zip(batch.streams, outcomes[:own], strict=True)):
-            if stream.status is Stage.DECODE and isinstance(outcome, Outcome):
-                window, asked = batch.windows[at], batch.asked[at]
-                part = self.faults.guard(stream, self._commit_window, stream, window, asked, outcome, timing)
+        for at, stream in enumerate(batch.streams):
+            if stream.status is Stage.DECODE and isinstance(outcomes[at], Outcome):
+                part = self.faults.guard(stream, self._commit_window, at, batch, computed, started, rows, cores_us)
                 if part is not None:
                     parts.append(part)
                     tokens += part.tokens
@@ -106,8 +89,17 @@ class Committer:
         self.outbox.add(stream, committed, None, None)
 
     def _commit_window(
-        self, stream: Stream, chosen: Chosen, asked: Mapping[Source, str], outcome: Outcome, timing: ForwardTimes
+        self, at: int, batch: Batch, computed: Computed, started: float, rows: int, cores_us: float
     ) -> Part:
+        """Commit one stream's window. ``cores_us``: part of the forward for each stream with a drafter that works on
+        CPUs of the target."""
+        stream, chosen, outcome, forward_us = (
+            batch.streams[at],
+            batch.windows[at],
+            computed.outcomes[at],
+            computed.forward_us,
+        )
+        assert isinstance(outcome, Outcome)
         trace = stream.delivery.trace
         traced = None if trace is None else trace.seen(stream.tree, chosen, outcome.path)
         committed = self._extend(stream, chosen, outcome)
@@ -118,18 +110,18 @@ class Committer:
         wait_us = for_drafter_us
         for name in self._drafting:
             wait_us += spent[name]
-        stream.tally.forward_us += timing.forward_us
+        stream.tally.forward_us += forward_us
         stream.tally.wait_us += wait_us
-        times.overhead_us += max(0.0, wall_us - timing.forward_us - wait_us)
-        spent["drafter"] += for_drafter_us + timing.cores_us
-        rows = [node.sources for node in chosen.nodes]
-        path = [rows[at] for at in outcome.path[:most]]
+        times.overhead_us += max(0.0, wall_us - forward_us - wait_us)
+        spent["drafter"] += for_drafter_us + cores_us
+        named = [node.sources for node in chosen.nodes]
+        path = [named[node] for node in outcome.path[:most]]
         shares = list[Share]()
-        for source, name in asked.items():
+        for source, name in batch.asked[at].items():
             bit = source.bit
             others = path.index(bit) if bit in path else len(path)  # accepted without it
             without = 1 + others if others < most else most
-            shares.append(Share(name, rows.count(bit) if rows else 0, without, spent[source.name]))
+            shares.append(Share(name, named.count(bit) if named else 0, without, spent[source.name]))
         for source in self.sources.named(stream.sources) if path else ():
             if hits := sum([bits & source.bit > 0 for bits in path]):
                 self.state.counters[f"accepted_from_{source.name}"] += hits
@@ -141,20 +133,20 @@ class Committer:
             window=len(chosen.nodes),
             accepted=len(path),
             committed=most,
-            rows=timing.rows,
-            forward_us=timing.forward_us,
+            rows=rows + batch.piece_rows,
+            forward_us=forward_us,
             wait_us=wait_us,
             wall_us=wall_us,
-            started_us=(timing.started - self.state.started) * 1e6,
+            started_us=(started - self.state.started) * 1e6,
             plan=loan.plan if loan.works else None,
             drafting=loan.take_report(drafter.pace.message.mean if drafter is not None else 0.0),
-            streams=timing.decoding,
+            streams=batch.decoding,
             slowdown=self.context.price.target.factor.mean,
         )
-        self.state.totals.round(stats, timing.plain_us)
+        self.state.totals.round(stats, self.context.price.plain(batch.decoding or 1))
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None if traced is None else traced(stats), stats)
-        return Part(stream, stream.groups[timing.decoding], stream.tally.rounds, most, own_us, tuple(shares), stats)
+        return Part(stream, stream.groups[batch.decoding], stream.tally.rounds, most, own_us, tuple(shares), stats)
 
     def _extend(self, stream: Stream, chosen: Chosen, outcome: Outcome) -> Committed:
         """Extend the text by what the target made of a window, re-root the tree, and let the sources learn."""

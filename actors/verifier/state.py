@@ -86,8 +86,8 @@ class State:
 
     def peer(self, peer: bytes) -> Peer | None:
         """The process behind a connection; None: it has not said Hello, or is gone."""
-        single = next((one for one in self.singles.values() if one.peer == peer), None)
-        return self.clients.get(peer) or self.drafters.by_peer.get(peer) or single
+        known = self.clients.get(peer) or self.drafters.by_peer.get(peer)
+        return known or next((one for one in self.singles.values() if one.peer == peer), None)
 
     def next_epoch(self) -> int:
         self.epoch += 1

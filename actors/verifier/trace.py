@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from actors.tree.tree import FORCED, OWN, ROOT, Node, TokenTree
@@ -34,7 +34,7 @@ class Trace:
         others = [node for node, _ in best_nodes(tree, MAX_TOLD) if node not in window]
         nodes = [*chosen.nodes, *others[: max(0, MAX_TOLD - len(window))]]
         index = {tree.root: ROOT, **{node: at for at, node in enumerate(nodes)}}
-        self._forget(tree.nodes())
+        self._arrived = {node: self._arrived[node] for node in tree.nodes() if node in self._arrived}
         return partial(
             RoundTrace,
             tokens=tuple(node.token for node in nodes),
@@ -45,10 +45,6 @@ class Trace:
             path=tuple(path),
             remembered=tuple(at for at, node in enumerate(nodes) if node.sources & (MEMORY | TEXT) == MEMORY),
         )
-
-    def _forget(self, alive: Iterable[Node]) -> None:
-        """Keep the nodes that are still in the tree."""
-        self._arrived = {node: self._arrived[node] for node in alive if node in self._arrived}
 
 
 def _origin(node: Node) -> Origin:

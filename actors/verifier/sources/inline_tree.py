@@ -46,7 +46,7 @@ class InlineTree:
         self._leaves.clear()
         root, nodes = self.tree.root, self.tree.nodes()
         base, exp = root.total, math.exp
-        self.chances = [exp(node.total - base) if node.total < base else 1.0 for node in nodes] if nodes else []
+        self.chances = [exp(node.total - base) if node.total < base else 1.0 for node in nodes]
         self._open(nodes if root.expansion is not None else [root])
 
     def _chance(self, node: Node) -> float:
@@ -71,7 +71,7 @@ class InlineTree:
         than there are scratch slots for. The root is the only leaf until it is expanded."""
         least, leaves = self._least, self._leaves
         found = [(leaves[node], self, node) for node in leaves if leaves[node] > least]
-        if found and len(found) > (room := self.model.scratch_slots - len(self._slots)):
+        if len(found) > (room := self.model.scratch_slots - len(self._slots)):
             found.sort(key=itemgetter(0), reverse=True)
             del found[max(0, room) :]
         return found

@@ -44,14 +44,12 @@ class Memory:
         self.owners = np.zeros(self.end + 1, dtype=np.uint64)
         bits = max(8, (max_tokens - 1).bit_length())
         self._shift = 64 - bits
-        self._heads = [np.zeros(1 << bits, dtype=np.int32) for _ in KEYS]  # the newest place; 0: none
-        self._before = [np.zeros(self.end + 1, dtype=np.int32) for _ in KEYS]  # the next older one
+        # by length: the newest place of each bucket, 0: none; and the next older one of each place
+        self._chains = [(key, np.zeros(1 << bits, np.int32), np.zeros(self.end + 1, np.int32)) for key in KEYS]
         # views: an element of an array costs three times as much
         self.at, self._bytes = self.tokens.data, self.tokens.data.cast("B")
         self.owner_at = self.owners.data
-        self._chains = [
-            (key, heads.data, before.data) for key, heads, before in zip(KEYS, self._heads, self._before, strict=True)
-        ]
+        self._views = [(key, heads.data, before.data) for key, heads, before in self._chains]
         self._write = LONGEST  # place of the next token; a -1 is there
         self._unread: deque[tuple[Sequence[int], int]] = deque()  # texts with their owners
         self._waiting = 0  # tokens of these texts
@@ -99,7 +97,7 @@ class Memory:
         self.owners[begin:stop] = holder
         self._write = stop
         known = self.tokens[begin - context : stop].astype(np.uint64)
-        for key, heads, before in zip(KEYS, self._heads, self._before, strict=True):
+        for key, heads, before in self._chains:
             if len(known) <= key:
                 continue
             # a context ends in front of its place, which may be the piece's last token but not the -1 behind it
@@ -133,7 +131,7 @@ class Memory:
         best, found, known = 0, list[int](), min(len(suffix), LONGEST)
         wanted = suffix[-known:]
         spelt = int.from_bytes(array("i", wanted).tobytes())
-        for key, heads, before in self._chains:
+        for key, heads, before in self._views:
             if known < key or best:
                 continue
             value = holder
