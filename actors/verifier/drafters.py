@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from actors.cost import UNKNOWN, Curve
@@ -91,7 +90,6 @@ class DrafterPeer(Peer):
     dropped: int = 0  # messages that were fenced off
     serving: Serving = field(default_factory=Serving)
     states: KeptStates | None = None  # what its head reads of the target
-    _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     def __post_init__(self) -> None:
         self.pace = DrafterPace(Curve({1: self.hello.step_us}) if self.hello.step_us else UNKNOWN)
@@ -105,29 +103,11 @@ class DrafterPeer(Peer):
         """Whether a text of ``length`` tokens leaves its model room for a draft; a proposer has no limit."""
         return not self.hello.max_context or length < self.hello.max_context
 
-    def takes(self, rid: str, length: int, now: float) -> bool:
-        """Whether it has room for that text, as far as is known."""
-        return self.holds(length) and now >= self._declined.get(rid, 0.0)
-
     def lent(self, rid: str) -> None:
         self.leases.add(rid)
-        self._declined.pop(rid, None)
 
     def returned(self, rid: str) -> None:
         self.leases.discard(rid)
-
-    def declined(self, rid: str, until: float) -> None:
-        self._declined[rid] = until
-
-    def has_room_again(self) -> bool:
-        """A lease has ended: there is room for what it declined. Returns whether there was any."""
-        lasting = {rid: until for rid, until in self._declined.items() if math.isinf(until)}
-        changed = len(lasting) < len(self._declined)
-        self._declined = lasting
-        return changed
-
-    def forget(self, rid: str) -> None:
-        self._declined.pop(rid, None)
 
     def dated(self, message: Grow, arrived_us: float) -> list[tuple[int, int]]:
         """The message's forwards as (start, length) on our clock, in microseconds: it tells them by its own."""
@@ -189,16 +169,6 @@ class Drafters:
 
     def named(self, actor_id: str) -> DrafterPeer | None:
         return next((d for d in self.by_peer.values() if d.actor_id == actor_id), None)
-
-    def able(self, rid: str, length: int, now: float) -> list[DrafterPeer]:
-        """Drafters that may take a text: one in reserve only if no other does, a draining one never."""
-        able = [d for d in self.by_peer.values() if not d.draining and d.takes(rid, length, now)]
-        return [d for d in able if not d.reserve] or able
-
-    def forget(self, rid: str) -> None:
-        """Forget an ended request."""
-        for drafter in self.by_peer.values():
-            drafter.forget(rid)
 
     def swap(self, old: DrafterPeer, new: DrafterPeer) -> None:
         """``new`` is to be used instead of ``old``, which stays in reserve."""

@@ -22,6 +22,8 @@ RETRY_S = 5.0  # a lease that found no room costs a message with the whole text,
 class Leases:
     def __init__(self, context: Context) -> None:
         self.context, self.state = context, context.state
+        # until when a drafter is not offered a request, by its routing id and the request's: seconds, or infinite
+        self._declined: dict[tuple[bytes, str], float] = {}
 
     def lend(self, stream: Stream, to: DrafterPeer | None = None) -> bool:
         """Give the stream to a drafter (None: the best placed one) under a new epoch."""
@@ -29,15 +31,15 @@ class Leases:
             return False
         if self._target_comes_first(stream):
             return False
-        now = self.context.clock()
-        drafter = to or self._best(stream, now)
-        if drafter is None or not drafter.takes(stream.rid, len(stream.text), now):
+        drafter = to or self._best(stream)
+        if drafter is None or not self._takes(drafter, stream):
             return False
         stream.loan.begin(self.state.next_epoch(), plan_for(self.context, stream, drafter))
         if not self.context.send(drafter.peer, self.opening(stream)):
             self._end(stream)
-            drafter.declined(stream.rid, now + RETRY_S)
+            self._declined[drafter.peer, stream.rid] = self.context.clock() + RETRY_S
             return False
+        self._declined.pop((drafter.peer, stream.rid), None)
         drafter.lent(stream.rid)
         stream.loan.taken(drafter.peer, drafter.actor_id)
         return True
@@ -62,8 +64,13 @@ class Leases:
         """The stream is over; the room that it had at its drafter may be another's."""
         drafter = self.state.drafters.of(stream.loan.holder)
         self.recall(stream)
-        self.state.drafters.forget(stream.rid)
-        if drafter is not None and drafter.has_room_again():
+        others = {key: until for key, until in self._declined.items() if key[1] != stream.rid}
+        self._declined = {
+            key: until
+            for key, until in others.items()
+            if drafter is None or key[0] != drafter.peer or until == math.inf
+        }
+        if len(self._declined) < len(others):
             self.offer()
 
     def move(self, old: DrafterPeer, new: DrafterPeer | None) -> int:
@@ -74,6 +81,7 @@ class Leases:
     def lose(self, drafter: DrafterPeer) -> None:
         """A drafter is gone: its streams go on with another, or alone."""
         self.state.drafters.by_peer.pop(drafter.peer, None)
+        self._declined = {key: until for key, until in self._declined.items() if key[0] != drafter.peer}
         if drafter.states is not None:
             self.leave_states(drafter.states)
         for stream in [s for s in self.state.requests if s.loan.holder == drafter.peer]:
@@ -87,7 +95,8 @@ class Leases:
     def declined(self, stream: Stream, drafter: DrafterPeer, message: Decline) -> None:
         """The drafter does not hold the lease: nothing is expected of it, and another may be offered it."""
         drafter.returned(stream.rid)
-        drafter.declined(stream.rid, math.inf if message.lasting else self.context.clock() + RETRY_S)
+        until = math.inf if message.lasting else self.context.clock() + RETRY_S
+        self._declined[drafter.peer, stream.rid] = until
         self._end(stream)
         self.lend(stream)
 
@@ -104,7 +113,7 @@ class Leases:
 
     def replace(self, stream: Stream, drafter: DrafterPeer) -> None:
         """Its drafter rests for such streams: another may be better."""
-        other = self._best(stream, self.context.clock())
+        other = self._best(stream)
         if other is not None and other is not drafter:
             log.info("%s does not pay for %s; %s takes over", drafter.actor_id, stream.method, other.actor_id)
             self.hand_over(stream, other)
@@ -117,11 +126,18 @@ class Leases:
             self.lend(stream)
         return moved
 
-    def _best(self, stream: Stream, now: float) -> DrafterPeer | None:
+    def _takes(self, drafter: DrafterPeer, stream: Stream) -> bool:
+        """Whether it has room for the text, as far as is known."""
+        until = self._declined.get((drafter.peer, stream.rid), 0.0)
+        return drafter.holds(len(stream.text)) and self.context.clock() >= until
+
+    def _best(self, stream: Stream) -> DrafterPeer | None:
         """The drafter for a stream: the one that should gain most, with one lease more than it has. One that was never
-        tried comes first, and among equals the least burdened, then the fastest."""
+        tried comes first, and among equals the least burdened, then the fastest. A draining one is never taken, and one
+        in reserve only if no other is able."""
         trials, group = self.context.trials, stream.groups[self.state.requests.decoding]
-        able = self.state.drafters.able(stream.rid, len(stream.text), now)
+        able = [d for d in self.state.drafters.by_peer.values() if not d.draining and self._takes(d, stream)]
+        able = [d for d in able if not d.reserve] or able
         if may_rest(self.context, stream):
             able = [d for d in able if not trials.rests(d.source, group, stream, stream.tally.rounds)]
 
