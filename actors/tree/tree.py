@@ -172,9 +172,11 @@ class TokenTree:
             held += (node,)
         for other in dead:  # which grows: of each node come those below it
             dead += other.children
+        for gone in (*held, *dead):  # no cycle is left, so that their memory serves the next nodes at once
+            if gone is not None:
+                gone.parent = None
         if node is None:
             node = Node(tokens[-1], self.length - 1 + len(tokens))
-        node.parent = None
         self.root = node
         self.size -= len(dead)
         return Advance(held, dead)
