@@ -66,6 +66,24 @@ def test_experts_chosen_in_another_way_are_refused(name: str, key: str, value: i
         GGUFCheckpoint(file.path)
 
 
+YARN = {"type": "yarn", "factor": 4.0, "original_context_length": 64}
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "read"),
+    [
+        ("DeepseekV3", YARN | {"yarn_log_multiplier": 0.1}, {"mscale": 1.0, "mscale_all_dim": 1.0}),
+        ("Ministral3", {"yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0}, {"beta_fast": 16.0, "beta_slow": 2.0}),
+    ],
+)
+def test_what_a_file_says_of_yarn_is_read(name: str, said: dict, read: dict, tmp_path: Path) -> None:
+    file = GGUFCheckpoint(unpacked(name, tmp_path)).file
+    file.metadata |= {f"{file.architecture}.rope.scaling.{key}": value for key, value in said.items()}
+    with patch("actors.engines.weights.gguf_models.GGUF", lambda path: file):
+        rope = GGUFCheckpoint(file.path).config["rope_parameters"]
+    assert rope["rope_type"] == "yarn" and rope["factor"] == 4.0 and read.items() <= rope.items()
+
+
 def test_a_minicpm_without_multipliers_has_those_of_its_time(tmp_path: Path) -> None:
     file = GGUFCheckpoint(unpacked("MiniCPM", tmp_path)).file
     for key in ("embedding_scale", "residual_scale", "logit_scale"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +22,31 @@ from actors.engines.weights.gguf_loading import open_gguf
 from actors.engines.weights.loading import load_model, load_tokenizer
 from duoactor.config import resolve_model
 from protocols.messages import Sampling
+from tests.engines.weights.test_gguf_families import FILES, unpacked
 from tests.engines.weights.test_gguf_models import CASES, tiny, written
 
 pytest.importorskip("numba")
 TOKENS = ["<unk>", "<s>", "</s>", *(chr(97 + i // 26) + chr(97 + i % 26) for i in range(93))]
 
 
-def quantised(path: Path, source: Path, kinds: dict[str, str]) -> Path:
-    """A copy with matrices in blocks, by the end of their names."""
+def quantised(path: Path, source: Path, kinds: dict[str, str], **changes: int) -> Path:
+    """A copy with matrices in blocks, by the end of their names. ``changes``: metadata of its architecture."""
     whole = GGUF(source)
     w = gguf.GGUFWriter(path, whole.architecture)
-    for key, value in whole.metadata.items():
+    for key, value in (whole.metadata | {f"{whole.architecture}.{key}": one for key, one in changes.items()}).items():
+        if re.match(r"general\.architecture|tokenizer\.(?!.*_id)", key):
+            continue
         if isinstance(value, np.ndarray):
             w.add_array(key, value.tolist())
-        elif key != "general.architecture":
+        else:
             kinds_of = gguf.GGUFValueType
             kind = {bool: kinds_of.BOOL, int: kinds_of.UINT32, float: kinds_of.FLOAT32, str: kinds_of.STRING}
             w.add_key_value(key, value, kind[type(value)])
     w.add_tokenizer_model("llama")
-    w.add_token_list(TOKENS)
-    w.add_token_scores([0.0] * len(TOKENS))
-    w.add_token_types([2, 3, 3, *[1] * 93])
+    rows = whole.tensors["token_embd.weight"].shape[0]
+    w.add_token_list(TOKENS[:rows])
+    w.add_token_scores([0.0] * rows)
+    w.add_token_types([2, 3, 3, *[1] * (rows - 3)])
     for name, stored in whole.tensors.items():
         values = stored.values()
         kind = next((kind for end, kind in kinds.items() if name.endswith(end)), None)
@@ -57,6 +62,7 @@ def quantised(path: Path, source: Path, kinds: dict[str, str]) -> Path:
     return path
 
 
+MADE_HERE = ("llama4", "granitehybrid with experts", "command-r with norms of heads")
 MIXED = {
     "attn_q.weight": "Q4_0",
     "attn_k.weight": "Q5_0",
@@ -73,10 +79,13 @@ def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def mixed(case: str, directory: Path, **more_changes: Any) -> str:
     """A file of a tiny model whose matrices are in blocks of several kinds."""
+    return str(quantised(directory / "mixed.gguf", whole(case, directory, **more_changes), MIXED))
+
+
+def whole(case: str, directory: Path, **more_changes: Any) -> Path:
     architecture, changes, more = CASES[case]
     model = tiny(architecture, {**changes, "intermediate_size": 96, **more_changes})
-    whole = written(directory / "whole.gguf", architecture, model, more)
-    return str(quantised(directory / "mixed.gguf", whole, MIXED))
+    return written(directory / "whole.gguf", architecture, model, more)
 
 
 def logits(engine: Any, tokens: list[int], position: int = 0) -> torch.Tensor:
@@ -91,7 +100,7 @@ def error_of(file: str) -> float:
     """Distance of the logits that the engine makes of the file's blocks."""
     target, _ = build_target(file, EngineOptions(kv_tokens=1024))
     assert isinstance(target.engine._body, CompiledBody)  # type: ignore[attr-defined]
-    assert target.info.dtype.startswith("Q4_1")
+    assert "Q4_1" in target.info.dtype
     ids = list(range(5, 35))
     with torch.no_grad():
         expected = load_model(file, torch.device("cpu"), torch.float32)(torch.tensor([ids])).logits[0]
@@ -124,48 +133,20 @@ def test_logits_are_those_of_the_dequantised_weights(file: str) -> None:
     assert 0 < error_of(file) < 0.05  # inputs are rounded to 8 bits
 
 
-# A row whose inputs are rounded may choose other experts, and differ by far more than that: all of them are chosen here
-OTHERS: dict[str, dict[str, Any]] = {
-    "qwen35": {},
-    "qwen3next": {"num_experts_per_tok": 4},
-    "gemma4": {},
-    "gemma4 with experts": {"top_k_experts": 6},
-    "lfm2": {},
-    "glm4moe": {},
-    "llama4": {},
-    "deepseek2 of V3": {},
-    "granitehybrid": {},
-    "granitehybrid with experts": {"num_experts_per_tok": 4},
-    "mistral3": {},
-    "arcee": {},
-    "exaone4": {},
-    "hunyuan-dense": {},
-    "starcoder2": {},
-    "command-r with norms of heads": {},
-    "gemma": {"num_hidden_layers": 2},
-    "dots1": {"num_experts_per_tok": 4},
-    "minimax-m2": {"num_experts_per_tok": 4},
-    "ernie4_5-moe": {"moe_k": 4},
-    "hunyuan-moe": {"moe_topk": 4},
-}
+# transformers reads no such file again, or computes 30 tokens with it; or rounding grows from token to token (Mamba)
+NOT_COMPARED = {"Apertus", "FalconMamba", "Gemma4Unified", "Mamba"} | {name for name in FILES if name.startswith("Phi")}
+FAR = {"Gemma4": 0.25, "Gemma_4_with_experts": 0.2}  # narrow layers, which rounding moves far; a wrong row is 1 apart
 
 
-@pytest.mark.parametrize("case", OTHERS)
-def test_layers_of_other_kinds_are_read_from_their_blocks(case: str, tmp_path: Path) -> None:
-    assert 0 < error_of(mixed(case, tmp_path, **OTHERS[case])) < 0.08
-
-
-def test_numbers_of_heads_are_taken_out_of_one_tensor(tmp_path: Path) -> None:
-    architecture, changes, more = CASES["qwen3next"]
-    model = tiny(architecture, changes)
-    file = quantised(tmp_path / "f.gguf", written(tmp_path / "whole.gguf", architecture, model, more), {})
-    target, _ = build_target(str(file), EngineOptions(dtype="float32", kv_tokens=1024))
-    ids = list(range(5, 35))
-    with torch.no_grad():
-        expected = model(torch.tensor([ids])).logits[0]
-    found = logits(target.engine, ids)
-    assert isinstance(target.engine._body, CompiledBody)  # type: ignore[attr-defined]
-    assert (found - expected).norm() / expected.norm() < 1e-4
+@pytest.mark.parametrize("name", [*(name for name in FILES if name not in NOT_COMPARED), *MADE_HERE])
+def test_layers_of_every_architecture_are_read_from_their_blocks(name: str, tmp_path: Path) -> None:
+    """Every expert is chosen: a row whose inputs are rounded may choose others, and differ by far more."""
+    source = Path(unpacked(name, tmp_path)) if name in FILES else whole(name, tmp_path)
+    said = GGUF(source).of_architecture
+    counts = {"expert_used_count": said("expert_count"), "expert_group_used_count": said("expert_group_count")}
+    chosen = {key: count for key, count in counts.items() if count}
+    file = quantised(tmp_path / "mixed.gguf", source, MIXED, **chosen)
+    assert 0 < error_of(str(file)) < FAR.get(name, 0.08)
 
 
 def test_a_token_has_the_same_bits_alone_and_in_a_window(file: str) -> None:
