@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.source import StoredSource
 from actors.engines.weights.stored import StoredModel
 from tests.engines.weights.test_grouped import CODES, INPUTS, rounded, stored
-from tests.engines.weights.test_quantised import CASES, FP4, compressed, written
 
 CPU, WRITERS = torch.device("cpu"), Path(__file__).parents[1] / "data" / "writers"
 SMALL = [kind.name for kind in KINDS.values() if kind.form and kind.elements == 32]  # rows may fill no four groups
@@ -66,64 +64,6 @@ def test_parts_of_several_forms_are_one_matrix(monkeypatch: pytest.MonkeyPatch) 
     assert matrix.weight.shape == weights.shape and matrix.nbytes == sum(groups_of(part).nbytes for part in parts)
     torch.testing.assert_close(matrix.multiply(x), torch.nn.functional.linear(x, weights, bias))
     torch.testing.assert_close(matrix.inputs(x), torch.from_numpy(rounded(x.numpy())))  # as on a CPU
-
-
-def mxfp4(weight: torch.Tensor) -> Any:
-    codes = torch.randint(0, 16, weight.shape, dtype=torch.uint8)
-    powers = torch.randint(110, 126, (len(weight), weight.shape[1] // 32), dtype=torch.uint8)
-    stands_for = FP4[codes.long()] * torch.exp2(powers.float() - 127).repeat_interleave(32, 1)
-    return {"weight_packed": codes[:, ::2] | codes[:, 1::2] << 4, "weight_scale": powers}, stands_for
-
-
-def mxfp8(weight: torch.Tensor) -> Any:
-    codes = weight.to(torch.float8_e4m3fn)
-    powers = torch.randint(110, 126, (len(weight), weight.shape[1] // 32), dtype=torch.uint8)
-    stands_for = codes.float() * torch.exp2(powers.float() - 127).repeat_interleave(32, 1)
-    return {"weight": codes, "weight_scale": powers}, stands_for
-
-
-def fp8_of_a_tensor(weight: torch.Tensor) -> Any:
-    scale = weight.abs().max() / 448
-    codes = (weight / scale).to(torch.float8_e4m3fn)
-    return {"weight": codes, "weight_scale": scale}, codes.float() * scale
-
-
-def int8_of_a_tensor(weight: torch.Tensor) -> Any:
-    scale = weight.abs().max() / 127
-    codes = (weight / scale).round().to(torch.int8)
-    return {"weight": codes, "weight_scale": scale}, codes.float() * scale
-
-
-LAYOUTS = {name: CASES[name] for name in ("GPTQ", "AWQ", "W4A16 with zeros", "W8A16", "W8A8", "bitsandbytes int8")} | {
-    "int8 of a tensor": (int8_of_a_tensor, compressed(8, "int-quantized", strategy="tensor")),
-    "MXFP4": (mxfp4, compressed(4, "mxfp4-pack-quantized", group_size=32)),
-}
-ON_GPU = {name: CASES[name] for name in ("NVFP4", "FP8", "FP8 by blocks")} | {
-    "FP8 of a tensor": (fp8_of_a_tensor, compressed(8, "float-quantized", strategy="tensor")),
-    "MXFP8": (mxfp8, compressed(8, "mxfp8-quantized", group_size=32)),
-}
-
-
-@pytest.mark.parametrize("layout", [*LAYOUTS, *ON_GPU])
-def test_quantised_safetensors_are_sent_as_they_are(layout: str, tmp_path: Path) -> None:
-    expected = written(tmp_path, *(LAYOUTS | ON_GPU)[layout]).state_dict()
-    model = load_for_engine(str(tmp_path), CPU, torch.float32)
-    assert isinstance(model, StoredModel)
-    source, names = model.source, [f"model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up")]
-    assert (source.blocks(names[0]) is None) is (layout in ON_GPU)  # a CPU computes with their numbers
-    source.device = torch.device("cuda")
-    blocks = Blocks.joined([(source.blocks(name) or [])[0] for name in names])
-    order = np.random.default_rng(1).permutation(512)
-    order = np.concatenate([order[order < 256], order[order >= 256]])
-    matrix = _sent(Matrix.of_blocks(blocks.in_order(order)), CPU)
-    weight = torch.cat([expected[name] for name in names])[torch.from_numpy(order)]
-    assert matrix.nbytes == blocks.nbytes_on_gpu < (0.67 if "4" in layout else 1.2) * weight.numel()
-    if isinstance(matrix, GroupedMatrix):
-        found = torch.cat([part.values(slice(None)) for part in matrix.parts])
-    else:
-        found = matrix.rows(torch.arange(512), torch.float32)
-    rounded_zeros = 0 if layout in ON_GPU else 1e-4  # times scales, to float16
-    torch.testing.assert_close(found, weight, rtol=1e-6 if layout in ON_GPU else 2e-3, atol=rounded_zeros)
 
 
 @pytest.mark.parametrize(

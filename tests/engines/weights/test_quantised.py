@@ -1,35 +1,29 @@
-"""Tiny checkpoints in each published layout, packed as their tools pack them, load as what they stand for."""
+"""What a quantised checkpoint's config and files may say; the layouts themselves: test_writers.py."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from actors.engines.decoder.cpu.engine import CompiledEngine
-from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.heads.build import tensors
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
-from actors.engines.weights.faults import check_checkpoint
-from actors.engines.weights.formats import FORMS
+from actors.engines.weights.faults import check_checkpoint, quantisation_of
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
 from actors.engines.weights.quantised import dequantised, read_weights
 from actors.engines.weights.quantisers import SCHEMES, scheme_of
 from actors.engines.weights.stored import StoredModel
-from actors.engines.weights.tensor_files import TensorFiles
-from actors.models import ModelInfo
+from actors.engines.weights.tensor_files import TensorFiles, weight_files
 from protocols.errors import ModelError
 
-compiled = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
+WRITERS = Path(__file__).parents[2] / "data" / "writers"
 
 SIZES = {
     "vocab_size": 96,
@@ -75,16 +69,6 @@ def gptq(weight: Tensor) -> Packed:
     return parts, meant(codes, scales, zeros, 32)
 
 
-def gptq_in_another_order(weight: Tensor) -> Packed:
-    """desc_act: neighbours belong to different groups."""
-    order = torch.randperm(weight.shape[1])
-    parts, sorted_weight = gptq(weight[:, order])
-    back = order.argsort()
-    codes = groups(weight[:, order], 32)[0][:, back]
-    parts |= {"qweight": words(codes, 4).t().contiguous(), "g_idx": (back // 32).int()}
-    return parts, sorted_weight[:, back]
-
-
 def awq(weight: Tensor) -> Packed:
     codes, scales, zeros = groups(weight, 32)
 
@@ -99,45 +83,6 @@ def awq(weight: Tensor) -> Packed:
     return parts, meant(codes, scales, zeros, 32)
 
 
-def packed_4(weight: Tensor) -> Packed:
-    scales = (weight.reshape(len(weight), -1, 32).abs().amax(2) / 7).bfloat16().float()
-    codes = (weight / scales.repeat_interleave(32, 1)).round().clamp(-8, 7)
-    parts = {
-        "weight_packed": words(codes + 8, 4),
-        "weight_scale": scales.bfloat16(),
-        "weight_shape": torch.tensor(weight.shape),
-    }
-    return parts, codes * scales.repeat_interleave(32, 1)
-
-
-def packed_4_with_zeros(weight: Tensor) -> Packed:
-    codes, scales, zeros = groups(weight, 32)
-    parts = {
-        "weight_packed": words(codes, 4),
-        "weight_scale": scales,
-        "weight_zero_point": words(zeros.t(), 4).t().contiguous(),
-        "weight_shape": torch.tensor(weight.shape),
-    }
-    return parts, meant(codes, scales, zeros, 32)
-
-
-def packed_8(weight: Tensor) -> Packed:
-    scales = weight.abs().amax(1, keepdim=True) / 127
-    codes = (weight / scales).round()
-    parts = {
-        "weight_packed": words(codes + 128, 8),
-        "weight_scale": scales,
-        "weight_shape": torch.tensor(weight.shape),
-    }
-    return parts, codes * scales
-
-
-def whole_8(weight: Tensor) -> Packed:
-    scales = weight.abs().amax(1, keepdim=True) / 127
-    codes = (weight / scales).round()
-    return {"weight": codes.to(torch.int8), "weight_scale": scales}, codes * scales
-
-
 def fp8_rows(weight: Tensor) -> Packed:
     scales = weight.abs().amax(1, keepdim=True) / 448
     codes = (weight / scales).to(torch.float8_e4m3fn)
@@ -150,63 +95,6 @@ def fp8_blocks(weight: Tensor) -> Packed:
     whole = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)[: weight.shape[0], : weight.shape[1]]
     codes = (weight / whole).to(torch.float8_e4m3fn)
     return {"weight": codes, "weight_scale_inv": scales}, codes.float() * whole
-
-
-FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
-
-
-def nvfp4(weight: Tensor) -> Packed:
-    total = torch.tensor(400.0)
-    wanted = weight.reshape(len(weight), -1, 16).abs().amax(2) / 6
-    scales = (wanted * total).to(torch.float8_e4m3fn)
-    whole = (scales.float() / total).repeat_interleave(16, 1)
-    codes = (weight[..., None] / whole[..., None] - FP4).abs().argmin(-1).to(torch.uint8)
-    packed = codes[:, ::2] | codes[:, 1::2] << 4
-    parts = {"weight_packed": packed, "weight_scale": scales, "weight_global_scale": total.reshape(1)}
-    return parts, FP4[codes.long()] * whole
-
-
-NF4 = torch.linspace(-1, 1, 16)
-
-
-def nf4(weight: Tensor) -> Packed:
-    flat = weight.reshape(-1, 64)
-    largest = flat.abs().amax(1)
-    codes = (flat[..., None] / largest[:, None, None] - NF4).abs().argmin(-1).reshape(-1).to(torch.uint8)
-    state = json.dumps({"blocksize": 64, "shape": list(weight.shape), "quant_type": "nf4", "dtype": "bfloat16"})
-    parts = {
-        "weight": (codes[::2] << 4 | codes[1::2])[:, None],
-        "weight.absmax": largest,
-        "weight.quant_map": NF4.clone(),
-        "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(state.encode()), dtype=torch.uint8),
-    }
-    return parts, (NF4[codes.long()].reshape(-1, 64) * largest[:, None]).reshape(weight.shape)
-
-
-def nf4_twice(weight: Tensor) -> Packed:
-    parts, _ = nf4(weight)
-    largest, table = parts["weight.absmax"], torch.linspace(-1, 1, 256)
-    offset = float(largest.mean())
-    blocks = torch.nn.functional.pad(largest - offset, (0, -len(largest) % 256)).reshape(-1, 256)
-    nested = blocks.abs().amax(1).clamp_min(1e-6)
-    codes = (blocks / nested[:, None])[..., None].sub(table).abs().argmin(-1).reshape(-1)[: len(largest)]
-    known = table[codes] * nested.repeat_interleave(256)[: len(codes)] + offset
-    state = json.loads(bytes(parts["weight.quant_state.bitsandbytes__nf4"].tolist()))
-    state |= {"nested_blocksize": 256, "nested_offset": offset}
-    numbers = torch.stack([parts["weight"].reshape(-1) >> 4, parts["weight"].reshape(-1) & 15], 1).reshape(-1, 64)
-    parts |= {
-        "weight.absmax": codes.to(torch.uint8),
-        "weight.nested_absmax": nested,
-        "weight.nested_quant_map": table,
-        "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
-    }
-    return parts, (NF4[numbers.long()] * known[:, None]).reshape(weight.shape)
-
-
-def bnb_8(weight: Tensor) -> Packed:
-    largest = weight.abs().amax(1)
-    codes = (weight / largest[:, None] * 127).round()
-    return {"weight": codes.to(torch.int8), "SCB": largest}, codes * (largest / 127)[:, None]
 
 
 def compressed(bits: int, form: str, **more: Any) -> dict[str, Any]:
@@ -226,18 +114,9 @@ MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
 FP8 = compressed(8, "float-quantized")
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "GPTQ": (gptq, GPTQ),
-    "GPTQ in another order": (gptq_in_another_order, {**GPTQ, "desc_act": True}),
     "AWQ": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
-    "W4A16": (packed_4, compressed(4, "pack-quantized", group_size=32)),
-    "W4A16 with zeros": (packed_4_with_zeros, compressed(4, "pack-quantized", group_size=32, symmetric=False)),
-    "W8A16": (packed_8, compressed(8, "pack-quantized", strategy="channel")),
-    "W8A8": (whole_8, compressed(8, "int-quantized", strategy="channel")),
     "FP8": (fp8_rows, compressed(8, "float-quantized", strategy="channel")),
     "FP8 by blocks": (fp8_blocks, {"quant_method": "fp8", "weight_block_size": [128, 128]}),
-    "NVFP4": (nvfp4, compressed(4, "nvfp4-pack-quantized", group_size=16)),
-    "nf4": (nf4, {**BNB, "bnb_4bit_quant_type": "nf4"}),
-    "nf4 twice quantised": (nf4_twice, {**BNB, "bnb_4bit_quant_type": "nf4"}),
-    "bitsandbytes int8": (bnb_8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
 }
 
 
@@ -260,92 +139,20 @@ def written(directory: Path, pack: Any, quantisation: dict[str, Any]) -> LlamaFo
     return model
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_published_layout_loads_as_what_it_stands_for(case: str, tmp_path: Path) -> None:
-    expected = written(tmp_path / "model", *CASES[case]).state_dict()
-    loaded: Any = load_model(str(tmp_path / "model"), torch.device("cpu"), torch.float32)
-    assert getattr(loaded.config, "quantization_config", None) is None
-    found = loaded.state_dict()
-    assert found.keys() == expected.keys()
-    for name, weight in expected.items():
-        torch.testing.assert_close(found[name], weight, rtol=1e-5, atol=1e-7)
-
-
-INTEGERS = ("GPTQ", "AWQ", "W4A16", "W4A16 with zeros", "W8A16", "W8A8", "bitsandbytes int8")
-INFO = ModelInfo("tiny", 96, 512, frozenset({1}), "tiny-tokenizer")
 CPU = torch.device("cpu")
 
 
-def logits_of(engine: CompiledEngine, tokens: list[int]) -> Tensor:
-    batch, places = FlatBatch(), [*range(len(tokens))]
-    batch.add(0, tokens, places, places, causal(0, len(tokens)))
-    return engine.forward(batch)
-
-
-@compiled
-@pytest.mark.parametrize("case", CASES)
-def test_integers_of_a_published_layout_are_multiplied_as_they_are(case: str, tmp_path: Path) -> None:
-    model = written(tmp_path / "model", *CASES[case])
-    found: Any = load_for_engine(str(tmp_path / "model"), CPU, torch.float32)
-    assert isinstance(found, StoredModel) and found.kinds == CASES[case][1]["quant_method"]
-    name = "model.layers.1.mlp.up_proj.weight"
-    blocks = found.source.blocks(name)
-    assert (blocks is not None) is (case in INTEGERS)
-    if blocks is not None:
-        codes = blocks[0].parts[0][0].codes(np.arange(len(blocks[0])))
-        steps = np.repeat(codes.steps.astype(np.float32), 32, 1)
-        form = FORMS[codes.form - 1]
-        weight = (codes.codes.astype(np.float32) - form.offset) * steps[:, :, 0]
-        weight = weight + (steps[:, :, 1] if form.minima else 0)
-        np.testing.assert_allclose(weight, model.state_dict()[name].numpy(), atol=1e-3 * np.abs(weight).max())
-    tokens = [3 + 7 * i % 90 for i in range(40)]
-    with torch.no_grad():
-        expected = model(torch.tensor([tokens])).logits[0]
-    off = logits_of(CompiledEngine(found, INFO, 512), tokens) - expected
-    assert off.norm() < (0.03 if case in INTEGERS else 1e-4) * expected.norm()
-
-
-@compiled
-def test_experts_of_gpt_oss_are_multiplied_as_they_are_published(tmp_path: Path) -> None:
-    sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_local_experts": 4}
-    rope = {"rope_type": "default", "rope_theta": 1e4}
-    torch.manual_seed(0)
-    model = GptOssForCausalLM(GptOssConfig(**sizes, sliding_window=9, rope_parameters=rope)).eval()
-    tensors: dict[str, Tensor] = {}
-    for name, weight in model.state_dict().items():
-        if ".experts." not in name or name.endswith("bias"):
-            tensors[name] = weight
-            continue
-        experts, inputs, outputs = weight.shape
-        codes = torch.randint(0, 16, (experts, outputs, inputs), dtype=torch.uint8)
-        scales = torch.randint(118, 125, (experts, outputs, inputs // 32), dtype=torch.uint8)
-        stands_for = FP4[codes.long()] * torch.exp2(scales.float() - 127).repeat_interleave(32, 2)
-        weight.copy_(stands_for.transpose(1, 2))
-        packed = codes.reshape(experts, outputs, -1, 32)
-        tensors |= {f"{name}_blocks": packed[..., ::2] | packed[..., 1::2] << 4, f"{name}_scales": scales}
-    save_file({name: one.contiguous() for name, one in tensors.items()}, tmp_path / "model.safetensors")
-    quantisation = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
-    config = model.config.to_dict() | {"architectures": ["GptOssForCausalLM"], "quantization_config": quantisation}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    found: Any = load_for_engine(str(tmp_path), CPU, torch.float32)
-    assert found.kinds == "mxfp4" and found.source.blocks("model.layers.0.mlp.experts.down_proj") is not None
-    tokens = [3 + 7 * i % 90 for i in range(40)]
-    with torch.no_grad():
-        expected = model(torch.tensor([tokens]), use_cache=False).logits[0]
-    assert (logits_of(CompiledEngine(found, INFO, 512), tokens) - expected).norm() < 0.03 * expected.norm()
-    whole = load_model(str(tmp_path), CPU, torch.float32).state_dict()
-    assert all(torch.equal(whole[name], weight) for name, weight in model.state_dict().items())
-
-
-@pytest.mark.parametrize("case", ["FP8", "FP8 by blocks", "NVFP4", "nf4"])
-def test_numbers_of_a_layer_are_made_when_they_are_asked_for(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ct-fp8", "fp8-block", "ct-nvfp4", "bnb-nf4"])
+def test_numbers_of_a_layer_are_made_when_they_are_asked_for(name: str) -> None:
     """All at once were a model of 70B in 280 GB beside the GPU for which they were meant."""
-    expected = written(tmp_path, *CASES[case]).state_dict()
-    weights = dict(read_weights(TensorFiles([tmp_path / "model.safetensors"]), scheme_of("m", CASES[case][1])))
-    layers = {name: weight for name, weight in weights.items() if name.endswith("proj.weight")}
-    assert layers and not any(isinstance(weight, Tensor) for weight in layers.values())
-    for name, weight in layers.items():
-        assert weight.shape == expected[name].shape == weight.values().shape
+    place = WRITERS / name / "model"
+    scheme = quantisation_of(place)
+    assert scheme is not None
+    weights = dict(read_weights(TensorFiles(weight_files(place)), scheme))
+    layers = [weight for name, weight in weights.items() if name.endswith("proj.weight")]
+    assert layers
+    for weight in layers:
+        assert not isinstance(weight, Tensor) and weight.shape == weight.values().shape
 
 
 def test_a_draft_with_a_head_for_a_part_of_its_vocabulary_keeps_its_map(tmp_path: Path) -> None:
@@ -382,8 +189,7 @@ def test_as_many_blocks_as_rows_are_no_scales_of_rows() -> None:
 
 
 def test_a_model_is_shown_with_its_publishers_format(tmp_path: Path) -> None:
-    case = next(name for name in CASES if "gptq" in name.lower())
-    written(tmp_path / "model", *CASES[case])
+    written(tmp_path / "model", gptq, GPTQ)
     cpu = torch.device("cpu")
     model = load_model(str(tmp_path / "model"), cpu, torch.float32)
     info = describe(
@@ -509,8 +315,8 @@ def test_a_pattern_goes_before_a_class_whatever_the_order_of_groups(order: int) 
 
 
 def test_a_layer_that_no_group_names_is_not_read_as_the_first_group_says() -> None:
-    weight = torch.randn(64, 64)
-    tensors = {f"a.q_proj.{end}": part for end, part in packed_4(weight)[0].items()}
+    parts = {"weight_packed": torch.ones(64, 8).int(), "weight_scale": torch.ones(64, 2)}
+    tensors = {f"a.q_proj.{end}": part for end, part in parts.items()}
     config = {
         **CT,
         "config_groups": {"g": {"targets": ["re:.*down_proj"], "weights": {"num_bits": 4, "group_size": 32}}},

@@ -7,17 +7,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
+from actors.engines.decoder.gpu.groups import _sent
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.faults import quantisation_of
 from actors.engines.weights.loading import load_for_engine, load_model
+from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.quantised import read_weights
+from actors.engines.weights.stored import StoredModel
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
 from actors.models import ModelInfo
 from protocols.errors import ModelError
@@ -62,6 +64,9 @@ BY_TENSORS = {  # which alone show what is not read, or what the tool wrote wron
 }
 KINDS_REFUSED = [name for name in FOUND if name.startswith("gguf-") and name not in READ]
 CPU, INFO = torch.device("cpu"), ModelInfo("tiny", 64, 128, frozenset({2}), "tiny-tokenizer")
+
+
+INTEGERS = {"gptq-4", "gptq-asym", "awq-gemm", "ct-w4", "ct-w4-asym", "ct-w8", "ct-w8a8", "bnb-int8"}
 
 
 def test_each_file_is_read_or_refused_by_a_sentence() -> None:
@@ -109,9 +114,13 @@ def test_what_a_gpu_is_sent_of_a_file_has_its_numbers(name: str) -> None:
     assert scheme is not None
     for weight in dict(read_weights(TensorFiles(weight_files(place)), scheme)).values():
         for blocks in () if isinstance(weight, Tensor) or len(weight.shape) > 2 else weight.blocks() or ():
-            right = weight.values()
+            order = torch.randperm(len(blocks))
+            right = weight.values()[order]
+            matrix = _sent(Matrix.of_blocks(blocks.in_order(order.numpy())), CPU)
+            assert matrix.nbytes >= blocks.nbytes_on_gpu  # rows and inputs fill up
             near = 1e-6 if not blocks.on_cpu else 1e-3  # scales of integers are rounded to float16
-            assert np.abs(blocks.values() - right.numpy()).max() <= near * float(right.abs().max())
+            found = matrix.rows(torch.arange(len(right)), torch.float32)
+            assert (found - right).abs().max() <= near * float(right.abs().max())
 
 
 @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
@@ -125,7 +134,13 @@ def test_compiled_layers_compute_with_the_numbers_of_the_tool(name: str) -> None
         expected = model(torch.tensor([tokens])).logits[0]
     batch, places = FlatBatch(), [*range(len(tokens))]
     batch.add(0, tokens, places, places, causal(0, len(tokens)))
-    found = CompiledEngine(load_for_engine(place, CPU, torch.float32), INFO, 128).forward(batch)
+    stored: Any = load_for_engine(place, CPU, torch.float32)
+    assert isinstance(stored, StoredModel)
+    if name in INTEGERS:
+        assert stored.source.blocks("model.layers.0.mlp.up_proj.weight") is not None, (
+            "they are multiplied as they are"
+        )
+    found = CompiledEngine(stored, INFO, 128).forward(batch)
     assert (found - expected).norm() < 0.03 * expected.norm()
 
 
