@@ -32,8 +32,8 @@ def test_yarn_takes_a_text_as_long_as_its_factor_says(positions: int, rope: dict
 
 
 def test_the_context_decides_by_which_factors_longrope_turns_all_texts(tmp_path, caplog):
-    file = mixed("phi3 for long texts", tmp_path)
-    longest = 256
+    file = mixed("Phi_3_beyond_it", tmp_path)
+    longest = 512
 
     def served(context: int) -> tuple[int, torch.Tensor, str]:
         caplog.clear()
@@ -42,13 +42,13 @@ def test_the_context_decides_by_which_factors_longrope_turns_all_texts(tmp_path,
 
     usual, short, told = served(0)
     assert (
-        usual == 16
-        and f"texts have at most 16 tokens, as in the first training; a longer --context, up to {longest}" in told
+        usual == 8
+        and f"texts have at most 8 tokens, as in the first training; a longer --context, up to {longest}" in told
     )
-    context, same, told = served(16)
-    assert context == 16 and torch.equal(short, same) and "LongRoPE" not in told
-    context, long, told = served(17)
-    assert context == 17 and not torch.allclose(short, long) and "a context of 17 tokens turns short texts too" in told
+    context, same, told = served(8)
+    assert context == 8 and torch.equal(short, same) and "LongRoPE" not in told
+    context, long, told = served(9)
+    assert context == 9 and not torch.allclose(short, long) and "a context of 9 tokens turns short texts too" in told
     with pytest.raises(
         ConfigError, match=f"context {longest + 1} is longer than the {longest} tokens of .*gguf; ask for"
     ):

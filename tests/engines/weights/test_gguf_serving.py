@@ -78,8 +78,9 @@ def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def mixed(case: str, directory: Path, **more_changes: Any) -> str:
-    """A file of a tiny model whose matrices are in blocks of several kinds."""
-    return str(quantised(directory / "mixed.gguf", whole(case, directory, **more_changes), MIXED))
+    """A file of a tiny model, the converter's or written here, whose matrices are in blocks of several kinds."""
+    source = Path(unpacked(case, directory)) if case in FILES else whole(case, directory, **more_changes)
+    return str(quantised(directory / "mixed.gguf", source, MIXED))
 
 
 def whole(case: str, directory: Path, **more_changes: Any) -> Path:

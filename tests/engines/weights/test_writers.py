@@ -137,9 +137,7 @@ def test_compiled_layers_compute_with_the_numbers_of_the_tool(name: str) -> None
     stored: Any = load_for_engine(place, CPU, torch.float32)
     assert isinstance(stored, StoredModel)
     if name in INTEGERS:
-        assert stored.source.blocks("model.layers.0.mlp.up_proj.weight") is not None, (
-            "they are multiplied as they are"
-        )
+        assert stored.source.blocks("model.layers.0.mlp.up_proj.weight") is not None, "they are multiplied as they are"
     found = CompiledEngine(stored, INFO, 128).forward(batch)
     assert (found - expected).norm() < 0.03 * expected.norm()
 
