@@ -118,7 +118,7 @@ class TextBias:
     PRIOR, MEMORY = 5.0, 8.0
 
     def __init__(self) -> None:
-        self.shift, self.factor = 0.0, 1.0  # of log odds, and of odds
+        self.shift, self.factor = 0.0, 1.0  # added to log odds; multiplies odds
         self._weight = self.PRIOR
 
     def chance(self, chance: float) -> float:

@@ -54,8 +54,8 @@ class Generations:
         return self._held[number]
 
     def load(self, message: Load) -> None:
-        """Beside the work: leases go on, and new ones meanwhile get the present weights. While others are
-        loaded already, these are loaded next, and those do not serve any more."""
+        """Load new weights during the work. Until they serve, every lease gets the present ones. Weights that are
+        still being loaded are given up for these."""
         if self._load is None:
             return
         self.told, self.trouble = message, ""

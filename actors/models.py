@@ -80,7 +80,7 @@ class Outcome:
 
 
 class Constraint(Protocol):
-    """Which tokens may follow in a request's output. Whoever opened the request keeps it at the committed output."""
+    """The tokens that may follow in a request's output. Whoever opened the request keeps it at the committed output."""
 
     def masks(self, tokens: Sequence[int] = (), parents: Sequence[int] = ()) -> NDArray[np.int32]:
         """int32 ``(1 + nodes, words)``: the tokens that may follow the root, then each node of a
@@ -307,7 +307,7 @@ class StateReader(DraftModel, Protocol):
     """A draft head in a process of its own, to which the target's states are sent."""
 
     def listen(self, handle: int) -> None:
-        """From now on the states of the mirror's text are sent."""
+        """Send the states of the mirror's text from now on."""
         ...
 
     def receive(self, handle: int, message: HiddenStates) -> bool:

@@ -113,7 +113,7 @@ def likeliest(rows: Mapping[tuple[int, ...], int], length: int, budget: int) -> 
     tokens: list[int] = []
     parents: list[int] = []
     scores: list[float] = []
-    turns = {row: turn for turn, row in enumerate(rows)}  # of equally likely tokens the first counts
+    turns = {row: turn for turn, row in enumerate(rows)}  # the first of equally likely tokens counts
     ways = sorted(rows)  # those that begin alike stand together
     sums = [0, *itertools.accumulate([rows[row] for row in ways])]
     # (- chance of the path, ticket, parent, score, depth, first and last + 1 of the ways that it goes)

@@ -60,7 +60,7 @@ def small() -> str:
 
 
 def large() -> Path:
-    """Where :func:`inflated` puts its model."""
+    """The directory of :func:`inflated`'s model."""
     return user_cache() / "models" / "bundled-{}x{}".format(*LARGE)
 
 

@@ -57,7 +57,7 @@ class Method(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a token came from."""
+    """The origin of a token."""
 
     DRAFT = "draft"  # the drafter's likeliest token at its position
     SIBLING = "sibling"  # another of the drafter's candidates, in case the likeliest is rejected
@@ -194,7 +194,7 @@ class Thinking(Struct, frozen=True):
     """How the target sets thoughts apart from answers, and what its chat template begins; all empty: not at all."""
 
     begin: Label = ""  # in front of a thought
-    end: Label = ""  # behind it
+    end: Label = ""  # the mark after it
     markup: Markup = ()  # other texts that stand between thoughts and answers and belong to neither
     special: NamedTokens = ()  # the special tokens in these marks
     opens: bool = False  # the prompt ends inside a thought

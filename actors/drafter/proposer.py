@@ -50,7 +50,7 @@ class _Mirror:
     read: int = 0  # tokens of it that the session has seen
     paths: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by slot: the tokens from below the root to a node
     below: dict[int, list[int]] = field(default_factory=dict)  # by index in the proposal: its children's, best first
-    proposal: Proposal | None = None  # behind the present text; None: not asked yet
+    proposal: Proposal | None = None  # continuation of the present text; None: not asked yet
 
 
 class ProposerDraft:

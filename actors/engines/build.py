@@ -158,7 +158,7 @@ def use_openmp_threads(threads: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Where a model is computed, in what type, and with how much."""
+    """A model's device, type and memory."""
 
     device: str = "cpu"
     dtype: str = AUTO

@@ -172,8 +172,8 @@ class Engine(DraftEngine, Protocol):
         ...
 
     def tap(self, layers: Sequence[int]) -> None:
-        """From now on keep the states that enter these layers, counted from 0; the number of layers: that leave the
-        last. Each is the whole residual stream before any norm."""
+        """Keep the states that enter these layers from now on, counted from 0; the number of layers stands for what
+        leaves the last. Each state is the whole residual stream before any norm."""
         ...
 
     @property

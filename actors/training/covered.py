@@ -1,4 +1,4 @@
-"""Which tokens of a large vocabulary a new draft's head covers: how many, and the target's most frequent ones."""
+"""The tokens of a large vocabulary that a new draft's head covers: how many, and the target's most frequent ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a target and prompts to a draft: answers, training, and agreement on prompts kept apart."""
+"""Makes a draft of a target and prompts: answers, training, and agreement on prompts kept apart."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class DraftHeads:
         return readings, tuple(n / max(1, of) for n, of in zip(right, asked, strict=True))
 
     def step_us(self, directory: str) -> float:
-        """Beside the target that shares its embedding."""
+        """Time of a step, measured with the target that shares its embedding."""
         plan, threads = self._plan, max(1, len(self._plan.cpus) - 1)
         target, _ = build_target(plan.target, EngineOptions(device=str(self._device), threads=threads))
         return measure_draft(build_head(directory, target, plan.target), stopwatch(self._device, threads))[1]

@@ -37,7 +37,7 @@ class DraftShape:
 
 
 def chosen_layers(have: int, wanted: int) -> list[int]:
-    """Which of the target's layers a draft begins with: the first, the last, and others evenly between them."""
+    """The target's layers that a draft begins with: the first, the last, and others evenly between them."""
     if wanted == 1:
         return [0]
     return [round(i * (have - 1) / (wanted - 1)) for i in range(wanted)]

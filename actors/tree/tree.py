@@ -70,7 +70,7 @@ class Node:
     def subtree(self) -> list[Node]:
         """This node and everything below it, parents first."""
         found = [self]
-        for node in found:  # which grows
+        for node in found:  # the list grows meanwhile
             found += node.children
         return found
 
@@ -170,7 +170,7 @@ class TokenTree:
             self.size -= node is not None
             dead += [other for other in below if other is not node]
             held += (node,)
-        for other in dead:  # which grows: of each node come those below it
+        for other in dead:  # the list grows: each node adds those below it
             dead += other.children
         for gone in (*held, *dead):  # no cycle is left, so that their memory serves the next nodes at once
             if gone is not None:

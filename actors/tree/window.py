@@ -1,4 +1,4 @@
-"""Which part of the tree the target verifies next: a connected subtree below the root."""
+"""The part of the tree that the target verifies next: a connected subtree below the root."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from duoactor.launch.signals import Terminated
 
 @contextmanager
 def place_of(environment: Environment, place: Place, model: str) -> Iterator[Place]:
-    """Where a verifier of ``model`` is while the block runs; without a model ``place``, where one runs already."""
+    """Address of a verifier of ``model`` while the block runs; without a model ``place``, where one runs already."""
     if not model:
         yield place
         return

@@ -109,7 +109,7 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
 
 
 def unsaid(options: Mapping[str, Any]) -> frozenset[str]:
-    """Which of the values that the model has defaults for the caller leaves to it."""
+    """Names of values that the caller leaves to the model's defaults."""
     return frozenset(() if options.get("sampling") else (name for name in DEFAULTED if options.get(name) is None))
 
 

@@ -1,4 +1,4 @@
-"""Which cores each actor gets. Pure logic."""
+"""The cores that each actor gets. Pure logic."""
 
 from __future__ import annotations
 

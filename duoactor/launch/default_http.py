@@ -1,4 +1,4 @@
-"""Where the gateway of ``up`` listens if nobody says so."""
+"""The address on which the gateway of ``up`` listens by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From settings to a set of actors on this machine: addresses, models, cores, command lines."""
+"""Makes settings into a set of actors on this machine: addresses, models, cores, command lines."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Model:
 
 
 def named(name: str, names: Collection[str]) -> str:
-    """Which of ``names`` that is, with or without Ollama's tag for the default; "": none."""
+    """The one of ``names`` that is meant, with or without Ollama's tag for the default; "": none."""
     return next((one for one in (name, name.removesuffix(":latest")) if one in names), "")
 
 

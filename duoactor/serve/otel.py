@@ -58,7 +58,7 @@ class Tracing:
 
 
 class QuestionSpan:
-    """From a question to the end of its last answer."""
+    """The span of a question, to the end of its last answer."""
 
     def __init__(self, span: Span, prefill: Span, n: int) -> None:
         self._span, self._prefill, self._n = span, prefill, n

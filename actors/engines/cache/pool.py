@@ -182,8 +182,8 @@ class RegionAllocator:
         return at
 
     def gap(self, size: int, ignoring: Container[int] = ()) -> int | None:
-        """Where ``size`` consecutive free slots begin, as if the regions at the bases ``ignoring`` were free as well;
-        None: nowhere."""
+        """First of ``size`` consecutive free slots, as if the regions at the bases ``ignoring`` were free as well;
+        None: there are none."""
         at = 0
         for base, taken in self.regions:
             if base in ignoring:

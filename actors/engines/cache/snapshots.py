@@ -55,7 +55,7 @@ class Snapshots:
 
 
 def next_border(done: int, shared: int, apart: int) -> int:
-    """Where the state of a prompt is worth keeping: each ``apart`` tokens, and where its text left an earlier one's
-    whose keys are known."""
+    """Next place of a prompt whose state is worth keeping: each ``apart`` tokens, and the place where its text leaves
+    an earlier one whose keys are known."""
     border = (done // apart + 1) * apart
     return shared if done < shared < border else border

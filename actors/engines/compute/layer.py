@@ -149,7 +149,7 @@ class Residual(NamedTuple):
 
 
 class Program:
-    """From tokens to states and logits, over the slots of a pool."""
+    """Computes states and logits of tokens, over the slots of a pool."""
 
     def __init__(
         self, weights: DecoderWeights, pool: KVPool, ops: Ops, recurrence: TorchRecurrence | None = None

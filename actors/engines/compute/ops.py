@@ -35,7 +35,7 @@ class LayerKeys(Protocol):
 
 
 class SlotSight(Protocol):
-    """Which slots of the pool each row of a forward sees."""
+    """The slots of the pool that each row of a forward sees."""
 
     def __call__(self, place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
         """Attend to layer ``place`` of the pool: ``(rows, heads * width)`` from queries ``(rows, heads, width)``."""
@@ -98,7 +98,7 @@ class Ops(Protocol):
         ...
 
     def room(self, x: Tensor, size: int) -> Any:
-        """Where rows of ``size`` numbers made of ``x`` go as products read them, besides; None: nowhere."""
+        """A second place for rows of ``size`` numbers made of ``x``, in the form that products read; None: none."""
         ...
 
     def made(self, rows: Tensor, room: Any) -> Tensor:

@@ -56,7 +56,7 @@ class TorchOps:
 
     def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
         x = x if prompt else matrix.inputs(x)
-        if x.is_cpu:  # whose libraries choose by the number of rows how they add up
+        if x.is_cpu:  # its libraries add up in another order for other numbers of rows
             return fixed_rows(matrix.multiply, x, len(matrix.weight))[None]
         return matrix.multiply(x)[None]
 

@@ -66,7 +66,7 @@ class Told(NamedTuple):
     host: Told | None = None  # the same in the host's memory, where it is known
 
     def to(self, device: torch.device) -> Told:
-        """From the host's memory."""
+        """Copy it from the host's memory."""
         return Told._make([*(torch.from_numpy(part).to(device) for part in self[:-1]), self])
 
 

@@ -1,4 +1,4 @@
-"""Which configurations of ``transformers`` the fused decoder computes, where, and whether in bfloat16."""
+"""The configurations of ``transformers`` that the fused decoder computes, on which device, and whether in bfloat16."""
 
 from __future__ import annotations
 

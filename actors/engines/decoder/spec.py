@@ -89,7 +89,7 @@ class HeadNorms:
     key: str | None = None
     whole: bool = False  # one norm over all heads together
     value: bool = False  # norm of every head of values too, without weights
-    turned: bool = False  # behind the rotation, not before it
+    turned: bool = False  # applied after the rotation, not before it
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class Draft:
         for position, slot in enumerate(slots, m.length):
             if slot < 0:
                 continue
-            if m.computed == position:  # behind a gap it is of no use: the next expansion of the root computes the rest
+            if m.computed == position:  # after a gap it has no use: the next expansion of the root computes the rest
                 source.append(m.base + slot)
                 target.append(home + position)
                 m.computed += 1

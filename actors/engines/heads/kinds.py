@@ -1,4 +1,4 @@
-"""Which kind of draft head a directory or hub id holds, and whether a target's checkpoint has one of its own. No torch:
+"""The kind of draft head that a directory or hub id holds, or that a target's checkpoint has inside it. No torch:
 ``duoactor up`` asks before it starts an actor."""
 
 from __future__ import annotations

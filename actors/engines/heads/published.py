@@ -43,7 +43,7 @@ def sliding_windows(own: Config, layers: int) -> tuple[int, ...]:
 
 
 class PublishedHead(Head):
-    writes_keys = False  # of the target's states, which it computes nothing else of
+    writes_keys = False  # it computes nothing else from the target's states
 
     def __init__(self, config: Config, weights: Weights, trunk: Trunk, taps: tuple[int, ...]) -> None:
         own = layer_config(config)

@@ -1,1 +1,1 @@
-"""From logits to a token: the noise that target and draft share, and the rules of a request."""
+"""Logits become a token: the noise that target and draft share, and the rules of a request."""

@@ -27,7 +27,7 @@ class TargetRequest:
     sampler: SamplerState
     most_nodes: int  # nodes of a window, at most
     constraint: Constraint | None
-    state: TextState | None  # behind the token before the root
+    state: TextState | None  # after the token before the root
     shared: int = 0  # tokens with keys from an earlier request, if there is a state
     done: int = 0  # tokens of the prompt and of a resumed output that are computed
     length: int = 0  # committed tokens; 0: the prefill is not over

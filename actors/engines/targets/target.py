@@ -106,7 +106,7 @@ class Target:
         self.engine.use_spare_cpus(used)
 
     def keep_states(self, layers: Sequence[int]) -> States:
-        """From now on keep the states of committed tokens that enter these layers, see ``Engine.tap``."""
+        """Keep the states of committed tokens that enter these layers from now on, see ``Engine.tap``."""
         self.taps.exchange(None, states := States(layers))
         return states
 
@@ -115,7 +115,7 @@ class Target:
         self.taps.exchange(reader, None)
 
     def first_slots(self, handle: int) -> tuple[int, int]:
-        """Where the request's text begins in the pool, and its ring, if it has one; regions that moved are copied."""
+        """Place of the request's text in the pool, and its ring, if it has one; regions that moved are copied."""
         self._kv.settle()
         r = self._requests[handle]
         return r.base, r.state.start if isinstance(r.state, RingState) else 0
@@ -172,7 +172,7 @@ class Target:
         self._snapshots.leave(int(min(self._recurrence.limit - len(self._requests) - more, self._kept_states)))
 
     def _border(self, r: TargetRequest) -> int:
-        """Where the state of a prompt is kept next."""
+        """Next place of a prompt whose state is saved."""
         assert self._recurrence is not None
         return next_border(r.done, r.shared, self._recurrence.border)
 

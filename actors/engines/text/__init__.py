@@ -1,1 +1,1 @@
-"""From text to tokens and back: tokenizers, chat templates, the texts of a datastore."""
+"""Text becomes tokens, and tokens text: tokenizers, chat templates, the texts of a datastore."""

@@ -101,7 +101,7 @@ PIECES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "unknown_token_id": 0,
-}  # of vocabularies of pieces whose file names none
+}  # for vocabularies of pieces whose file names none
 # Tokens that end a text or a turn, by name, as in llama.cpp: files may name one of them only, and call it plain text
 ENDINGS = frozenset(
     {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|return|>", "<|call|>", "<|eom_id|>", "<turn|>"}
@@ -110,7 +110,7 @@ ENDINGS = frozenset(
 )
 # Where a model has these, <|end|> closes its thoughts and its answer follows
 ANSWER_FOLLOWS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})  # gpt-oss, Solar Open
-NOT_STRIPPED = frozenset({"<unk>", "<s>", "<|endoftext|>"})  # of Phi 3: all others take the spaces behind them
+NOT_STRIPPED = frozenset({"<unk>", "<s>", "<|endoftext|>"})  # Phi 3's; all others take the spaces after them
 
 
 def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:

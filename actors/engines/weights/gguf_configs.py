@@ -366,7 +366,7 @@ def llama4(file: GGUF, config: Config) -> Config:
 def deepseek2(file: GGUF, config: Config) -> Config:
     """DeepSeek V2 and V3, and GLM 4.7 Flash, which is as V3. Old files have no keys of unfolded heads."""
     of = file.of_architecture
-    by_softmax = not any(name.endswith("exp_probs_b.bias") for name in file.tensors)  # where the file does not say
+    by_softmax = not any(name.endswith("exp_probs_b.bias") for name in file.tensors)  # if the file does not say it
     names = {"model_type": "deepseek_v2"}
     if of("expert_gating_func", _SOFTMAX if by_softmax else None) != _SOFTMAX:
         check_sigmoid(file)

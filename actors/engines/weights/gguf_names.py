@@ -1,4 +1,4 @@
-"""Where a model's GGUF file is: a path, or a hub's repository with the name of a quantisation."""
+"""Finds a model's GGUF file: a path, or a hub's repository with the name of a quantisation."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def nemotron_h(file: GGUF, config: Config) -> Config:
         "conv_kernel": of("ssm.conv_kernel"),
         "moe_shared_expert_intermediate_size": of("expert_shared_feed_forward_length", 0),
         "moe_latent_size": of("moe_latent_size"),
-        "time_step_min": 0.001,  # of all that are published
+        "time_step_min": 0.001,  # every published model's
         "use_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in file.tensors),
     }
 

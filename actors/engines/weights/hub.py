@@ -1,4 +1,4 @@
-"""Where the files of a hub id lie on this machine."""
+"""The place of a hub id's files on this machine."""
 
 from __future__ import annotations
 

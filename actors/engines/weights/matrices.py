@@ -126,7 +126,7 @@ class Dequantised:
 
     shape: tuple[int, ...]
     make: Callable[[], Tensor]  # in float32
-    form: int = 0  # of the products that read its codes, see :class:`Codes`; 0: there is none
+    form: int = 0  # number of the products that read its codes, see :class:`Codes`; 0: none do
     read: Callable[[Tensor], Codes] | None = None  # codes of int64 rows
 
     def values(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where a decoder's weights come from: a checkpoint's tensors by the names of transformers' own parameters."""
+"""The source of a decoder's weights: a checkpoint's tensors by the names of transformers' own parameters."""
 
 from __future__ import annotations
 

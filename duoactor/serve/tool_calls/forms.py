@@ -24,7 +24,7 @@ class CallForm:
     """Calls are JSON objects with a name and arguments, behind ``mark``."""
 
     mark: str
-    close: str = ""  # behind a call
+    close: str = ""  # the mark after a call
     opening: str = ""  # characters that may stand between the mark and a call
     between: str = ""  # characters that may stand behind a call; small models close too often
     bare: bool = False  # the text may begin with a call: an answer may be JSON too, so it must name a function

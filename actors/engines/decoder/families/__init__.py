@@ -1,4 +1,4 @@
-"""Which families the fused decoder knows, by the ``model_type`` of their configuration: a small function each."""
+"""The families that the fused decoder knows, by the ``model_type`` of their configuration: a small function each."""
 
 from __future__ import annotations
 

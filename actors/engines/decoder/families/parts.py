@@ -91,7 +91,7 @@ def rotation(
 
 
 def hunyuan_rotation(config: Any) -> Rotation:
-    """Where it is stretched, it is so for all texts."""
+    """Hunyuan's rotation: a stretched one is so for texts of any length."""
     own, width = config.rope_parameters, width_of(config)
     if own.get("rope_type") == "dynamic" and own.get("alpha"):
         own = {"rope_theta": own["rope_theta"] * own["alpha"] ** (width / (width - 2))}

@@ -88,7 +88,7 @@ class Graphs:
         self._recorder, self._recurrence = recorder, body.recurrence
         # records that recurrent layers have room for in what is recorded
         self._places = 0 if body.recurrence is None else body.recurrence.memory.count
-        self._prompts = not body.spec.experts  # whose rows, if many, are sent to experts by the host
+        self._prompts = not body.spec.experts  # the host sends many rows to their experts
         self._vocabulary = vocabulary
         self._replays: dict[tuple[int, bool], Program] = {}  # by rows and whether they are a prompt's
         device = body.pool.device

@@ -159,7 +159,7 @@ def _laid_out(piece: Codes, form: Form, device: torch.device) -> tuple[Tensor, .
     codes = torch.from_numpy(np.ascontiguousarray(piece.codes)).to(device)
     if form.table[8:9] == (0,):
         codes = codes.masked_fill(codes == 8, 0)  # see :func:`tabled`
-    codes = codes ^ (_flipped(form) if form.table else form.offset)  # which takes it away from numbers with a sign
+    codes = codes ^ (_flipped(form) if form.table else form.offset)  # the kernel subtracts it from signed numbers
     codes = functional.pad(codes, (0, groups * GROUP - inputs)).view(rows, groups, 8, 4)
     if form.table:
         nibbles = codes.long() << 4 * torch.arange(4, device=device)

@@ -159,7 +159,7 @@ class InPlace:
 
 
 def _longest_run(visible: NDArray[np.bool_]) -> int:
-    """Where the longest run of slots begins that all rows see."""
+    """First slot of the longest run that all rows see."""
     edges = np.flatnonzero(np.diff(visible.min(0).astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
     return int(edges[(edges[:, 1] - edges[:, 0]).argmax(), 0]) if len(edges) else 0
 
