@@ -161,7 +161,7 @@ class TextCalibration:
         self.shared.observe(probabilities, hit)
 
     def learn(self, root: Node, tokens: Sequence[int]) -> list[int]:
-        """Learn from the target's choice behind each expanded node of the committed path, which begins at ``root``.
+        """Learn from the target's choice after each expanded node of the committed path, which begins at ``root``.
         Returns the ranks of these choices among the candidates, from 1; 0: none of them."""
         ranks = list[int]()
         node: Node | None = root

@@ -74,7 +74,7 @@ class Outcome:
     path: list[int]  # indices of the accepted nodes, top first
     tokens: list[int]  # committed now: the accepted nodes' tokens, then one of the target's own
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one for each of ``tokens``, if asked for
-    # the target's token behind the root, then behind each node of the window; after a prefill there are none
+    # the target's token after the root, then after each node of the window; after a prefill there are none
     sampled: list[int] = field(default_factory=list)
     reused: int = 0  # after a prefill: tokens of the prompt that were not computed, because an earlier one had them
 
@@ -149,7 +149,7 @@ class TargetModel(Protocol):
     ) -> int:
         """Open a request and reserve room for its text so far. Returns its handle.
 
-        ``generated``: output tokens of a resumed stream, which are computed behind the prompt. ``most_nodes``: of the
+        ``generated``: output tokens of a resumed stream, which are computed after the prompt. ``most_nodes``: of the
         request's largest window; it is cut to ``max_window``. ``cache_salt``: keys and values of earlier requests with
         the same salt may be used again. ``constraint``: asked for its masks on the compute thread, during a forward of
         the request.
@@ -357,7 +357,7 @@ class Codec(Protocol):
         ...
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text of each id behind other text: special tokens by their names, U+FFFD for a part of a character."""
+        """The text of each id after other text: special tokens by their names, U+FFFD for a part of a character."""
         ...
 
     def octets(self, ids: Sequence[int]) -> list[bytes]:
@@ -373,7 +373,7 @@ class Codec(Protocol):
         ...
 
     def encode_inside(self, text: str) -> list[int]:
-        """The ids of a text that stands behind another one: without special tokens and without a space in front."""
+        """The ids of a text that stands after another one: without special tokens and without a space in front."""
         ...
 
 

@@ -40,7 +40,7 @@ class ProposerSession(Protocol):
     """A proposer's state for one request."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """``tokens`` were committed behind what the session has seen. Amortised O(1) per token."""
+        """``tokens`` were committed after what the session has seen. Amortised O(1) per token."""
         ...
 
     def propose(self, budget: int) -> Proposal:
@@ -98,17 +98,17 @@ ODDS = 0.6  # for each token of a match
 
 @cache
 def match_confidences(length: int, count: int) -> tuple[float, ...]:
-    """The confidence in each of ``count`` tokens behind a match of ``length``, which each of them makes longer.
+    """The confidence in each of ``count`` tokens after a match of ``length``, which each of them makes longer.
 
-    Of 52,000 tokens that the longest matches proposed in greedy answers of the bundled target, 0.37 were right behind
-    matches of one token, 0.58 behind two, 0.68 behind four, 0.81 behind eight, 0.92 behind 16 and 0.96 behind 25
+    Of 52,000 tokens that the longest matches proposed in greedy answers of the bundled target, 0.37 were right after
+    matches of one token, 0.58 after two, 0.68 after four, 0.81 after eight, 0.92 after 16 and 0.96 after 25
     (drafted ones count as matched). At temperature 1 odds grow in proportion, too, by 0.2 a token.
     """
     return tuple([1 - 1 / (1 + ODDS * at) for at in range(length, length + count)])
 
 
 def likeliest(rows: Mapping[tuple[int, ...], int], length: int, budget: int) -> Proposal:
-    """The likeliest nodes of the trie of ``rows``, continuations with their counts behind a match of ``length``. One of
+    """The likeliest nodes of the trie of ``rows``, continuations with their counts after a match of ``length``. One of
     one is less certain than ten of ten, and a match of three tokens less than one of thirty."""
     tokens: list[int] = []
     parents: list[int] = []

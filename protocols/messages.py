@@ -184,7 +184,7 @@ class ChatTurn(Struct, frozen=True):
 class Rendering(Struct, frozen=True):
     """How a conversation becomes a prompt, in the terms of transformers' ``apply_chat_template``."""
 
-    generation_prompt: bool = True  # begin the assistant's turn behind the conversation
+    generation_prompt: bool = True  # begin the assistant's turn after the conversation
     continue_final: bool = False  # the assistant's last turn stays open, and the output continues it
     plain: bool = False  # what turns, calls and tools hold of special tokens' names is plain text
     variables: Text = ""  # a JSON object of further variables for the template, such as enable_thinking
@@ -501,7 +501,7 @@ class Grow(Message, frozen=True):
 
 
 class Resync(Message, frozen=True):
-    """The drafter holds ``have_len`` committed tokens, and asks for those behind them (0: for a new Open)."""
+    """The drafter holds ``have_len`` committed tokens, and asks for those after them (0: for a new Open)."""
 
     rid: RequestId
     epoch: Count
@@ -647,7 +647,7 @@ class Generate(Message, frozen=True):
     messages: Turns = ()
     sampling: Sampling = Sampling()
     method: Label = ""  # a Method; "": the verifier's default
-    generated: Tokens = ()  # to resume a broken stream: output tokens that the client has; offsets go on behind them
+    generated: Tokens = ()  # to resume a broken stream: output tokens that the client has; offsets go on after them
     num_speculative_tokens: DraftLength = 0  # gamma; 0: adaptive
     sequences: Sequences = 0  # k; 0: by the theta rule
     attempt: Count = 0  # how often in a row the verifier has crashed while it worked on this request
@@ -767,7 +767,7 @@ class Tokenized(Message, frozen=True):
 
     rid: RequestId
     token_ids: Tokens
-    pieces: TextPieces  # [i]: the text of token i behind other text; U+FFFD for a part of a character
+    pieces: TextPieces  # [i]: the text of token i after other text; U+FFFD for a part of a character
     text: Text  # special tokens by their names
     octets: TokenBytes = ()  # [i]: the bytes of token i where its piece has U+FFFD, else none
     tokenizer: Text = ""  # its tokenizer_config.json, where Tokenize asks for it

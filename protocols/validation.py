@@ -26,7 +26,7 @@ from protocols.limits import MAX_INT as MAX_INT
 from protocols.messages import ChatTurn, FailureCode, Generate, Sampling
 
 SHARED_SALT = "share:"  # begins a cache_salt by which requests of several keys share what is cached
-MIN_SECRET = 32  # characters behind it: 128 random bits in hexadecimal. Whoever guesses them reads along
+MIN_SECRET = 32  # characters after it: 128 random bits in hexadecimal. Whoever guesses them reads along
 MIN_TEMPERATURE = 1e-5  # below it logits / temperature leaves float32
 
 

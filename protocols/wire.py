@@ -44,7 +44,7 @@ def request_id(frames: Sequence[bytes]) -> str | None:
 def _first_strings(frames: Sequence[bytes]) -> tuple[str, str | None]:
     """The name of a message, and its first field if that is a string of at most 255 bytes.
 
-    The MessagePack is read by hand because the frames may be malformed behind that."""
+    The MessagePack is read by hand because the frames may be malformed after that."""
     if len(frames) != FRAMES or frames[0] != HEADER:  # what another version means by its body is not known
         return "", None
     body = frames[1]

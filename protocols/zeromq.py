@@ -23,7 +23,7 @@ QUEUE = 1_000  # messages per peer and direction that libzmq holds
 LINGER_MS = 500
 RECONNECT_MS = (50, 1_000)  # first and longest pause between attempts to connect
 KEEPALIVE_MS = (5_000, 15_000)  # ZMTP pings and their time-out, which notice a lost machine and not a busy process
-PORT_TRIES = 32  # ports behind the verifier's own that telemetry tries before any free one
+PORT_TRIES = 32  # ports after the verifier's own that telemetry tries before any free one
 ZAP_DOMAIN, ZAP_TELEMETRY = "duoactor", "duoactor.telemetry"
 
 

@@ -58,7 +58,7 @@ class Picks:
     host: NDArray[np.float32]  # (rows, padded vocabulary): the logits
     ids: NDArray[np.int64]  # (rows, n): the likeliest tokens, best first; or (rows, 1): the token that sampling chooses
     probabilities: NDArray[np.float32]  # (rows, n) of the ids; or (rows, 0)
-    vocabulary: int  # columns of ``host`` that are logits; those behind them are padding
+    vocabulary: int  # columns of ``host`` that are logits; those after them are padding
 
     @property
     def rows(self) -> NDArray[np.float32]:
@@ -85,8 +85,8 @@ class Trunk:
     device: torch.device
     dtype: torch.dtype  # the states' type
     embed: PerRow  # ids to what the first layer reads
-    norm: PerRow  # the norm behind the last layer
-    logits: PerRow  # float32, of states behind that norm
+    norm: PerRow  # the norm after the last layer
+    logits: PerRow  # float32, of states after that norm
     linear: Callable[[torch.Tensor], PerRow]  # the quickest product with a matrix (out, in), for few rows
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 SPAN = 64  # segments end at multiples of this, so that shapes repeat
-# Rows that an exact forward by torch on a CPU is filled up to a multiple of: torch computes what is left behind the
+# Rows that an exact forward by torch on a CPU is filled up to a multiple of: torch computes what is left after the
 # last whole vector by other code, with other bits (a softmax over four experts).
 WHOLE = 16
 
@@ -37,7 +37,7 @@ class TextState(Protocol):
         ...
 
     def keep(self, path: Sequence[int]) -> None:
-        """The text goes on behind ``path``, rows of the last forward of which each is the parent of the next; all rows,
+        """The text goes on after ``path``, rows of the last forward of which each is the parent of the next; all rows,
         if it was a piece of a prompt."""
         ...
 
@@ -54,7 +54,7 @@ class RecurrentState(TextState, Protocol):
         ...
 
     def extend(self, records: Sequence[Any]) -> None:
-        """The text goes on behind rows with those records."""
+        """The text goes on after rows with those records."""
         ...
 
     def behind(self, records: Sequence[Any]) -> RecurrentState:
@@ -70,7 +70,7 @@ class Segment:
     base: int
     span: int
     visible: Mask  # (rows, span): the slots that each row sees; at least one, or its softmax would divide by zero
-    padding: bool = False  # the rows only fill the batch up, behind all others; what is computed for them is discarded
+    padding: bool = False  # the rows only fill the batch up, after all others; what is computed for them is discarded
     state: TextState | None = None  # state from which the first row goes on
     prompt: bool = False  # a piece of a prompt
     parents: Sequence[int] = ()  # each row's predecessor on its path, -1 for the first; (): one path

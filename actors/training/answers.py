@@ -20,7 +20,7 @@ from protocols.messages import Sampling
 TOP = 64
 STREAMS = 64  # answers that are written at once: rows of one forward
 LONGEST = 256  # tokens of an answer
-SHORTEST = 8  # tokens of an answer that must fit behind a prompt, or the prompt is left out
+SHORTEST = 8  # tokens of an answer that must fit after a prompt, or the prompt is left out
 GREEDY = 0.0
 TEMPERATURES = (1.0, 0.6)  # temperatures of the sampled answers, in turn
 

@@ -129,7 +129,7 @@ class DraftHeads:
 
     @torch.no_grad()
     def judge(self, model: nn.Module, held: Sequence[TargetAnswer]) -> tuple[list[AnswerRanks], tuple[float, ...]]:
-        """With the noise that the answers were drawn with. By depth: behind right first choices."""
+        """With the noise that the answers were drawn with. By depth: after right first choices."""
         assert isinstance(model, HeadStudent)
         readings, ids = list[AnswerRanks](), (model.d2t.cpu() + torch.arange(len(model.d2t)))
         right, asked = [0] * STEPS, [0] * STEPS

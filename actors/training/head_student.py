@@ -19,7 +19,7 @@ from actors.engines.compute.ops import BatchRows
 from actors.engines.decoder.spec import Attention
 from actors.engines.heads.layer import HeadOps, divided, in_layers, plain_layers, taken, write_keys
 
-STEPS = 3  # tokens of a round that it is trained to draft one behind the other
+STEPS = 3  # tokens of a round that it is trained to draft one after the other
 
 
 class HeadStudent(nn.Module):
@@ -132,7 +132,7 @@ class _RoundSight:
 
 def _attended(queries: Tensor, seen: Sequence[Sequence[Tensor]]) -> Tensor:
     """Attention of the latest step's last rows: to the first step's keys up to as many places back as there are steps
-    behind it, and to one key of each step since."""
+    after it, and to one key of each step since."""
     scale, last = queries.shape[3] ** -0.5, len(seen) - 1
     keys, values = seen[0]
     rows = keys.shape[2]

@@ -106,6 +106,6 @@ def blend(kl: Tensor, tv: Tensor, acceptance: float, left_out: float = 0.0) -> T
 
 
 def cross_entropy(logits: Tensor, tokens: Tensor, temperature: Tensor) -> Tensor:
-    """The loss of a batch of which the target's tokens (n,) are known, and no more: the noise behind them teaches
+    """The loss of a batch of which the target's tokens (n,) are known, and no more: the noise after them teaches
     nothing (docs/experiments/draft-training.md)."""
     return functional.cross_entropy(logits / torch.where(temperature == 0, 1.0, temperature)[:, None], tokens)

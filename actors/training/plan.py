@@ -60,7 +60,7 @@ class TrainingResult(msgspec.Struct, kw_only=True):
     step_us: float  # the draft's step
     before: list[AnswerRanks]  # ranks in the answers to the prompts kept apart
     after: list[AnswerRanks]
-    depths: tuple[float, ...] = ()  # heads only: how often the first choice is right, by depth behind right ones
+    depths: tuple[float, ...] = ()  # heads only: how often the first choice is right, by depth after right ones
 
 
 EXPECTED = "expected"  # the phase of a sentence that stays on the screen

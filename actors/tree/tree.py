@@ -52,7 +52,7 @@ class Node:
 
     @property
     def expanded(self) -> bool:
-        """Whether a draft model's candidates behind it are known."""
+        """Whether a draft model's candidates after it are known."""
         return self.expansion is not None
 
     def best_child(self, counts: Callable[[Node], bool] | None = None) -> Node | None:
@@ -96,7 +96,7 @@ class Advance(NamedTuple):
 
 class TokenTree:
     def __init__(self, length: int, last_token: int = -1, vocab_size: int = 1 << 31) -> None:
-        """A tree behind ``length`` committed tokens: its root, the last of them, is at position ``length - 1``. Its
+        """A tree after ``length`` committed tokens: its root, the last of them, is at position ``length - 1``. Its
         tokens are below ``vocab_size``."""
         self.root, self.vocab_size = Node(last_token, length - 1), vocab_size
         self.size = 0  # nodes without the root

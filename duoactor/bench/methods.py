@@ -80,6 +80,6 @@ def row_named(name: str) -> Row:
 
 
 def rotated(rows: Sequence[Row], by: int) -> list[Row]:
-    """The same rows from another one on, so that none is always first or behind the same other."""
+    """The same rows from another one on, so that none is always first or after the same other."""
     start = by % len(rows) if rows else 0
     return [*rows[start:], *rows[:start]]

@@ -219,7 +219,7 @@ class AsyncClient:
         connection = await self._connected()
         mailbox = connection.ask(question, at)
         limit = self._options["timeout"] or CONNECT_TIMEOUT_S
-        # a head, which may have to be fetched first; or a long text, behind others: while the verifier lives, it works
+        # a head, which may have to be fetched first; or a long text, after others: while the verifier lives, it works
         works = question.old == OWN_HEAD if isinstance(question, Swap) else isinstance(question, Tokenize | Detokenize)
         try:
             async with asyncio.timeout(None if works else limit):

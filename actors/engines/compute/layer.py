@@ -64,7 +64,7 @@ class Layers:
         return x, ops.norm(x, then)
 
     def mix(self, index: int, normed: Tensor, rows: BatchRows) -> Parts:
-        """What the mixer of a layer adds, before the norm behind it."""
+        """What the mixer of a layer adds, before the norm after it."""
         layer, ops = self.layers[index], self.ops
         made = ops.linear(normed, layer.qkv, rows.prompt)
         if isinstance(layer.spec.mixer, Attention):
@@ -187,7 +187,7 @@ class Program:
     def _place(self, x: Tensor, positions: Tensor) -> Tensor:
         """Embeddings with what their positions add, normed where the model does."""
         table, spec, ops = self.weights.positions, self.spec.positions, self.ops
-        if table is not None and spec is not None:  # rows that fill a round may lie behind the last position
+        if table is not None and spec is not None:  # rows that fill a round may lie after the last position
             rows = (positions + spec.first).clamp(max=len(table.weight) - 1)
             x = x + ops.embed(table, rows, 1.0)
         return ops.norm(x, self.weights.embedded_norm)

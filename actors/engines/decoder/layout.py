@@ -39,7 +39,7 @@ class Affine:
 
 @dataclass(slots=True)
 class ExpertWeights:
-    router: Matrix  # with a row for the shared expert's gate behind those of experts, if it has one
+    router: Matrix  # with a row for the shared expert's gate after those of experts, if it has one
     each: list[tuple[Matrix, Matrix]]  # gate and up side by side, and down
     correction: Tensor | None  # float32 (count,)
     scales: Tensor | None = None  # float32 (count,)
@@ -48,7 +48,7 @@ class ExpertWeights:
 
 @dataclass(slots=True)
 class LatentWeights:
-    """``query``: of what ``qkv`` gives behind the key, normed; None: ``qkv`` gives queries, and the key behind them."""
+    """``query``: of what ``qkv`` gives after the key, normed; None: ``qkv`` gives queries, and the key after them."""
 
     query: Matrix | None
     query_norm: Tensor | None
@@ -190,7 +190,7 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
 
 
 def lay_out_ends(spec: DecoderSpec, source: WeightSource) -> DecoderWeights:
-    """What is before the layers and behind them alone: what a draft head shares with its target."""
+    """What is before the layers and after them alone: what a draft head shares with its target."""
     take = Taken(spec, _Checked(source, Shapes(spec)))
     embedding, norm = take.matrix((spec.embedding,)), take.norm(spec.final_norm)
     head = take.matrix((spec.head,)) if spec.head in source else embedding

@@ -47,7 +47,7 @@ class Longer:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Rotary embedding of the leading dimensions of queries and keys; those behind them stay as they are."""
+    """Rotary embedding of the leading dimensions of queries and keys; those after them stay as they are."""
 
     frequencies: tuple[float, ...]  # radians a position, of each pair
     factor: float = 1.0  # multiplies cosines and sines
@@ -95,7 +95,7 @@ class HeadNorms:
 @dataclass(frozen=True, slots=True)
 class Attention:
     """``qkv``: one matrix, or those of queries, keys and values; with ``latent`` none. ``woven``: the one matrix has
-    of each head of keys its queries, and the key and the value behind them."""
+    of each head of keys its queries, and the key and the value after them."""
 
     heads: int
     kv_heads: int
@@ -111,7 +111,7 @@ class Attention:
     sinks: str | None = None  # (heads,): a score that takes a share and has no value
     latent: Latent | None = None
     shares: int | None = None  # the layer whose keys and values it reads; it has none then, and ``qkv`` is queries
-    gated: bool = False  # a gate behind each head's queries, or a fourth matrix; its sigmoid multiplies the output
+    gated: bool = False  # a gate after each head's queries, or a fourth matrix; its sigmoid multiplies the output
     head_gates: bool = False  # the fourth matrix has one gate for each head
     soft_gates: bool = False  # ... whose softplus multiplies, not its sigmoid
     woven: bool = False
@@ -123,7 +123,7 @@ RECURRENT = (DELTA, SCAN, CONVOLUTION, SELECTIVE)
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """A mixer that keeps a state of a text in place of keys and values: a convolution, and behind it what its kind
+    """A mixer that keeps a state of a text in place of keys and values: a convolution, and after it what its kind
     does. A state is ``(heads, keys, values)``; ``heads / groups`` of them share queries and keys."""
 
     kind: ClassVar[str] = ""  # one of RECURRENT
@@ -182,7 +182,7 @@ class Scan(Recurrent):
     decay: str  # (heads,): the logarithm of its rate
     step: str  # (heads,): added to what its softplus is taken of
     skip: str  # (heads,): the share of a value in its output
-    norm: str | None  # norm of outputs, behind the gate
+    norm: str | None  # norm of outputs, after the gate
     least: float = 0.0  # the shortest step
     factors: tuple[float, ...] = ()  # multiply gate, values, keys, queries and steps
 
@@ -212,7 +212,7 @@ class Selective(Recurrent):
 
 @dataclass(frozen=True, slots=True)
 class ShortConvolution(Recurrent):
-    """Nothing behind the convolution (LFM 2). ``inputs``: factor, gate and factor."""
+    """Nothing after the convolution (LFM 2). ``inputs``: factor, gate and factor."""
 
     kind: ClassVar[str] = CONVOLUTION
 
@@ -257,7 +257,7 @@ class Routing:
 @dataclass(frozen=True, slots=True)
 class Experts:
     """MLPs, of which a router chooses ``used`` for each row by its scores, and a shared one beside them. The bias
-    of ``up`` and of ``down`` has the same name with ``_bias`` behind it."""
+    of ``up`` and of ``down`` has the same name with ``_bias`` after it."""
 
     count: int
     used: int
@@ -290,7 +290,7 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a layer adds behind its two halves (Gemma 4): of its own ``LayerInputs``, times a gate of the stream."""
+    """What a layer adds after its two halves (Gemma 4): of its own ``LayerInputs``, times a gate of the stream."""
 
     activation: str  # one of ACTIVATIONS
     gate: str  # (width, hidden)
@@ -321,7 +321,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A mixer and an MLP, one behind the other, or with ``parallel`` both of the same input. With ``parallel`` and no
+    """A mixer and an MLP, one after the other, or with ``parallel`` both of the same input. With ``parallel`` and no
     norm before the MLP it shares the mixer's."""
 
     mixer: Attention | Recurrent
@@ -331,7 +331,7 @@ class Layer:
     rereads: bool = False  # the mixer reads what the mixer of the layer before has read (Falcon-H1)
     scales: tuple[float, float] = (1.0, 1.0)  # multiply what mixer and MLP add
     beside: Beside | None = None
-    scale: str | None = None  # (1,): by what the stream is multiplied behind the layer
+    scale: str | None = None  # (1,): by what the stream is multiplied after the layer
 
     @property
     def attention(self) -> Attention | None:

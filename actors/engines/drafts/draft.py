@@ -277,6 +277,6 @@ class Draft:
         return logits
 
     def mirrored(self, text: list[int]) -> list[int]:
-        """The longest beginning of a text that this model can mirror and draft behind."""
+        """The longest beginning of a text that this model can mirror and draft after."""
         unknown = (place for place, token in enumerate(text) if not 0 <= token < self.info.vocab_size)
         return text[: min(next(unknown, len(text)), self.info.max_context - 1)]

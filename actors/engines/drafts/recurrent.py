@@ -1,6 +1,6 @@
 """Drafts with recurrent layers: a text has the state before its root, and records of its root's row and of each node's.
 
-A node's row goes on from a state that lives for one forward: the text's, behind the records of the root and of the
+A node's row goes on from a state that lives for one forward: the text's, after the records of the root and of the
 node's path. What a verdict accepts becomes the text's by its records.
 """
 
@@ -21,7 +21,7 @@ from protocols.messages import Sampling
 
 
 class RecurrentMirror(Mirror):
-    """``computed``: tokens that ``state`` is behind; the root is not among them."""
+    """``computed``: tokens that ``state`` is after; the root is not among them."""
 
     __slots__ = ("records", "root", "state")
     state: RecurrentState

@@ -96,7 +96,7 @@ class Assistant(Head):
 
     @torch.inference_mode()
     def rows(self, ids: Tensor, states: Tensor, sights: Sequence[_Sight]) -> tuple[Tensor, Tensor]:
-        """Float32 logits of rows of tokens and the states before them, and the states that the rows behind read."""
+        """Float32 logits of rows of tokens and the states before them, and the states that the rows after read."""
         x = self._join(torch.cat([self._trunk.embed(ids), states], 1))
         roots = torch.tensor([sight.tokens for sight in sights for _ in range(sight.rows)], device=x.device)
         by_kind = {one.kind: self._stretches(one, sights) for one in self._reads}

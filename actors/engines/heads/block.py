@@ -132,7 +132,7 @@ class Dflash(PublishedHead):
 
 
 def _convolved(convolution: Convolution | None, part: PerRow, x: Tensor, places: Tensor) -> Tensor:
-    """A part of a layer, with the convolutions before and behind it."""
+    """A part of a layer, with the convolutions before and after it."""
     if convolution is None:
         return part(x)
     before, behind = convolution.weights(x).unbind(1)

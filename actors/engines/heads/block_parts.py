@@ -51,10 +51,10 @@ def pairs_in(weights: Weights, trunk: Trunk, candidates: int) -> PairScores | No
 
 
 class Convolution:
-    """Along the rows of a block, before and behind a part of a layer; its weights depend on the row in groups."""
+    """Along the rows of a block, before and after a part of a layer; its weights depend on the row in groups."""
 
     def __init__(self, base: Tensor, projection: Tensor, trunk: Trunk) -> None:
-        """``base`` ``(2, taps, hidden)``: before and behind. ``projection`` ``(2 * taps * groups, hidden)``."""
+        """``base`` ``(2, taps, hidden)``: before and after. ``projection`` ``(2 * taps * groups, hidden)``."""
         self._base = base.to(trunk.device, trunk.dtype)
         self._projection: PerRow = trunk.linear(projection)
 

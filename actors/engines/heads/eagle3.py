@@ -29,7 +29,7 @@ class EagleConvention:
 
     taps: tuple[int, ...]  # the states that enter these layers; the number of layers: the last norm's
     norm_before_residual: bool = False  # the residual stream begins with the normed state
-    recycles_normed: bool = False  # the next row reads the state behind the last norm
+    recycles_normed: bool = False  # the next row reads the state after the last norm
     norms_logits: bool = True  # so do the logits
 
 

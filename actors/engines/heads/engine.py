@@ -1,4 +1,4 @@
-"""A head as an engine over slots: each slot holds its keys and values, and the state that the row behind it reads."""
+"""A head as an engine over slots: each slot holds its keys and values, and the state that the row after it reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HeadEngine:
         self.device, self.dtype = trunk.device, trunk.dtype
         self.draft_vocabulary = head.covered
         self.pool = KVPool(head.shape, slots, trunk.dtype, trunk.device)
-        # by stage and slot: the input of the row behind it; behind all slots: that of masks
+        # by stage and slot: the input of the row after it; after all slots: that of masks
         self.states = torch.zeros(head.stages, slots + 1, head.width, dtype=trunk.dtype, device=trunk.device)
         if head.mask_state is not None:
             self.states[0, slots] = head.mask_state[0]
@@ -45,7 +45,7 @@ class HeadEngine:
 
     @torch.inference_mode()
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
-        """The logits of the rows ``select``, whose states the rows behind them may read; those of others stay the
+        """The logits of the rows ``select``, whose states the rows after them may read; those of others stay the
         target's."""
         before, last, rows = self._sent(self.before[batch.slots].tolist()), self.head.stages - 1, self._rows(batch)
         made: list[Tensor] = []
@@ -65,7 +65,7 @@ class HeadEngine:
 
     @torch.inference_mode()
     def ahead(self, batch: FlatBatch) -> tuple[Tensor, Tensor]:
-        """Float32 logits of all rows, with blocks in the places of their texts, and the states behind them."""
+        """Float32 logits of all rows, with blocks in the places of their texts, and the states after them."""
         assert self.head.block is not None
         rows = self._rows(batch, self.head.block.causal)
         x, _ = self.head.step(self.states[0][self._sent(self.before[batch.slots].tolist())], rows, 0)

@@ -32,7 +32,7 @@ class DraftBlock:
     rows: int  # the root and masks
     mask_token: int
     causal: tuple[bool, ...]  # whether each layer is causal within the block
-    from_root: bool = False  # a row gives the token behind its place, the root's too; else the token at its place
+    from_root: bool = False  # a row gives the token after its place, the root's too; else the token at its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class HeadSight:
 
 class PairScores(Protocol):
     def __call__(self, logits: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        """Logits ``(rows, columns)`` behind the tokens ``before``. ``x``: the states behind the logits."""
+        """Logits ``(rows, columns)`` after the tokens ``before``. ``x``: the states after the logits."""
         ...
 
 

@@ -27,14 +27,14 @@ class MtpConvention:
     """A family's names for the parts of a layer for more tokens (MTP), and its inputs. A wrong one shows in the
     acceptance rate only."""
 
-    prefix: str  # prefix of all names; ``{stage}``: the layer's number, ``{layer}``: the same behind the target's
-    block: str  # what the layer's own names begin with, behind the prefix
+    prefix: str  # prefix of all names; ``{stage}``: the layer's number, ``{layer}``: the same after the target's
+    block: str  # what the layer's own names begin with, after the prefix
     token_norm: str
     state_norm: str
     join: str
     last_norm: str
     token_first: bool = True  # order of what is joined
-    reads_normed: bool = True  # the target's states behind its last norm, or before
+    reads_normed: bool = True  # the target's states after its last norm, or before
     recycles_normed: bool = True  # so for its own
 
     def prefix_of(self, stage: int, layers: int) -> str:
@@ -42,7 +42,7 @@ class MtpConvention:
         return self.prefix.format(stage=stage, layer=layers + stage)
 
 
-# Qwen3-Next, 3.5 to 3.8: behind the norm on both sides. Measured by LightLLM (#1402, Qwen3.5-0.8B, three steps): 2.74
+# Qwen3-Next, 3.5 to 3.8: after the norm on both sides. Measured by LightLLM (#1402, Qwen3.5-0.8B, three steps): 2.74
 # tokens a round for 1.80 with the states before it; llama.cpp #24025 has the same.
 QWEN = MtpConvention(
     "mtp.", "layers.{stage}.", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "fc.weight", "norm.weight"

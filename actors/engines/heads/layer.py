@@ -111,7 +111,7 @@ class HeadLayers(Layers):
         super().__init__(spec, [_sent(layer, trunk) for layer in layers], HeadOps(spec.norm, trunk.dtype, 0))
 
     def step(self, index: int, x: Tensor, rows: BatchRows) -> Tensor:
-        """The residual stream behind a layer."""
+        """The residual stream after a layer."""
         normed = self.ops.norm(x, self.layers[index].norms.attention)
         return self.run(index, Residual(x, normed), None, rows)[0]
 

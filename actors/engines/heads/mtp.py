@@ -1,7 +1,7 @@
 """Multi-token prediction layers that came with the target: weights of its own checkpoint, a layer of its own kind.
 
 One layer drafts any number of tokens: it reads its own output for the token before. Of several each drafts one token of
-a round, and the last the tokens behind.
+a round, and the last the tokens after.
 """
 
 from __future__ import annotations

@@ -146,14 +146,14 @@ class Rows:
 
     state: SamplerState
     positions: list[int]  # positions of the tokens to be sampled
-    paths: list[list[int]]  # each row's tokens behind the root, up to its own; only filled where it is penalised
+    paths: list[list[int]]  # each row's tokens after the root, up to its own; only filled where it is penalised
     masks: NDArray[np.int32] | None = None  # (rows, words): see :class:`actors.models.Constraint`
 
 
 def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -> list[list[int]]:
     """The sampled tokens of each group, with one transfer to the host.
 
-    ``logits``: float32 ``(rows, vocabulary)``, those of all groups in order, and perhaps padding rows behind them.
+    ``logits``: float32 ``(rows, vocabulary)``, those of all groups in order, and perhaps padding rows after them.
     ``best``: :func:`likeliest` of each row, if it is known already. Rows with NaN or infinity may give ``NO_TOKEN``."""
     if all(group.state.plain and group.masks is None for group in groups):
         flat: list[int] = (likeliest(logits) if best is None else best).tolist()

@@ -23,7 +23,7 @@ class TargetRequest:
     region: Region  # its slots
     text: int  # tokens that prompt and output may have together
     prompt: list[int]
-    output: list[int]  # committed; that of a resumed stream is computed behind the prompt before anything is sampled
+    output: list[int]  # committed; that of a resumed stream is computed after the prompt before anything is sampled
     sampler: SamplerState
     most_nodes: int  # nodes of a window, at most
     constraint: Constraint | None
@@ -48,12 +48,12 @@ class TargetRequest:
 
     @property
     def behind(self) -> list[int]:
-        """The tokens that the state is behind."""
+        """The tokens that the state is after."""
         return self.computed or [*self.prompt, *self.output][: self.done]
 
     def lay_out_piece(self, rows: int, batch: FlatBatch) -> int:
-        """Add the next tokens of the prompt, or of the resumed output behind it, to the batch: at most ``rows``.
-        Returns the position behind them."""
+        """Add the next tokens of the prompt, or of the resumed output after it, to the batch: at most ``rows``.
+        Returns the position after them."""
         start, prompt_len = self.done, len(self.prompt)
         if in_prompt := start < prompt_len:
             end = min(start + rows, prompt_len)

@@ -22,7 +22,7 @@ LARGE = (48, 64)  # only for Lookahead and REST, so they do not decide which gro
 # Rows of a piece of a prompt: they take 0.88 to 0.97 times as long per token as 64 (400 tokens, bundled and inflated
 # pair), and 256 are no faster.
 PIECE = 128
-# Committed tokens: 12 rows behind them end within 256 slots and 16 do not, so that spans and blocks differ as they do
+# Committed tokens: 12 rows after them end within 256 slots and 16 do not, so that spans and blocks differ as they do
 # between real rounds.
 CONTEXT = 244
 
@@ -37,7 +37,7 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
     """The largest group of row counts that agree; of several that with the smallest count. Those of ``larger`` that
     agree with the group are added to it, and a window with branches is compared with it.
 
-    The same chain of tokens is computed behind a context in rounds of each size, in the first slots of the pool, which
+    The same chain of tokens is computed after a context in rounds of each size, in the first slots of the pool, which
     must not be in use. Afterwards they are free again.
     """
     most = max(candidates)
@@ -69,7 +69,7 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
 
 
 def check_finite(engine: Engine) -> None:
-    """Raise ModelError if the logits behind a few tokens are not finite. It takes one short forward, at every start."""
+    """Raise ModelError if the logits after a few tokens are not finite. It takes one short forward, at every start."""
     rows = min(8, engine.info.max_context, engine.pool.slots)
     state = engine.recurrence.new() if engine.recurrence is not None else None
     tokens = [(7919 * (i + 1)) % engine.info.vocab_size for i in range(rows)]

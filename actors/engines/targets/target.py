@@ -1,6 +1,6 @@
 """The verifier's model on top of an :class:`Engine`: prefill, windows, sampling, and K/V in canonical slots.
 
-A committed token's K/V is in slot ``base + position``, that of a window's nodes behind the last committed token, in the
+A committed token's K/V is in slot ``base + position``, that of a window's nodes after the last committed token, in the
 order in which the nodes are listed. The engine gives each row the bits that plain decoding gives it, on any branch.
 """
 
@@ -161,7 +161,7 @@ class Target:
             self._kv.close(request.region, request.computed if self._shares_answers else ())
 
     def _keep(self, r: TargetRequest, text: Sequence[int], state: TextState) -> None:
-        """Keep the state behind a text for later prompts, as far as there is room."""
+        """Keep the state after a text for later prompts, as far as there is room."""
         assert self._recurrence is not None
         self._snapshots.keep(text, r.region.salt, state)
         self._leave_states()

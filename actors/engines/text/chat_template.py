@@ -106,8 +106,8 @@ class Shown:
 
     parts: bool  # contents are lists of parts only
     system: bool  # a system turn in front
-    later_system: bool  # one behind other turns
-    repeats: bool  # two turns of one role, one behind the other
+    later_system: bool  # one after other turns
+    repeats: bool  # two turns of one role, one after the other
     calls: Calls | None  # tools, calls and results; None: not all of them
 
 
@@ -270,7 +270,7 @@ class ChatTemplate:
             turns = _one_call_a_turn(turns)
         names = {call.id: call.name for turn in turns for call in turn.tool_calls}
         messages: list[Message] = []
-        folds = False  # whether the last message is a system turn that joins the user's behind it
+        folds = False  # whether the last message is a system turn that joins the user's after it
         for turn in turns:
             role, content = turn.role, turn.content
             front = all(one["role"] == "system" for one in messages)
@@ -365,7 +365,7 @@ def _arguments(call: ToolCall) -> Message:
 
 
 def _one_call_a_turn(turns: Sequence[ChatTurn]) -> list[ChatTurn]:
-    """Each call in a turn of its own, with its result behind it."""
+    """Each call in a turn of its own, with its result after it."""
     results = {turn.tool_call_id: turn for turn in turns if turn.role == "tool"}
     made: list[ChatTurn] = []
     moved: set[str] = set()

@@ -47,7 +47,7 @@ _BLOOM = " ?[^(\\s|.,!?…。，、।۔،)]+"
 _JAIS = "".join(rf"\s{{{count}}}(?!\S)|" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")) + r"\s"
 GPT2, DIGITS = "gpt-2", "digits"  # the pattern of byte-level BPE itself; the same with each digit alone
 LLAMA3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano")
-# Patterns, one behind the other, by name
+# Patterns, one after the other, by name
 PATTERNS: dict[str, Sequence[str] | str] = {
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4", "a.x-4.0", "granite-docling", "modern-bert"), GPT2),
     **dict.fromkeys(("jais", "trillion", "mellum", "gigachat"), GPT2),

@@ -99,7 +99,7 @@ def _special_names(tokenizer: Any) -> list[str]:
 
 
 def encode_behind(encode: Callable[[str], list[int]], text: str) -> list[int]:
-    """The ids of a text behind another character: some tokenizers put a space in front of the first."""
+    """The ids of a text after another character: some tokenizers put a space in front of the first."""
     before = encode(BEFORE)
     found = encode(BEFORE + text)
     return found[len(before) :] if found[: len(before)] == before else encode(text)

@@ -28,11 +28,11 @@ class ToolCallRegions:
         fields = {"tool_calls": json.loads(template)["fields"]["tool_calls"], "content": {"content": "text"}}
         spec = {"start_anchor": "\n", "fields": fields}  # there is no prefix in which to look for the anchor
         self._parser = ResponseParser(spec, prefix="", tools=json.loads(tools))
-        self._open = ""  # text behind the last part: perhaps a call that is not complete yet
+        self._open = ""  # text after the last part: perhaps a call that is not complete yet
         self.broken = False  # a call could not be read: from there on, all is text
 
     def feed(self, text: str) -> list[Part]:
-        """The parts that ``text`` completes. Letter by letter, so that what stands behind a call is known."""
+        """The parts that ``text`` completes. Letter by letter, so that what stands after a call is known."""
         parts: list[Part] = []
         for at, letter in enumerate(text):
             if self.broken:

@@ -21,7 +21,7 @@ VARIABLES = (DEFAULT, *(MappingProxyType(dict.fromkeys(SWITCHES, on)) for on in 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What stands in front of a thought and behind it."""
+    """What stands in front of a thought and after it."""
 
     begin: str
     end: str
@@ -142,5 +142,5 @@ def _user(text: str) -> Mapping[str, Any]:
 
 
 def _behind(text: str) -> str:
-    """What a template has put behind the user's turn."""
+    """What a template has put after the user's turn."""
     return text.rpartition(USER)[2]

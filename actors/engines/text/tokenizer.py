@@ -118,7 +118,7 @@ class TokenizerCodec:
         return slow
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        # Tokenizers strip the space from the first token of a text, so each is decoded behind another.
+        # Tokenizers strip the space from the first token of a text, so each is decoded after another.
         before = self.encode("a")[-1:]
         start = len(self.decode(before, False))
         distinct = {token: self.decode([*before, token], False)[start:] for token in set(ids)}

@@ -1,4 +1,4 @@
-"""Latent attention: DeepSeek V2 and V3, and what others do otherwise, most with experts behind a few dense layers."""
+"""Latent attention: DeepSeek V2 and V3, and what others do otherwise, most with experts after a few dense layers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def minicpm(config: Any) -> DecoderSpec:
 
 
 def mistral(config: Any) -> DecoderSpec:
-    """Mistral Small 4: queries are stretched behind the positions of its training."""
+    """Mistral Small 4: queries are stretched after the positions of its training."""
     turning = rotation(config, partial=True, neighbours=config.rope_interleave is not False)
     return _latent(config, replace(turning, stretch=stretch_of(config)))
 

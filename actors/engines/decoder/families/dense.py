@@ -71,7 +71,7 @@ def nemotron(config: Any) -> DecoderSpec:
 
 
 def ministral(config: Any) -> DecoderSpec:
-    """Ministral 3 stretches queries behind the positions of its training."""
+    """Ministral 3 stretches queries after the positions of its training."""
     return llama(config, replace(rotation(config), stretch=stretch_of(config)))
 
 
@@ -114,12 +114,12 @@ def cohere(config: Any) -> DecoderSpec:
 
 
 def exaone(config: Any) -> DecoderSpec:
-    """EXAONE 4: norms behind both halves alone; with windows, whole layers know no positions."""
+    """EXAONE 4: norms after both halves alone; with windows, whole layers know no positions."""
     return decoder(config, layers(config, windows_turn(config), around=behind, norms=head_norms))
 
 
 def olmo(config: Any) -> DecoderSpec:
-    """OLMo 2 and 3: norms behind both halves alone, and of all heads' queries and keys together."""
+    """OLMo 2 and 3: norms after both halves alone, and of all heads' queries and keys together."""
 
     def turning(index: int) -> Rotation:
         return rotation(config, kind_of(config, index))
@@ -136,7 +136,7 @@ def olmo_1(config: Any) -> DecoderSpec:
 
 
 def hunyuan(config: Any) -> DecoderSpec:
-    """Heads are normed behind their rotation."""
+    """Heads are normed after their rotation."""
     return decoder(config, layers(config, hunyuan_rotation(config), norms=late_norms))
 
 
@@ -200,7 +200,7 @@ def phi(config: Any) -> DecoderSpec:
 
 
 def glm(config: Any) -> DecoderSpec:
-    """GLM 4: half of a head is turned, neighbours by neighbours. The later ones have norms behind both halves too."""
+    """GLM 4: half of a head is turned, neighbours by neighbours. The later ones have norms after both halves too."""
     turning, norms = rotation(config, partial=True, neighbours=True), before if config.model_type == "glm" else around
     return decoder(config, layers(config, turning, _fused(config), norms))
 

@@ -1,6 +1,6 @@
 """Gemma 1 to 4: scaled embeddings, and norms that multiply by one more than their weights but in Gemma 4.
 
-Gemma 2 and 3 have norms behind attention and MLP too, and layers with windows, which Gemma 3 turns by a base of their
+Gemma 2 and 3 have norms after attention and MLP too, and layers with windows, which Gemma 3 turns by a base of their
 own. Gemma 2 caps scores and logits. Gemma 4 has wider heads in layers without windows, layers that read keys and
 values of earlier ones, inputs of each layer's own, and in one size experts beside its MLPs.
 """
@@ -166,7 +166,7 @@ def _experts_4(config: Any, index: int, beside: Mlp) -> Experts:
 
 
 def rotation_4(own: Any, width: int) -> Rotation:
-    """Pairs behind the share that is turned stay as they are."""
+    """Pairs after the share that is turned stay as they are."""
     name = own.get("rope_type", "default")
     if name not in ("default", "proportional"):
         raise Undescribed(f"no kernel has the rope_type {name} of Gemma 4")

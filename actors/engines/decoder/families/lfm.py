@@ -31,7 +31,7 @@ DENSE = "lfm2"
 
 
 def lfm3(config: Any) -> DecoderSpec:
-    """Windows, norms behind both halves, and a gate for each head."""
+    """Windows, norms after both halves, and a gate for each head."""
     parts = ("operator_norm", "ffn_norm", "post_operator_norm", "post_ffn_norm")[: 4 if config.use_sandwich_norm else 2]
 
     def layer(index: int) -> Layer:

@@ -58,7 +58,7 @@ def minimax(config: Any) -> DecoderSpec:
 
 
 def olmoe(config: Any) -> DecoderSpec:
-    """Norms of all heads together; FlexOlmo has those of layers behind both halves."""
+    """Norms of all heads together; FlexOlmo has those of layers after both halves."""
     if getattr(config, "clip_qkv", None) is not None:
         raise Undescribed("clip_qkv is set")
     counts, routing = _counts(config, inner="intermediate_size"), Routing(divided=config.norm_topk_prob)
@@ -71,7 +71,7 @@ def olmoe(config: Any) -> DecoderSpec:
 
 
 def dots(config: Any) -> DecoderSpec:
-    """dots.llm1, and GLM 4.5 to 4.7: norms of heads, and DeepSeek V3's choice behind a few dense layers. Solar Open has
+    """dots.llm1, and GLM 4.5 to 4.7: norms of heads, and DeepSeek V3's choice after a few dense layers. Solar Open has
     neither such norms nor dense layers."""
     turning, solar = rotation(config, partial=config.model_type != "dots1"), config.model_type == "solar_open"
     normed = not solar and getattr(config, "use_qk_norm", config.model_type != "glm4v_moe_text")
@@ -113,7 +113,7 @@ def gpt_oss(config: Any) -> DecoderSpec:
 
 
 def exaone(config: Any) -> DecoderSpec:
-    """K-EXAONE: as EXAONE 4 attends, and DeepSeek V3's choice behind a few dense layers."""
+    """K-EXAONE: as EXAONE 4 attends, and DeepSeek V3's choice after a few dense layers."""
 
     def feed(index: int) -> Mlp | Experts:
         if config.mlp_layer_types[index] == "dense":
@@ -137,7 +137,7 @@ def kolibri(config: Any) -> DecoderSpec:
 
 
 def hunyuan_3(config: Any) -> DecoderSpec:
-    """Hy3: norms of heads, and a choice by a sigmoid with a correction behind a dense layer."""
+    """Hy3: norms of heads, and a choice by a sigmoid with a correction after a dense layer."""
     counts = _counts(config)
 
     def feed(index: int) -> Mlp | Experts:
@@ -152,7 +152,7 @@ def hunyuan_3(config: Any) -> DecoderSpec:
 
 
 def hunyuan(config: Any) -> DecoderSpec:
-    """Hunyuan's first mixture: heads are normed behind their rotation, and an MLP stands beside experts."""
+    """Hunyuan's first mixture: heads are normed after their rotation, and an MLP stands beside experts."""
 
     def of_layer(said: Any, index: int) -> int:
         return int(said if isinstance(said, int) else said[index])

@@ -99,7 +99,7 @@ def hunyuan_rotation(config: Any) -> Rotation:
 
 
 def stretch_of(config: Any) -> QueryScale:
-    """How Ministral 3 and Mistral Small 4 stretch queries behind the positions of their training."""
+    """How Ministral 3 and Mistral Small 4 stretch queries after the positions of their training."""
     parameters = config.rope_parameters
     return QueryScale(parameters.get("llama_4_scaling_beta") or 0.0, parameters["original_max_position_embeddings"])
 
@@ -240,7 +240,7 @@ def before(layer: int) -> Norms:
 
 
 def behind(layer: int) -> Norms:
-    """Norms behind attention and behind the MLP alone."""
+    """Norms after attention and after the MLP alone."""
     own = weights(layer, "post_attention_layernorm", "post_feedforward_layernorm")
     return Norms(None, None, *own)
 

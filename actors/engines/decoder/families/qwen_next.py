@@ -35,7 +35,7 @@ def describe(config: Any) -> DecoderSpec:
 
 
 def olmo(config: Any) -> DecoderSpec:
-    """Norms stand before the halves of layers with a delta rule, and behind those of the others."""
+    """Norms stand before the halves of layers with a delta rule, and after those of the others."""
     turning = rotation(config) if (config.rope_parameters or {}).get("rope_theta") is not None else None
 
     def layer(index: int) -> Layer:
