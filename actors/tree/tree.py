@@ -168,8 +168,7 @@ class TokenTree:
             below = node.children if node is not None else CHILDLESS
             node = node.child(token) if node is not None else None
             self.size -= node is not None
-            if node is None or len(below) > 1:
-                dead += [other for other in below if other is not node]
+            dead += [other for other in below if other is not node]
             held += (node,)
         for other in dead:  # the list grows: each node adds those below it
             dead += other.children

@@ -74,19 +74,20 @@ def best_cut(chances: Sequence[float], cost: Cost, rate: float) -> tuple[int, fl
 
 
 def priced_windows(
-    trees: Sequence[Candidates], limit: int, cost: Cost, rate: float, branch: float | None = 0.0
+    trees: Sequence[Candidates], limit: int, cost: Cost, rate: float, branch: float | None = 0.0, least: float = 0.0
 ) -> list[list[Likely]]:
     """The windows of the streams of one forward, which share its rows: the nodes of all trees in one order, best first,
     and the prefix that maximises ``expected tokens - rate * time`` (docs/how-it-works.md, "One price").
 
     ``limit``: of all of them together. ``cost`` and ``rate``: see :func:`best_cut`. Every path of a tree beside the
     first takes the time of ``branch`` tokens more. Where none is worth that, windows are paths; None: they always are.
+    ``least``: value below which there is no window.
     """
     orders = [[best_nodes(one.tree, one.limit) for one in trees]] if branch is not None else []
     branching = bool(branch) and any(map(branches, orders[0]))
     if not orders or branching:
         orders.append([likeliest_path(one.tree, one.limit) for one in trees])
-    best_value = 0.0
+    best_value = least
     best: list[tuple[int, Likely]] = []
     for each in orders:
         likely = [(at, one) for at, nodes in enumerate(each) for one in nodes]

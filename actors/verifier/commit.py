@@ -48,13 +48,12 @@ class Committer:
         self._prompts_us += prompt_us
         drafted = sum([stream.loan.works for stream in batch.streams])
         cores_us = price.cores(rows) / drafted if drafted else 0.0
-        parts, waited_us, tokens, plain_us = list[Part](), 0.0, 0, price.plain(batch.decoding or 1)
+        parts, waited_us, tokens = list[Part](), 0.0, 0
         for at, stream in enumerate(batch.streams):
             if stream.status is Stage.DECODE and isinstance(outcomes[at], Outcome):
                 part = self.faults.guard(stream, self._commit_window, at, batch, computed, started, rows, cores_us)
                 if part is not None:
                     parts.append(part)
-                    self.state.totals.round(part.stats, plain_us)
                     tokens += part.tokens
                     waited_us += part.stats.wait_us
         piece = batch.piece
@@ -73,6 +72,7 @@ class Committer:
             whole_piece=piece is not None and outcomes[-1] is None,
             tokens=tokens,
             parts=tuple(parts),
+            undecided=batch.undecided,
         )
 
     def _commit_prefill(self, stream: Stream, outcome: Outcome) -> None:
@@ -121,7 +121,7 @@ class Committer:
         for source, name in batch.asked[at].items():
             bit = source.bit
             others = path.index(bit) if bit in path else len(path)  # accepted without it
-            without = 1 + others if others < most else most
+            without = 1 + others if named and others < most else most
             shares.append(Share(name, named.count(bit) if named else 0, without, spent[source.name]))
         for source in self.sources.named(stream.sources) if path else ():
             if hits := sum([bits & source.bit > 0 for bits in path]):
@@ -144,6 +144,7 @@ class Committer:
             streams=batch.decoding,
             slowdown=self.context.price.target.factor.mean,
         )
+        self.state.totals.round(stats, self.context.price.plain(batch.decoding or 1))
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None if traced is None else traced(stats), stats)
         return Part(stream, stream.groups[batch.decoding], stream.tally.rounds, most, own_us, tuple(shares), stats)

@@ -26,22 +26,25 @@ class Computed(NamedTuple):
     forward_us: float
 
 
-def compute(model: TargetModel, batch: Batch, undisturbed: Callable[[], bool], timer: Callable[[], float]) -> Computed:
+def compute(
+    model: TargetModel, batch: Batch, goes_on: Callable[[list[Outcome]], bool], timer: Callable[[], float]
+) -> Computed:
     """Run a forward, and further ones as far as the batch allows. Raises nothing.
 
-    When the forward raises, its parts are computed again one by one, to find the faulty part. ``undisturbed``: whether
-    there is nothing else to do yet; asked before each further forward. Its own time is not counted."""
+    When the forward raises, its parts are computed again one by one, to find the faulty part. ``goes_on``: whether
+    nothing has to be decided behind what the forwards brought; asked before each further one. Its time is not
+    counted."""
     windows = [Window(s.handle, w.tokens, w.parents) for s, w in zip(batch.streams, batch.windows, strict=True)]
     begin, steps, asked_s = timer(), 1, 0.0
     if batch.piece is not None:
         found = _with_prompt(model, windows, batch.piece.handle, batch.piece_rows)
     else:
         found = _verify(model, windows)
-        while steps < batch.steps:
+        while steps < batch.steps and (brought := _unended(batch, found)):
             before = timer()
-            free = undisturbed()
+            free = goes_on(brought)
             asked_s += timer() - before
-            if not (free and _went_on(model, batch, windows, found)):
+            if not (free and _went_on(model, windows, brought)):
                 break
             steps += 1
     return Computed(found, steps, (timer() - begin - asked_s) * 1e6)
@@ -82,14 +85,19 @@ def _verify(model: TargetModel, windows: list[Window]) -> list[Outcome | Excepti
     return [_decode_alone(model, window) for window in windows]
 
 
-def _went_on(
-    model: TargetModel, batch: Batch, windows: list[Window], outcomes: list[Outcome | Exception | None]
-) -> bool:
-    """Compute another token of every stream, and add it to its outcome. False: one of them has ended, or it failed.
-    Nothing was committed then, and the next round meets the fault again."""
+def _unended(batch: Batch, outcomes: list[Outcome | Exception | None]) -> list[Outcome]:
+    """What the forwards brought; nothing if one of the streams has ended or failed."""
+    found = list[Outcome]()
     for stream, outcome in zip(batch.streams, outcomes, strict=True):
         if not isinstance(outcome, Outcome) or stream.output.ends_at(outcome.tokens[-1]):
-            return False
+            return []
+        found.append(outcome)
+    return found
+
+
+def _went_on(model: TargetModel, windows: list[Window], outcomes: list[Outcome]) -> bool:
+    """Compute another token of every stream, and add it to its outcome. False: it failed. Nothing was committed then,
+    and the next round meets the fault again."""
     try:
         for window in windows:
             model.reserve(window.handle)
@@ -98,7 +106,6 @@ def _went_on(
         log.debug("a further forward without a decision before it failed: %s", error)
         return False
     for outcome, more in zip(outcomes, further, strict=True):
-        assert isinstance(outcome, Outcome)
         outcome.tokens = [*outcome.tokens, *more.tokens]
         outcome.logprobs = [*outcome.logprobs, *more.logprobs]
     return True

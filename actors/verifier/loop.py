@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from actors.models import Outcome
 from actors.settings import VerifierSettings
 from actors.tasks import until_one_ends
 from actors.verifier.admission import Admission
@@ -146,7 +147,7 @@ class Verifier:
     def _compute(self, batch: Batch) -> Awaitable[Computed]:
         """Run the batch, and meanwhile, or before it where nothing overlaps, send the last tokens and read texts."""
         self._handled, timer = self.inbox.handled, self.context.equipment.timer
-        work = partial(compute, self.context.target, batch, self._undisturbed, timer)
+        work = partial(compute, self.context.target, batch, partial(self._goes_on, batch), timer)
         if not self.compute.overlaps:
             self._beside()
             return self.compute.start(work)
@@ -155,11 +156,11 @@ class Verifier:
         self._beside()
         return result
 
-    def _undisturbed(self) -> bool:
-        """Whether no message has come since the batch began."""
+    def _goes_on(self, batch: Batch, outcomes: list[Outcome]) -> bool:
+        """Whether another forward may follow: no message has come since the batch began, and no source has drafts."""
         if not self.compute.overlaps:  # the event loop, which waits for the forward, does not read
             self.inbox.read()
-        return self.inbox.handled == self._handled
+        return self.inbox.handled == self._handled and not self.scheduler.finds(batch, outcomes)
 
     def _beside(self) -> None:
         self.outbox.flush()

@@ -18,6 +18,7 @@ from actors.tree.window import Cost
 from actors.verifier.rounds import Round
 
 PIECE_MEMORY = 4  # pieces of prompts: each sees more tokens than the one before, so that its rows take longer
+GUESSED = 8  # rounds that asked sources of drafts, by which those are guessed that ask none
 GOOD_AGREEMENT = 0.8  # a good draft's agreement: where even it does not pay, none is tried
 
 
@@ -31,7 +32,8 @@ class Price:
         longest = target.own.rows[-1]
         slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
         self._prompt_row = Estimate(max(1e-3, slope), weight=1, memory=PIECE_MEMORY)
-        self._beside = Estimate()  # rest of a round without drafts, for each stream
+        # rest of a round, for each stream and forward: of one without drafts, and of one with drafts
+        self._beside, self._verifying = Estimate(), Estimate()
 
     def forward(self, streams: int, drafts: int = 0) -> float:
         """Time of a forward with a row for each of ``streams`` and ``drafts`` further ones in all."""
@@ -41,6 +43,10 @@ class Price:
     def beside(self, streams: int) -> float:
         """Time of a round beside its forward."""
         return streams * self._beside.mean
+
+    def verifying(self, streams: int) -> float:
+        """Time that a round with drafts takes beside its forward, more than one of a row without."""
+        return streams * max(0.0, self._verifying.mean - self._beside.mean)
 
     @property
     def prompt_row(self) -> float:
@@ -105,8 +111,10 @@ class Price:
         if streams > 1:  # first what is lasting, then what is left of it
             self._shared[digits].add_time(max(0.0, each_us / self.target.factor.mean - curve))
         self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(streams)))
-        if not (self._beside.weight and done.asked):
-            beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / streams
+        beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / streams
+        if done.drafts and done.undecided:
+            self._verifying.add_time(beside_us)
+        elif not done.asked or self._beside.weight < GUESSED:
             self._beside.add_time(beside_us, weight=done.steps)
 
     def _observe_prompt(self, done: Round, time_us: float) -> None:

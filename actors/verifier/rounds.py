@@ -8,9 +8,11 @@ from __future__ import annotations
 import msgspec
 
 from actors.verifier.results import Chosen, Group
-from actors.verifier.sources.source import Source
+from actors.verifier.sources.source import Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.messages import RoundStats
+
+NOBODY = Allowance(0, 0.0, {})
 
 
 class Batch(msgspec.Struct, frozen=True, eq=False):
@@ -19,10 +21,12 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     streams: tuple[Stream, ...] = ()
     windows: tuple[Chosen, ...] = ()  # windows of ``streams``, in that order
     asked: tuple[dict[Source, str], ...] = ()  # sources that each of ``streams`` asked, and what trials know them by
+    allowance: Allowance = NOBODY  # of those sources
     decoding: int = 0  # streams that decode, whether they have a part in it or wait
     piece: Stream | None = None  # stream with a prompt that goes on
     piece_rows: int = 0  # tokens of it at most; 0: as many as suit the model
     steps: int = 1  # forwards at most, each of which brings every stream a token; 1 where drafts are verified
+    undecided: bool = False  # whether nothing but drafts that are found keeps forwards from following one another
     drafting_us: float = 0.0  # time that sources took before the forward, reading included
     reading_us: float = 0.0  # part of ``drafting_us`` for texts that the draft model had not read
 
@@ -72,6 +76,7 @@ class Round(msgspec.Struct, frozen=True, eq=False):
     whole_piece: bool  # whether the piece had as many rows as were asked for
     tokens: int
     parts: tuple[Part, ...] = ()
+    undecided: bool = True  # see :class:`Batch`
 
     @property
     def drafts(self) -> int:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from actors.models import Outcome
 from actors.verifier.admission import Admission
 from actors.verifier.budgets import budget_of, may_rest
 from actors.verifier.context import Context
@@ -61,7 +62,7 @@ class Scheduler:
         self.room.give_back()
         self.room.let_in()
         now_us = self.context.clock() * 1e6
-        prompts, decoding = self.state.requests.of(Stage.PREFILL), self.state.requests.of(Stage.DECODE)
+        prompts, decoding = (self.state.requests.of(stage) for stage in (Stage.PREFILL, Stage.DECODE))
         ready, alone = list[Stream](), list[Stream]()
         for stream in decoding:
             if stream.wait.until is None or self.faults.guard(stream, stream.wait.over, now_us, stream.tree):
@@ -147,6 +148,7 @@ class Scheduler:
             prompt is None,
             self.context.now_us(),
             partial(self._gain, decoding),
+            price.rate(decoding) * price.verifying(own),
         )
         using = {stream: self._uses(stream, allowance) for stream in streams}
         streams = self._grow(using, allowance)
@@ -157,37 +159,51 @@ class Scheduler:
             most = MAX_ROWS - own
         else:
             most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
-        windows = self._windows({stream: self._cap(stream) for stream in streams}, allowance, most)
+        using = {stream: using[stream] for stream in streams}
+        free = not prompts and all(self._undecided(stream, sources) for stream, sources in using.items())
+        least = allowance.verifying if free else 0.0
+        windows = self._windows({stream: self._cap(stream) for stream in streams}, allowance, most, least)
         drafts = sum([len(chosen.nodes) for chosen in windows])
         rows = self._rows_beside(len(streams), drafts) if prompt is not None else 0
-        plain = not drafts and not prompts
-        steps = self._steps({stream: using[stream] for stream in streams}, allowance) if plain else 1
+        steps = self._steps(using, allowance) if free and not drafts else 1
         asked = tuple([using[stream] for stream in streams])
         reading_us = min(sum([stream.times.spent_us["reading"] for stream in streams]), drafting_us)
-        return Batch(tuple(streams), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, reading_us)
+        parts = tuple(streams), tuple(windows), asked, allowance
+        return Batch(*parts, decoding, prompt, rows, steps, free, drafting_us, reading_us)
 
     def _steps(self, using: dict[Stream, dict[Source, str]], allowance: Allowance) -> int:
-        """The number of forwards that may follow one another: none of the streams has a source to ask, or a word to
-        send."""
+        """The number of forwards that may follow one another while no source :meth:`finds` drafts: until there is a
+        chunk to send, or a source that rests is to be asked again."""
         steps = chunk_forwards(self.context.price, allowance.streams)
-        for stream, sources in using.items():
-            if sources or not stream.undecided:
-                return 1
-            group, trials, rounds = stream.groups[allowance.streams], self.context.trials, stream.tally.rounds
-            named = self.sources.named(stream.sources)
-            judged = [self.sources.ask(source, "", source.judged_as, stream) for source in named]
-            rests = [trials.left(name, group, stream, rounds) for name in judged if name]
-            steps = min(steps, stream.text.left, *(max(1, int(left)) for left in rests if left > 0))
+        for stream in using:
+            rests = max(2, stream.rest.until - stream.tally.rounds)  # one forward more, or each would be a row
+            steps = int(min(steps, stream.text.left, rests))
         return max(1, steps)
+
+    def _undecided(self, stream: Stream, sources: Mapping[Source, str]) -> bool:
+        """Whether forwards may follow one another until one of ``sources`` has drafts: a draft model always has some,
+        and a forward on a thread of its own asks nobody."""
+        overlaps = self.context.equipment.compute.overlaps
+        return stream.undecided and not any(source.exclusive or overlaps for source in sources)
+
+    def finds(self, batch: Batch, outcomes: Sequence[Outcome]) -> bool:
+        """Whether a source has drafts behind what a row of forwards has brought that are worth the end of the row."""
+        for stream, asked, outcome in zip(batch.streams, batch.asked, outcomes, strict=True):
+            for source in asked:
+                if self.sources.ask(source, False, source.finds, stream, outcome.tokens, batch.allowance):
+                    return True
+        return False
 
     def _cap(self, stream: Stream) -> int | None:
         """Nodes of the stream's window, as the controller commands."""
         drafter = self.state.drafters.of(stream.loan.holder)
         return budget_of(self.context, stream, drafter).window if drafter is not None else None
 
-    def _windows(self, caps: Mapping[Stream, int | None], allowance: Allowance, most: int = MAX_ROWS) -> list[Chosen]:
+    def _windows(
+        self, caps: Mapping[Stream, int | None], allowance: Allowance, most: int = MAX_ROWS, least: float = 0.0
+    ) -> list[Chosen]:
         branch_us = self.context.price.branch() if self.context.target.branches else None
-        return choose(caps, allowance, branch_us, most)
+        return choose(caps, allowance, branch_us, most, least)
 
     def _window(self, stream: Stream, allowance: Allowance, cap: int | None) -> Chosen:
         return self._windows({stream: cap}, allowance)[0]
@@ -223,19 +239,28 @@ class Scheduler:
     def _uses(self, stream: Stream, allowance: Allowance) -> dict[Source, str]:
         """The sources that are asked for the next round, with what trials know them by: those of the method that do not
         rest. One draft model at most works for a stream."""
+        rounds, rest = stream.tally.rounds, stream.rest
+        if rest.whole and rounds < rest.until and stream.loan.holder is None:
+            return {}
         group, judged = stream.groups[allowance.streams], may_rest(self.context, stream)
-        trials, rounds = self.context.trials, stream.tally.rounds
+        trials, until = self.context.trials, math.inf
         found, models = dict[Source, str](), dict[Source, str]()
+        rest.whole = True
         for source in self.sources.named(stream.strategy.sources):
             try:
                 name = source.judged_as(stream)
-                if name and judged and (trials.left(name, group, stream, rounds) or not source.able(stream, allowance)):
+                if name and judged and (left := trials.left(name, group, stream, rounds)):
+                    until = min(until, rounds + left)
+                    continue
+                rest.whole = rest.whole and not name
+                if name and judged and not source.able(stream, allowance):
                     continue
             except Exception as error:
                 self.sources.failed(source, error)
                 continue
             if name:
                 (models if source.exclusive else found)[source] = name
+        rest.until = until
         best = self._best(stream, group, models) if judged and len(models) > 1 else next(iter(models), None)
         if stream.loan.holder is not None:
             self.remote.works(stream, best is self.remote)

@@ -105,6 +105,14 @@ class Times:
 
 
 @dataclass(slots=True)
+class Rest:
+    """Sources that rest: when the first of them is asked again, and whether all do."""
+
+    until: float = math.inf  # rounds of the stream
+    whole: bool = False
+
+
+@dataclass(slots=True)
 class Delivery:
     """The part of the output that the client has, and the rest."""
 
@@ -136,6 +144,7 @@ class Stream:
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     tally: RoundSums = field(default_factory=RoundSums)
     trials: dict[str, Trial] = field(default_factory=dict)  # of its sources, by name
+    rest: Rest = field(default_factory=Rest)  # of those sources
     groups: Known[Group] = field(init=False)  # by the number of streams that share a round: whose rounds tell of its
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from actors.models import Outcome
 from actors.verifier.forward import compute
 from actors.verifier.results import NO_WINDOW
-from actors.verifier.rounds import Batch
+from actors.verifier.rounds import Batch, Round
 from actors.verifier.trace import Trace
 from protocols.messages import Cancel, Chunk, Generate, Plan, RoundStats, Sampling
 from tests.world.caller import Caller, tokens_of
@@ -155,7 +155,7 @@ def batch_of(target: ToyTarget) -> Batch:
 def test_whoever_disturbs_ends_them_behind_the_forward_that_runs():
     target = ToyTarget(LANGUAGE)
     batch, asked = batch_of(target), iter([True, True, False])
-    (outcome,), steps, _ = compute(target, batch, lambda: next(asked), time.perf_counter)
+    (outcome,), steps, _ = compute(target, batch, lambda _: next(asked), time.perf_counter)
     assert isinstance(outcome, Outcome) and len(outcome.tokens) == steps == 3
 
 
@@ -169,7 +169,7 @@ def test_one_that_fails_leaves_what_the_others_brought():
         return verify(windows)
 
     target.verify = failing
-    (outcome,), steps, _ = compute(target, batch, lambda: True, time.perf_counter)
+    (outcome,), steps, _ = compute(target, batch, lambda _: True, time.perf_counter)
     assert isinstance(outcome, Outcome) and len(outcome.tokens) == steps == 2
     assert outcome.tokens == LANGUAGE.continuation(PROMPT, SAMPLING)[1:3]
 
@@ -181,3 +181,32 @@ def test_tokens_that_somebody_follows_one_by_one_are_not_taken_together():
     drafted.loan.begin(1, Plan("tree"))
     drafted.loan.taken(b"d", "d1")
     assert not any(stream.undecided for stream in (traced, drafted))
+
+
+# --- rows of forwards beside sources of drafts -----------------------------------------------------------------------
+
+
+def rounds_of_auto(steps: int, prompt: tuple[int, ...]) -> list[Round]:
+    found = list[Round]()
+
+    async def go():
+        async with Cluster(language=LANGUAGE, steps=steps, forward_s=0.02) as cluster:
+            learn = cluster.verifier._learn
+            cluster.verifier._learn = lambda done: (learn(done), found.append(done))
+            await told(await cluster.caller(), prompt=prompt, method="auto")
+
+    run(go())
+    return [done for done in found if done.streams]
+
+
+def test_forwards_follow_one_another_until_a_source_has_drafts():
+    rows = rounds_of_auto(STEPS, COPIED)
+    plain = [done for done in rows if not done.drafts]
+    assert max(done.steps for done in plain) > 1 and any(done.drafts for done in rows)
+    assert sum(done.tokens for done in rows) == SAMPLING.max_tokens - 1
+
+
+def test_a_source_that_was_asked_in_vain_has_brought_nothing_in_a_row_of_forwards():
+    shares = [(part, share) for done in rounds_of_auto(STEPS, PROMPT) if done.steps > 1 for part in done.parts
+              for share in part.shares]  # fmt: skip
+    assert shares and all(share.without == part.tokens and share.rows == 0 for part, share in shares)

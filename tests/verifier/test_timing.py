@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,6 +92,13 @@ def test_what_others_take_from_the_processors_at_the_start_does_not_last():
 
     cost, quiet = CostModel(Disturbed().measured()), CostModel(Tiled().measured())
     assert [cost(rows) for rows in range(1, 32)] == pytest.approx([quiet(rows) for rows in range(1, 32)])
+
+
+@pytest.mark.parametrize(("device", "timer"), [("cpu", "thread_time"), ("cuda", "perf_counter")])
+def test_a_target_on_the_processor_is_measured_by_cpu_time_which_others_do_not_lengthen(monkeypatch, device, timer):
+    model = Tiled(info=ModelInfo("tiled", 100, 4096, frozenset(), "", device=device))
+    monkeypatch.setattr("actors.verifier.timing.time", SimpleNamespace(**{timer: lambda: model.now}))
+    assert measure(model).alone_us == Tiled().measured()
 
 
 def test_a_branch_is_priced_by_what_it_adds_to_a_round():

@@ -83,7 +83,7 @@ class Table:
         batch = verifier.scheduler.plan()
         if batch is None:
             return None
-        computed = compute(verifier.context.target, batch, lambda: False, lambda: 0.0)
+        computed = compute(verifier.context.target, batch, lambda _: False, lambda: 0.0)
         return verifier.committer.commit(batch, computed._replace(forward_us=1000.0), 0.0, lambda: 1000.0)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from actors.calibration import SUREST, Calibration, TextBias
@@ -18,6 +18,7 @@ from actors.models import DEFAULT_NODES
 from actors.own_text import LongestMatch, PromptLookup
 from actors.proposals import NOTHING, ROOT, Proposal, Proposer, ProposerSession
 from actors.tree.tree import OWN, Node, TokenTree
+from actors.tree.window import best_cut
 from actors.verifier.results import Committed
 from actors.verifier.sources.bits import DATASTORE, MEMORY, TEXT, WHOLE
 from actors.verifier.sources.lookahead import Lookahead, LookaheadSession
@@ -36,7 +37,7 @@ class _Reading:
     session: ProposerSession | None = None
     before: Sequence[int] = ()  # what it reads in front of the text
     seen: int = 0  # tokens that the session knows
-    proposal: Proposal | None = None  # behind the present text; None: not asked yet
+    proposals: dict[int, Proposal] = field(default_factory=dict)  # by the length of the text that each stands behind
     rows: list[Node] = field(default_factory=list)  # nodes of a proposal that is the whole window
     bias: TextBias = field(default_factory=TextBias)
 
@@ -55,12 +56,29 @@ class _Reading:
         """Whether it has read a text of ``length`` tokens to its end."""
         return self.seen == len(self.before) + length
 
+    def follow(self, base: int, tokens: Sequence[int]) -> bool:
+        """Read ``tokens`` behind a text of ``base``, as far as it has not yet. Returns whether it knows the whole."""
+        known = self.seen - len(self.before) - base
+        if self.session is None or known < 0:
+            return False  # it reads them when it is asked next
+        if known < len(tokens):
+            self.session.extend(tokens[known:])
+            self.seen += len(tokens) - known
+        return True
+
     def asked(self, committed: Sequence[int], most_nodes: int) -> Proposal:
         """The proposal behind the text; the proposer is asked once a round."""
-        if self.proposal is None:
-            session = self.session if self.knows(len(committed)) else self.read(committed, SLICE)
-            self.proposal = session.propose(most_nodes) if session is not None else NOTHING
-        return self.proposal
+        length = len(committed)
+        if length not in self.proposals:
+            session = self.session if self.knows(length) else self.read(committed, SLICE)
+            self.proposals[length] = session.propose(most_nodes) if session is not None else NOTHING
+        return self.proposals[length]
+
+    def judged(self, length: int) -> dict[int, Proposal]:
+        """The proposals that a text of ``length`` has decided on, by where they stood."""
+        judged = self.proposals
+        self.proposals = {length: judged.pop(length)} if length in judged else {}
+        return judged
 
 
 class _Proposing(Source):
@@ -100,10 +118,17 @@ class Lookup(_Proposing):
 
     def _plant(self, stream: Stream, bias: TextBias, proposal: Proposal, bound: float) -> None:
         """Add the nodes with a path of at least ``bound``, a log chance."""
-        trust, tree = self._trust[stream.text.sampled], stream.tree
-        tokens, scores, known = proposal.tokens, proposal.scores, dict[float, float]()  # log chances by scores
-        held = {ROOT: tree.root}  # nodes by rows
-        totals = [-math.inf] * len(tokens) + [0.0]  # log chances of paths; the last one is ROOT's
+        held = {ROOT: stream.tree.root}  # nodes by rows
+        for row, chance, _ in self._likely(stream, bias, proposal, bound):
+            above = held[proposal.parents[row]]
+            held[row] = stream.tree.add(above, proposal.tokens[row], chance, OWN, self.bit)
+
+    def _likely(
+        self, stream: Stream, bias: TextBias, proposal: Proposal, bound: float
+    ) -> Iterator[tuple[int, float, float]]:
+        """The nodes with a path of at least ``bound``: index, log chance, and that of the path."""
+        trust, scores, known = self._trust[stream.text.sampled], proposal.scores, dict[float, float]()
+        totals = [-math.inf] * len(scores) + [0.0]  # log chances of paths; the last one is ROOT's
         for row, parent in enumerate(proposal.parents):
             if (above := totals[parent]) < bound:
                 continue
@@ -111,18 +136,31 @@ class Lookup(_Proposing):
                 known[score] = math.log(min(SUREST, bias.chance(trust.probability(0, score))))
             totals[row] = above = above + known[score]
             if above >= bound:
-                held[row] = tree.add(held[parent], tokens[row], known[score], OWN, self.bit)
+                yield row, known[score], above
+
+    def finds(self, stream: Stream, tokens: Sequence[int], allowance: Allowance) -> bool:
+        """Whether its likeliest tokens are worth more than their rows and a round of their own."""
+        reading, base = self._reading(stream), len(stream.text)
+        if not reading.follow(base, tokens) or reading.session is None:
+            return True
+        proposal = reading.proposals[base + len(tokens)] = reading.session.propose(DEFAULT_NODES)
+        likely = self._likely(stream, reading.bias, proposal, allowance.bound)
+        chances = sorted([math.exp(total) for _, _, total in likely], reverse=True)
+        return best_cut(chances, allowance.rows, allowance.row_rate)[1] > allowance.verifying
 
     def learn(self, stream: Stream, committed: Committed) -> None:
+        reading, base, tokens = self._reading(stream), committed.base_len, committed.tokens
+        if not reading.proposals:
+            return  # it rests, and reads the tokens when it is asked next
+        reading.follow(base, tokens)
+        for length, proposal in reading.judged(base + len(tokens)).items():
+            if proposal is not NOTHING and length >= base:
+                self._teach(self._trust[stream.text.sampled], reading.bias, proposal, tokens[length - base :])
+
+    @staticmethod
+    def _teach(trust: Calibration, bias: TextBias, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Each node of the proposal below a right one is an observation: the target's next token decides on it."""
-        reading, tokens = self._reading(stream), committed.tokens
-        proposal, reading.proposal = reading.proposal, None
-        if reading.session is not None and reading.knows(committed.base_len):
-            reading.session.extend(tokens)
-            reading.seen += len(tokens)
-        if proposal is None or proposal is NOTHING:
-            return
-        trust, bias, known = self._trust[stream.text.sampled], reading.bias, len(tokens)
+        known = len(tokens)
         depths = [known] * len(proposal.tokens) + [0]  # depths of nodes on the committed path; the last one is ROOT's
         for row, parent in enumerate(proposal.parents):
             depth = depths[parent]
@@ -152,13 +190,13 @@ class Whole(_Proposing):
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         reading = self._reading(stream)
-        proposal, reading.proposal = reading.proposal, None
+        asked, reading.proposals = bool(reading.proposals), {}
         session, rows = reading.session, reading.rows
         if session is None or not reading.knows(committed.base_len):
             return  # it reads the tokens when it is asked next
         reading.seen += len(committed.tokens)
         behind = dict(zip(committed.chosen.nodes, committed.sampled[1:], strict=False))
-        if proposal is not None and isinstance(session, LookaheadSession) and behind.keys() >= {*rows}:
+        if asked and isinstance(session, LookaheadSession) and behind.keys() >= {*rows}:
             session.ingest([behind[node] for node in rows], committed.tokens)
         else:
             session.extend(committed.tokens)

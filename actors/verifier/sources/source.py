@@ -36,6 +36,7 @@ class Allowance(msgspec.Struct, frozen=True, eq=False):
     reads: bool = True  # whether there is time for texts that were not read yet
     now_us: float = 0.0  # since the verifier's start
     gain: Callable[[Stream, str], float] = lambda stream, source: 1.0  # the speed-up that a stream may expect of it
+    verifying: float = 0.0  # tokens that a row of forwards brings while one with drafts takes longer beside its forward
 
     @property
     def row_rate(self) -> float:
@@ -54,7 +55,7 @@ class Allowance(msgspec.Struct, frozen=True, eq=False):
 
 
 class Source:
-    """Three calls: ``prepare`` reads a text ahead, ``grow`` adds drafts before a round, ``learn`` follows the target.
+    """``prepare`` reads a text ahead, ``grow`` adds drafts before a round, ``finds`` looks for some, ``learn`` follows.
 
     All run in the event loop's thread, between two forwards or beside a forward on another thread, and are called by
     :class:`actors.verifier.sources.boundary.Sources`: what they raise drops the source for good."""
@@ -78,6 +79,11 @@ class Source:
 
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         """Before a round: add to the streams' trees what is likely enough to be worth a row."""
+
+    def finds(self, stream: Stream, tokens: Sequence[int], allowance: Allowance) -> bool:
+        """Whether it has drafts behind ``tokens``, which are not committed yet, that are worth a round of their own.
+        Asked between forwards that follow one another: an answer should take microseconds."""
+        return True
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         """The target has decided. ``committed.root`` is the root that the drafts hung on."""

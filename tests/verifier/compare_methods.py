@@ -1,0 +1,125 @@
+"""`auto` beside vanilla, answer by answer, in one process: where do rounds of a real target gain or lose?
+
+By hand: ``python -m tests.verifier.compare_methods TARGET [--temperature T] [--streams N]``. Times are CPU time of the
+thread that computes and decides, so that other work on the machine matters little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import time
+from collections import defaultdict
+
+import uvloop
+
+from actors.cost import CostModel
+from actors.engines.build import EngineOptions, build_target
+from actors.settings import VerifierSettings
+from actors.verifier.compute import TURN_S, InlineCompute
+from actors.verifier.context import Equipment
+from actors.verifier.loop import Verifier
+from actors.verifier.rounds import Round
+from actors.verifier.sources.lookup import Library
+from actors.verifier.sources.memory import Memory
+from actors.verifier.start import _calibrated
+from protocols.messages import ChatTurn, Chunk, Generate, Sampling
+from tests.world.caller import ADDRESS, Caller, tokens_of
+from tests.world.network import MemoryNetwork
+
+METHODS = ("vanilla", "auto")
+PROMPTS = (
+    "What should I think about before I adopt a dog?",
+    "Explain to a child why the sky is blue.",
+    "I cannot sleep. What could help me tonight?",
+    "Write a short letter to my neighbour about his loud music.",
+    "Which three places in Italy should I see in spring, and why?",
+    "How does a bicycle stay upright?",
+    "Tell me a story about a lighthouse keeper who finds a bottle.",
+    "What is the difference between a virus and a bacterium?",
+    "Give me advice for my first job interview.",
+    "Why did the Roman Empire fall?",
+    "Describe how bread is made, from grain to loaf.",
+    "I have rice, eggs and spinach. What can I cook?",
+)
+
+
+async def compare(options: argparse.Namespace) -> None:
+    model, codec = build_target(options.target, EngineOptions(threads=options.threads))
+    cost, clock, network = _calibrated(model)[0], time.thread_time, MemoryNetwork()
+    library = Library(memory=Memory(100_000))
+    equipment = Equipment(model, codec, cost, InlineCompute(TURN_S), library=library, clock=clock, timer=clock)
+    verifier = Verifier(VerifierSettings(bind=ADDRESS), equipment, network.listen(ADDRESS))
+    tasks = [asyncio.create_task(verifier.run(asyncio.Event()))]
+    callers, numbers = [Caller(network) for _ in range(options.streams)], itertools.count()
+    for caller in callers:
+        await caller.hello()
+        tasks.append(asyncio.create_task(caller.beat()))
+    rounds, learn = list[Round](), verifier._learn
+    verifier._learn = lambda done: (learn(done), rounds.append(done))  # type: ignore[method-assign, assignment]
+
+    async def ask(caller: Caller, text: str, method: str) -> list[Chunk]:
+        rid = str(next(numbers))
+        sampling = Sampling(temperature=options.temperature, seed=7, max_tokens=options.tokens, ignore_eos=True)
+        turns = (ChatTurn("user", text),)  # a salt, so that no method finds another's texts
+        caller.send(Generate(rid, messages=turns, sampling=sampling, method=method, cache_salt=method))
+        return (await caller.collect(rid))[rid]
+
+    ratios, equal, found = list[float](), 0, {method: list[Round]() for method in METHODS}
+    groups = [PROMPTS[at : at + options.streams] for at in range(0, len(PROMPTS), options.streams)]
+    for number, texts in enumerate(groups):
+        speeds, answers = dict[str, float](), dict[str, list[list[int]]]()
+        for method in METHODS if number % 2 else METHODS[::-1]:
+            rounds.clear()
+            told = await asyncio.gather(*(ask(*pair, method) for pair in zip(callers, texts, strict=False)))
+            answers[method] = [tokens_of(chunks) for chunks in told]
+            speeds[method] = 1 / max(chunks[-1].stats.decode_ms for chunks in told)
+            found[method] += [done for done in rounds if done.streams and not done.prompt_rows] if number else []
+        if number:  # the first warms up
+            ratios.append(speeds["auto"] / speeds["vanilla"])
+            equal += answers["auto"] == answers["vanilla"]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    middle = statistics.median(ratios)
+    print(
+        f"auto over vanilla {middle:.3f} ({min(ratios):.2f} to {max(ratios):.2f}), {equal} of {len(ratios)} texts equal"
+    )
+    for method in METHODS:
+        show(method, found[method], cost)
+
+
+def show(method: str, rounds: list[Round], cost: CostModel) -> None:
+    """Microseconds for each token, and forwards by their rows beside what the calibration says."""
+    tokens, forward_us = sum(done.tokens for done in rounds), sum(done.forward_us for done in rounds)
+    beside_us, drafts = sum(done.own_us for done in rounds) - forward_us, sum(done.drafts for done in rounds)
+    accepted = tokens - sum(done.streams * done.steps for done in rounds)
+    print(f"{method}: {len(rounds)} rounds, {sum(done.steps for done in rounds)} forwards, {tokens} tokens")
+    print(f"  rows of drafts {drafts}, accepted {accepted}; us a token: {forward_us / tokens:.0f} forward", end="")
+    print(f", {beside_us / tokens:.0f} beside it")
+    times, fewest = defaultdict[int, list[float]](list), min(done.rows for done in rounds)
+    for done in rounds:
+        times[done.rows].append(done.forward_us / done.steps)
+    for rows, each in sorted(times.items()):
+        told = cost.own(rows) / cost.own(fewest)
+        print(
+            f"  {rows} rows, {len(each)} rounds: {statistics.median(each) / statistics.median(times[fewest]):.2f}",
+            end="",
+        )
+        print(f", calibrated {told:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("target", help="a GGUF file or a directory")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=80)
+    parser.add_argument("--threads", type=int, default=2)
+    uvloop.run(compare(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
