@@ -101,6 +101,7 @@ def greedy(model_config: Any, weights: Mapping[str, Tensor]) -> list[int]:
     """transformers' tokens in float32 with these weights."""
     model_config.tie_word_embeddings = "lm_head.weight" not in weights
     model = AutoModelForCausalLM.from_config(model_config).float().eval()
+    model.tie_weights()  # which GPTQModel 5 and 6 keep transformers from
     if not weights.keys() <= model.state_dict().keys():  # GPTQModel makes transformers keep experts apart
         weights = joined(weights)
     lacking = model.load_state_dict({name: one.float() for name, one in weights.items()}, strict=False)

@@ -274,6 +274,11 @@ def _gptq(name: str, parts: Parts, form: LayerForm) -> Integers:
         _wanted(f"{name}.g_idx", places, (inputs,))
     order, middle = _ordered(f"{name}.g_idx", places, each, groups), 1 << (bits - 1)
     zero: Tensor | float = middle if bool((zeros == middle).all()) else zeros  # symmetric: products need none
+    if zero is zeros and not form.zeros:
+        raise _broken(
+            f"{name}.qzeros are {zeros.min()} to {zeros.max()}, and its quantization_config says symmetric integers of "
+            f"{bits} bits, whose zeros are {middle}"
+        )
     return Integers(
         (outputs, inputs), bits, lambda rows: _unpacked(words[:, rows].t(), bits, inputs), stored.t(), zero, order
     )

@@ -71,6 +71,7 @@ class Gptq:
     overrides: tuple[tuple[re.Pattern[str], GptqOverride | None], ...]  # None: the layer is left as it is
     kind: Literal["gptq", "gptq_v2"]
     tool: str = "gptq"
+    miswritten: bool = False  # its tool stored zero points of 3 bits and of overrides as other numbers
 
     @classmethod
     def of(cls, where: str, config: Config) -> Gptq:
@@ -86,7 +87,11 @@ class Gptq:
             if not key.startswith("-:"):
                 one = read_struct(GptqOverride, where, "gptq", value, f"dynamic.{key}.", HOW_IT_WAS_FOUND)
             overrides.append((pattern, one))
-        return cls(read, tuple(overrides), "gptq_v2" if read.checkpoint_format == "gptq_v2" else "gptq")
+        if read.checkpoint_format == "gptq_v2":
+            return cls(read, tuple(overrides), "gptq_v2")
+        made = re.search(r"gptqmodel:(\d+)\.(\d+)", str(config.get("meta")))
+        before = made is not None and (int(made[1]), int(made[2])) < (7, 6)  # 5.8 and 6.0.3 do, 7.6 is right
+        return cls(read, tuple(overrides), "gptq", miswritten=before)
 
     def form(self, layer: str) -> LayerForm | None:
         own = self.config
@@ -99,6 +104,11 @@ class Gptq:
                 size = size if override.group_size is UNSET else override.group_size
                 symmetric = symmetric if override.sym is UNSET else override.sym
                 break
+        if self.miswritten and not symmetric and (bits == 3 or bits != own.bits):
+            raise ModelError(
+                f"{layer} has zero points of {bits} bits, which GPTQModel before 7.6 stored as other numbers; choose "
+                "another checkpoint, or quantise the model with a newer one"
+            )
         return LayerForm(self.kind, "integers", bits, (1, size) if size > 0 else ROW, not symmetric)
 
 

@@ -56,6 +56,8 @@ REFUSED = {
 }
 BY_TENSORS = {  # which alone show what is not read, or what the tool wrote wrongly
     "autoround-awq-mixed": r"down_proj\.scales is 6 x 64, and its quantization_config says 3 x 64: the tool that",
+    "gptq-old-dynamic": r"down_proj\.qzeros are 112 to 112, and its quantization_config says symmetric integers of 8",
+    "gptq-old-order-3": r"_proj has zero points of 3 bits, which GPTQModel before 7\.6 stored as other numbers",
     "quark-for-awq": r"embed_tokens\.scales is in no file, beside its layer's qweight: the tool that",
     "ct-mixtral": r"model\.layers\.0\.mlp\.experts\.down_proj first, and its model\S+ has no place; choose",
     "modelopt-int8-smooth": r"down_proj has pre_quant_scale, a factor of the inputs \(modelopt\), which",
