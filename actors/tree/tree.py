@@ -168,7 +168,8 @@ class TokenTree:
             below = node.children if node is not None else CHILDLESS
             node = node.child(token) if node is not None else None
             self.size -= node is not None
-            dead += [other for other in below if other is not node]
+            if node is None or len(below) > 1:
+                dead += [other for other in below if other is not node]
             held += (node,)
         for other in dead:  # the list grows: each node adds those below it
             dead += other.children

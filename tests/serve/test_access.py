@@ -1,7 +1,9 @@
 """Who may call, and whether anybody answers: keys, web origins, health, draining."""
 
 import asyncio
+from datetime import datetime
 
+import anthropic
 import pytest
 from starlette.responses import Response
 
@@ -161,9 +163,13 @@ async def test_names_of_the_model_are_those_that_were_given():
         listed = (await gateway.request("GET", "/v1/models")).json()["data"]
         one = (await gateway.request("GET", "/v1/models/claude")).json()
         answers = [(await gateway.chat(model=name)).json().get("model") for name in ("gpt-4", "claude", "", "toy")]
+        client = anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none", max_retries=0)
+        anthropics = [card async for card in client.models.list()]
     assert [card["id"] for card in listed] == ["gpt-4", "claude"]
     assert (one["id"], one["max_model_len"]) == ("claude", 4096)
     assert answers == ["gpt-4", "claude", "gpt-4", None]
+    assert [(card.display_name, card.type) for card in anthropics] == [("gpt-4", "model"), ("claude", "model")]
+    assert all(isinstance(card.created_at, datetime) for card in anthropics)
 
 
 async def test_however_fast_health_is_asked_for_the_verifier_is_asked_twenty_times_a_second(monkeypatch):

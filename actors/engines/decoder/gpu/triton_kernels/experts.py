@@ -43,7 +43,7 @@ def _multiply(
     pair = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     expert = tl.load(chosen + pair)
-    weight = _address(weights, expert, KIND)
+    weight = _aligned(weights, expert, KIND)
     own = tl.minimum(column, columns - 1).to(tl.int64)[:, None] * depth
     total = tl.zeros([COLUMNS], tl.float32)
     for here in range(0, depth, DEPTH):
@@ -111,13 +111,15 @@ class Mixture:
 
     @classmethod
     def of(cls, matrices: Sequence[Matrix], device: torch.device) -> Mixture | None:
-        """None: they are not of one kind, or do not lie as a kernel reads them."""
+        """None: they are not of one kind, or do not lie as a kernel reads them, at multiples of 16 bytes."""
 
         biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
         if len(biases) not in (0, len(matrices)) or len({_kind(matrix) for matrix in matrices}) > 1:
             return None
         tensors = [*map(_tensors, matrices)]
         if not all(tensor.is_contiguous() for tensor in (*chain(*tensors), *biases)):
+            return None
+        if any(tensor.data_ptr() % 16 for tensor in chain(*tensors)):
             return None
         found = [
             torch.tensor([tensor.data_ptr() for tensor in each], dtype=torch.int64, device=device)
