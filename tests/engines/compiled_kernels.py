@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from actors.engines.decoder.gpu.groups import Float8Matrix
-from actors.engines.decoder.gpu.triton_kernels import attention, between, choice, float8, groups, linear
+from actors.engines.decoder.gpu.triton_kernels import attention, between, choice, float8, gpu, groups, linear, prompts
 from actors.engines.weights.formats import GROUP, KINDS, NVFP4
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
@@ -39,9 +39,14 @@ LIMITS = {
     120: (48, 24, 100),
 }
 REGISTERS, RESERVED = 1 << 16, 1 << 10
+# Products of 16 bits that tensor cores of a multiprocessor add up in float32 at a clock, from the rates and clocks that
+# NVIDIA states of A100, A10, L40S, H100, B200 and RTX PRO 6000. GeForce cards of 8.6, 8.9 and 12.0 have half.
+TENSOR = {80: 1024, 86: 512, 89: 512, 90: 2048, 100: 4096, 120: 512}
+SCHEDULERS = 4  # of a multiprocessor, each with an instruction of a warp at a clock
 Kinds = dict[str, str]
 # A kind of blocks for each that the kernels tell apart
 GROUPED = [*{str(groups.form_options(kind.form)): kind.name for kind in KINDS.values() if kind.form}.values(), "NVFP4"]
+SPANS = {"float8": 0, "MXFP8": 1, "float8 in blocks": 4}  # groups of float8 with a scale; 0: all
 
 
 def of(kind: Any, *names: str) -> dict[str, Any]:
@@ -59,11 +64,19 @@ class Needs:
     capability: int
     instructions: int
     weights: float  # a thread's in an iteration of the inner loop, or 0
+    tensor: int = 0  # instructions of tensor cores among those
+    rows: int = 0  # those of a prompt that a program multiplies with a weight
 
     @property
     def each(self) -> float:
         """Instructions for a weight."""
         return self.instructions / self.weights if self.weights else 0.0
+
+    @property
+    def share(self) -> float:
+        """Share of tensor cores' rate that the instructions leave, if nothing else waits. Computed, not measured."""
+        clocks = self.weights * self.warps * 32 * self.rows / TENSOR[self.capability]
+        return min(1.0, clocks * SCHEDULERS / (self.instructions * self.warps))
 
     @property
     def resident(self) -> int:
@@ -93,6 +106,7 @@ class Kernel:
     options: dict[str, int] = field(default_factory=dict)
     weights: float = 0.0
     fours: int = 0
+    rows: int = 0  # see :class:`Needs`
     sixteens: tuple[str, ...] = ("outputs", "whole", "columns", "depth")  # numbers that are multiples of it
 
     def compiled(self, capability: int) -> Any:
@@ -120,7 +134,10 @@ def _needs(kernel: Kernel, capability: int) -> Needs:
         for place, text in code
         if (target := _target(text)) is not None and target < place
     ]
-    loop = max(loops, key=lambda loop: (_fours(loop), len(loop)), default=[])  # not what is left of an unrolled one
+    if products := [loop for loop in loops if _tensor(loop)]:
+        loop = min(products, key=len)  # not one around it
+    else:
+        loop = max(loops, key=lambda loop: (_fours(loop), len(loop)), default=[])  # not what is left of an unrolled one
     return Needs(
         int(usage["REG"]),
         sum(text.startswith(("STL", "LDL")) for _, text in loop or code),
@@ -129,6 +146,8 @@ def _needs(kernel: Kernel, capability: int) -> Needs:
         capability,
         len(loop),
         4 * _fours(loop) / kernel.fours if kernel.fours else kernel.weights,
+        _tensor(loop),
+        kernel.rows,
     )
 
 
@@ -147,6 +166,10 @@ def read(cubin: bytes) -> tuple[dict[str, str], list[tuple[int, str]]]:
 
 def _fours(loop: list[tuple[int, str]]) -> int:
     return sum(text.startswith("IDP.4A") for _, text in loop)
+
+
+def _tensor(loop: list[tuple[int, str]]) -> int:
+    return sum(re.match(r"(H|HG|UTCH|I)MMA", text) is not None for _, text in loop)
 
 
 def _target(text: str) -> int | None:
@@ -194,13 +217,34 @@ def in_float8(rows: int, span: int, kind: torch.dtype = torch.bfloat16) -> Kerne
     matrix = Float8Matrix(torch.empty(0), span=span)
     sizes = float8.product_options(matrix, torch.empty(1, 4096, dtype=kind), rows) | {"BIASED": True}
     weights, options = 2 * GROUP, {"num_stages": 1}  # a warp's are 64 outputs of a group
-    name = {0: "float8", 1: "MXFP8", 4: "float8 in blocks"}[span]
+    name = next(name for name, each in SPANS.items() if each == span)
     return Kernel(f"{name}, {rows} rows", float8._multiply, kinds, sizes, options, weights)
 
 
 def noisy_tokens() -> Kernel:
     kinds = of("*fp32", "logits", "tops") | of("*i32", "told", "ids") | of("i32", "vocabulary", "apart")
     return Kernel("tokens with noise", choice._choose, kinds, {"BLOCK": choice.BLOCK})
+
+
+@cache
+def of_prompts(name: str, capability: int, rows: int = prompts.ROWS[-1], kind: torch.dtype = torch.bfloat16) -> Kernel:
+    """Many rows times weights in the groups of a kind of blocks, or in float8."""
+    own = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[kind]
+    if name in SPANS:
+        form, factors = prompts.form_of_float8(SPANS[name]), "*fp32"
+    else:
+        form = prompts.form_of_groups(
+            NVFP4 if name == "NVFP4" else next(each.form for each in KINDS.values() if each.name == name)
+        )
+        factors = "*i32" if form["MINIMA"] or form["HALVES"] else "*fp16"
+    wide = capability // 10 in gpu.WIDE
+    sizes = prompts.product_options(form, kind, 4096, rows, wide) | {"BIASED": True}
+    options = {each: sizes.pop(each) for each in ("num_warps", "num_stages")}
+    kinds = of(own, "x", "bias", "out") | of("*i32", "words", "high") | {"factors": factors, "scales": "*fp32"}
+    kinds |= of("i32", "rows", "outputs", "whole", "depth", "groups", "steps", "reach")
+    weights = sizes["COLUMNS"] * sizes["GROUPS"] / options["num_warps"]
+    title = f"{name}, {rows} rows of a prompt"
+    return Kernel(title, prompts._multiply_prompt, kinds, sizes, options, weights, rows=rows)
 
 
 def every(capability: int) -> Iterator[Kernel]:
@@ -211,6 +255,8 @@ def every(capability: int) -> Iterator[Kernel]:
             yield products(name, rows)
     for span, rows in itertools.product((0, 4, 1), float8.ROWS):
         yield in_float8(rows, span)
+    for name in (*GROUPED, *SPANS):
+        yield of_prompts(name, capability)
     for rows in linear.ROWS:
         yield whole_numbers(rows, capability)
     heads = {"HEADS": 32, "WIDTH": 128, "DEPTH": 128}
@@ -232,17 +278,17 @@ def every(capability: int) -> Iterator[Kernel]:
 
 def main() -> None:
     chosen = [int(each) for each in sys.argv[1:]] or CAPABILITIES
-    print("Compiled, not run. Instructions: of the inner loop, for each weight and all of the program's rows.\n")
-    print(
-        "| kernel | capability | registers | spilled | shared memory | warps a multiprocessor | instructions a weight |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print("Compiled, not run. Instructions: of the inner loop, for each weight and all of the program's rows.")
+    print("Share: of tensor cores' rate, if nothing else waited than instructions of a prompt's product.\n")
+    columns = "kernel|capability|registers|spilled|shared memory|warps a multiprocessor|instructions a weight|share"
+    print(f"| {columns.replace('|', ' | ')} |\n{'|---' * len(columns.split('|'))}|")
     wrong = []
     for capability in chosen:
         for kernel in every(capability):
             needs = kernel.needs(capability)
             each = f"{needs.each:.2f}" if needs.weights else ""
-            figures = f"{needs.registers} | {needs.spilled} | {needs.shared} | {needs.resident} | {each}"
+            share = f"{needs.share:.2f}" if needs.rows else ""
+            figures = f"{needs.registers} | {needs.spilled} | {needs.shared} | {needs.resident} | {each} | {share}"
             print(f"| {kernel.name} | {capability / 10:.1f} | {figures} |", flush=True)
             few = needs.resident < 32 and kernel.name.endswith(", 1 row")
             if fault := needs.fault or few * "leaves room for fewer than 32 warps":

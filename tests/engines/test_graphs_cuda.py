@@ -79,15 +79,16 @@ def test_replayed_rounds_agree_with_the_ordinary_forward(dtype):
 
 @pytest.mark.parametrize("name", CODES)
 def test_weights_in_groups_have_torchs_products_and_a_row_the_bits_that_it_has_alone(name):
-    from actors.engines.decoder.gpu.triton_kernels import groups
+    from actors.engines.decoder.gpu.triton_kernels import gpu, groups, prompts
 
     device = torch.device("cuda")
     parts = [(stored(name, rows), None) for rows in (320, 70)]
     matrix = GroupedMatrix.of(Blocks(parts), None, device)
-    numbers = groups.numbers(matrix, torch.bfloat16)
-    values = torch.cat([part.values(slice(None)) for part in matrix.parts])
-    assert (numbers.float() - values).abs().max() <= 2**-8 * values.abs().max()
-    x = torch.randn(64, INPUTS, dtype=torch.bfloat16, device=device)
+    values = torch.cat([part.values(slice(None)) for part in matrix.parts]).to(torch.bfloat16)
+    x = torch.randn(150, INPUTS, dtype=torch.bfloat16, device=device)
+    found, right = prompts.multiply(x, matrix, gpu.gpu_of(device)).float().sum(0), x.float() @ values.float().T
+    assert (found - right).norm() < 2**-8 * right.norm()
+    x = x[:64]
     found, right = groups.multiply(x, matrix), matrix.multiply(matrix.inputs(x.float()))
     assert (found.sum(0) - right).norm() < 1e-5 * right.norm()
     for rows in (1, 3, 17, 33):

@@ -15,7 +15,18 @@ pytest.importorskip("triton", reason="torch's CUDA builds bring Triton, its CPU 
 from actors.engines.decoder.gpu.groups import Float8Matrix
 from actors.engines.decoder.gpu.triton_kernels import between, float8, groups
 from actors.engines.weights.formats import KINDS
-from tests.engines.compiled_kernels import CAPABILITIES, GROUPED, Kernel, in_float8, noisy_tokens, of, products, read
+from tests.engines.compiled_kernels import (
+    CAPABILITIES,
+    GROUPED,
+    SPANS,
+    Kernel,
+    in_float8,
+    noisy_tokens,
+    of,
+    of_prompts,
+    products,
+    read,
+)
 
 
 def test_what_the_kernels_compute_in_tritons_interpreter():
@@ -147,6 +158,29 @@ def test_a_tokens_noise_is_added_to_what_was_rounded_before_and_by_exact_logarit
     assert "mul.rn.f32" in text and "lg2.approx" not in text and noisy_tokens().needs(90).resident >= 32
 
 
+# The least share of tensor cores' rate, and instructions a weight for all of a tile's 128 rows, tensor cores' included:
+# there are as many for one of ``mma.sync``, which a warp has for itself. Of 10.0 tensor cores are the quickest.
+SHARES = {"blocks": (0.95, 9.0, 0.7), "float8": (0.95, 11.0, 0.5)}
+
+
+@pytest.mark.parametrize(
+    "name, capability",
+    sorted({("Q4_K", each) for each in CAPABILITIES} | {(name, 90) for name in (*GROUPED, *SPANS)}
+           | {("Q6_K", 100), ("IQ4_XS", 100), ("float8 in blocks", 100), ("float8 in blocks", 120)}),
+)  # fmt: skip
+def test_a_prompts_product_leaves_tensor_cores_most_of_their_rate(name, capability):
+    needs = of_prompts(name, capability).needs(capability)
+    share, each, on_ten = SHARES["float8" if name in SPANS else "blocks"]
+    assert needs.tensor and needs.share >= (on_ten if capability == 100 else share) and 0 < needs.each <= each
+    assert not needs.spilled and needs.resident >= 8 and needs.shared <= 66 << 10
+
+
+@pytest.mark.parametrize("rows, kind", [(64, torch.bfloat16), (128, torch.float16), (128, torch.float32)])
+def test_a_prompts_other_tiles_compile_without_a_spilled_word(rows, kind):
+    needs = of_prompts("Q4_K", 86, rows, kind).needs(86)
+    assert bool(needs.tensor) == (kind != torch.float32) and not needs.spilled and needs.resident >= 8
+
+
 def test_a_products_reads_are_wide_and_its_sums_those_of_integers():
     kernel = products("Q4_K", 1)
     code = "\n".join(text for _, text in read(kernel.compiled(90).asm["cubin"])[1])
@@ -161,7 +195,7 @@ def test_what_stands_around_products_with_blocks_compiles(capability):
     weights = of("*i32", "words", "high", "factors") | {"scales": "*fp32", "chosen": "*i64", "out": "*bf16"}
     numbers = of("i32", "count", "outputs", "depth")
     made = [
-        Kernel("numbers", groups._write, weights | numbers, form | {"CHOSEN": True, "MANY": groups.MANY}),
+        Kernel("numbers", groups._write, weights | numbers, form | {"MANY": groups.MANY}),
         Kernel(
             "gate",
             between._gate,

@@ -30,7 +30,17 @@ from actors.engines.decoder.gpu.graphs import Direct, Graphs
 from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix, rounded, send
 from actors.engines.decoder.gpu.in_place import InPlace, in_place
 from actors.engines.decoder.gpu.triton_kernels import attention as kernels
-from actors.engines.decoder.gpu.triton_kernels import between, choice, experts, float8, gpu, groups, linear, states
+from actors.engines.decoder.gpu.triton_kernels import (
+    between,
+    choice,
+    experts,
+    float8,
+    gpu,
+    groups,
+    linear,
+    prompts,
+    states,
+)
 from actors.engines.decoder.spec import Attention, Norm
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
@@ -87,6 +97,12 @@ def cast(builder, given, kind) -> interpreter.TensorHandle:
 def by_numpy(builder, one, other, operation) -> interpreter.TensorHandle:
     found = BINARY(builder, wide(one), wide(other), operation)
     return narrow(found.data) if one.dtype.scalar.is_bf16() else found
+
+
+def fused(_builder, one, other, summand) -> interpreter.TensorHandle:
+    """A product and a sum that are rounded once."""
+    exact = one.data.astype(np.float64) * other.data + summand.data
+    return interpreter.TensorHandle(exact.astype(np.float32), one.dtype.scalar)
 
 
 def permuted(words: np.ndarray, others: np.ndarray, selectors: np.ndarray) -> np.ndarray:
@@ -172,6 +188,7 @@ def np_dtype(dtype: object) -> np.dtype:
 
 interpreter.InterpreterBuilder.create_dot = dot_in_one_order
 interpreter.InterpreterBuilder.create_inline_asm = assembled
+interpreter.InterpreterBuilder.create_fma = fused
 interpreter.InterpreterBuilder.cast_impl = cast
 interpreter.InterpreterBuilder.binary_op = by_numpy
 interpreter.InterpreterBuilder.get_bf16 = lambda _builder, value: narrow([value])
@@ -183,14 +200,16 @@ EVERY_PART = every_part(recurrent=False)  # with three layers
 ROUNDED = ("SolarOpen",)
 COMMON["num_hidden_layers"] = 2  # layers of every model here: it is slow
 GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
-KERNELS = Kernels(linear, groups, float8, experts, between, states, GPU)
+KERNELS = Kernels(linear, groups, float8, prompts, experts, between, states, GPU)
 NAME = "actors.engines.decoder.gpu.triton_kernels"
 
 
 @pytest.fixture(autouse=True)
 def as_on_a_small_gpu(monkeypatch):
-    """Little room: the interpreter copies all of it for every launch."""
+    """Little room, which the interpreter copies for every launch, and small tiles of prompts."""
     monkeypatch.setattr(in_place_module, "MAX_PARTS", 512)
+    monkeypatch.setattr(prompts, "ROWS", (8, 16))
+    monkeypatch.setattr(prompts, "COLUMNS", 64)
 
 
 def exact(query, keys, values, slots, scale):
@@ -383,6 +402,18 @@ def test_float8_is_multiplied_as_it_is_stored_and_a_row_has_the_bits_that_it_has
         assert near(each, weight @ row + matrix.bias)
     for rows in (1, 3, 9):
         assert torch.equal(float8.multiply(x[:rows], matrix), found[:, :rows])
+    assert as_a_prompt(x, matrix, weight)
+
+
+def as_a_prompt(x: torch.Tensor, matrix: GroupedMatrix | Float8Matrix, weight: torch.Tensor) -> bool:
+    """Whether prompts' rows, in two types, get the products of numbers that are rounded to their type."""
+    for rows in (x.float(), x.to(torch.bfloat16)):
+        found = prompts.multiply(rows, matrix, GPU)
+        right = rows.double() @ weight.to(rows.dtype).double().T
+        right = right if matrix.bias is None else right + matrix.bias.double()
+        if (found.double().sum(0) - right).abs().max() >= {2: 2.0**-7, 4: 1e-6}[rows.itemsize] * right.abs().max():
+            return False
+    return True
 
 
 def near(found: torch.Tensor, right: torch.Tensor) -> bool:
@@ -395,7 +426,6 @@ def test_products_of_integers_are_torchs_and_a_row_has_the_bits_that_it_has_alon
     outputs = 24 if name.startswith(("Q5", "Q6")) else 72
     matrix = grouped(name, outputs)
     weight = matrix.parts[0].values(slice(None))
-    assert torch.equal(groups.numbers(matrix, torch.float32), weight)
     ids = torch.tensor([[outputs - 1, 0], [7, 7]])
     assert torch.equal(groups.rows_of(matrix, ids, torch.float32), weight[ids])
     x = torch.randn(7, INPUTS, generator=torch.Generator().manual_seed(3))
@@ -405,6 +435,7 @@ def test_products_of_integers_are_torchs_and_a_row_has_the_bits_that_it_has_alon
         assert torch.equal(groups.multiply(x[:rows], matrix), found[:, :rows])
     many = groups.multiply(x.repeat(3, 1)[:17], matrix) if name in ("Q4_0", "NVFP4") else None
     assert many is None or torch.equal(many[:, 7:14], found)
+    assert as_a_prompt(x, matrix, weight)
 
 
 def test_a_token_with_its_noise_is_torchs_in_two_launches(monkeypatch):
@@ -463,6 +494,7 @@ def test_a_deep_product_is_split():
     matrix = GroupedMatrix.of(Blocks([(part, None)]), None, torch.device("cpu"))
     found = groups.multiply(x := torch.randn(2, 2400), matrix)
     assert len(found) > 1 and near(found.sum(0), matrix.multiply(matrix.inputs(x)))
+    assert len(prompts.multiply(x, matrix, GPU)) > 1 and as_a_prompt(x, matrix, matrix.parts[0].values(slice(None)))
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -474,6 +506,7 @@ def test_parts_of_several_forms_are_multiplied_side_by_side(biased):
     matrix = GroupedMatrix.of(Blocks([(part, None) for part in parts]), bias, torch.device("cpu"))
     x = torch.randn(5, 96).half()
     assert near(groups.multiply(x, matrix).sum(0), matrix.multiply(matrix.inputs(x.float())))
+    assert as_a_prompt(x, matrix, torch.cat([part.values(slice(None)) for part in matrix.parts]))
 
 
 def test_a_gated_layer_is_silu_of_one_half_times_the_other_over_all_splits():
@@ -560,9 +593,9 @@ def test_a_layer_is_nine_launches_and_in_blocks_one_more(tmp_path, monkeypatch):
     assert forms > 2 * 4  # each form of a matrix is a launch
     apart = {"_multiply": forms + 1, "_gate": 2, "_write": 1}
     assert launches_of(blocks, monkeypatch) == expected + Counter(apart)
-    # A piece of a prompt: the numbers of each matrix are made once for all rows, and the head is of its last row
+    # A piece of a prompt: the head is of its last row
     monkeypatch.setattr(graphs_module, "PROMPT_ROWS", (4, 8))
-    apart = {"_multiply": 1, "_write": forms + 1, "_round": 1}
+    apart = {"_multiply": 1, "_multiply_prompt": forms, "_write": 1, "_round": 1}
     assert launches_of(blocks, monkeypatch, prompt) == expected + Counter(apart)
 
 

@@ -1,8 +1,8 @@
 """The operations of a layer by kernels of ours, for a GPU with Triton: a row's bits depend on no other row.
 
 The splits' sums of a product are added up by the kernel that reads them. A prompt's rows go through cuBLAS, which is
-quicker for many (256 rows of a 12,288 x 4,096 matrix: half the time); of weights in small groups and in float8 it gets
-their numbers, made for each product. What no kernel covers runs in torch.
+quicker for many (256 rows of a 12,288 x 4,096 matrix: half the time), except where weights are in small groups or in
+float8. What no kernel covers runs in torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.compute.layer import Program
@@ -38,6 +37,7 @@ class Kernels(NamedTuple):
     linear: Any
     groups: Any
     float8: Any
+    prompts: Any
     experts: Any
     between: Any
     states: Any
@@ -63,9 +63,10 @@ class TritonOps(TorchOps):
     def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
         kernels, x = self._kernels, x.contiguous()
         if prompt:
-            if not isinstance(matrix, GroupedMatrix):
+            if not isinstance(matrix, GroupedMatrix | Float8Matrix):
                 return super().linear(x, matrix)
-            return functional.linear(x, kernels.groups.numbers(matrix, x.dtype), matrix.bias)[None]
+            made: Tensor = kernels.prompts.multiply(x, matrix, kernels.gpu)
+            return made
         found: Tensor
         if isinstance(matrix, GroupedMatrix):
             found = kernels.groups.multiply(x, matrix, self._rounded(x))
@@ -198,13 +199,22 @@ def gpu_program(
     """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
     plain = torch_program(weights, pool, positions, recurrence)
     try:
-        from actors.engines.decoder.gpu.triton_kernels import between, experts, float8, gpu, groups, linear, states
+        from actors.engines.decoder.gpu.triton_kernels import (
+            between,
+            experts,
+            float8,
+            gpu,
+            groups,
+            linear,
+            prompts,
+            states,
+        )  # fmt: skip
     except ImportError:
         log.info("decode rounds use torch's kernels, which is slower: Triton is not installed")
         return plain
 
     def made() -> Program:
-        kernels = Kernels(linear, groups, float8, experts, between, states, gpu.gpu_of(pool.device))
+        kernels = Kernels(linear, groups, float8, prompts, experts, between, states, gpu.gpu_of(pool.device))
         grouped = any(isinstance(matrix, GroupedMatrix) for matrix in weights.read())
         ops = TritonOps(weights.spec.norm, pool.dtype, positions, kernels, grouped)
         return Program(weights, pool, ops, recurrence)

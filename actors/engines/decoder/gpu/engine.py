@@ -132,6 +132,4 @@ def recorded_bytes(config: Any, dtype: torch.dtype) -> int:
     widths = (one.heads * (one.width + 2) for one in spec.attentions)
     seen = MAX_PARTS * max(widths, default=0) * torch.float32.itemsize
     logits = 3 * MAX_ROWS * spec.vocabulary * torch.float32.itemsize  # as computed, as kept, and as handed on
-    # numbers of the largest matrix in small groups
-    numbers: int = 2 * max(spec.inner, default=0) * spec.hidden * dtype.itemsize
-    return seen + logits + numbers + WORKSPACE
+    return seen + logits + WORKSPACE

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.decoder.gpu.groups import LANES, LEAST, GroupedMatrix, Groups, moved_up, tabled
+from actors.engines.decoder.gpu.groups import LANES, LEAST, GroupedMatrix, moved_up, tabled
 from actors.engines.decoder.gpu.triton_kernels.codes import dot, four_words, halves, parted, unpacked
 from actors.engines.weights.formats import GPU_FORMS, GROUP
 
@@ -39,7 +39,7 @@ _RECORD = tl.constexpr(RECORD)
 
 
 @triton.jit
-def _scales(factors, PAIRED: tl.constexpr):
+def scales_of(factors, PAIRED: tl.constexpr):
     """Two numbers of a group: its scale, and the other one that its form has."""
     if PAIRED:
         first, second = tl.inline_asm_elementwise(
@@ -99,7 +99,7 @@ def sums_of(
     for _ in tl.range(begin, end, LANES, loop_unroll_factor=STEPS):
         # a table's numbers with signs are two instructions more, and a product less for each row
         coded, more = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, ROWS > 1)
-        scale, second = _scales(factors, MINIMA or HALVES)
+        scale, second = scales_of(factors, MINIMA or HALVES)
         grown = ()
         for row in tl.static_range(ROWS):
             total = _summed(coded, more, four_words(inputs + _RECORD * row), 0)
@@ -184,7 +184,7 @@ def _multiply_tile(
     sums = tl.zeros([LANES, COLUMNS, ROWS], tl.float32)
     for _ in tl.range(begin, tl.minimum(begin + reach, groups), LANES, loop_unroll_factor=STEPS):
         coded, _ = unpacked(words, high, own[None, :] >> 31, outputs, BITS, UP, TABLE, True)
-        scale, second = _scales(factors, MINIMA or HALVES)
+        scale, second = scales_of(factors, MINIMA or HALVES)
         scale, second = tl.expand_dims(scale, 2), tl.expand_dims(second, 2)
         weights = _side_by_side(coded)
         unit = tl.expand_dims(tl.load(x + 8).to(tl.float32, bitcast=True), 1)
@@ -279,7 +279,7 @@ def _multiply_words(
             one, other = coded, tl.load(words + (tile + outputs) * 4)
         else:
             one, other = parted(coded, word >> 31, UP, TABLE)
-        scale, second = _scales(factors + tile, MINIMA or HALVES)
+        scale, second = scales_of(factors + tile, MINIMA or HALVES)
         scale, second = _of_outputs(scale, ROWS), _of_outputs(second, ROWS)
         unit = _of_rows(pairs + part + 8, COLUMNS)
         given = tl.permute(_in_tiles(tl.load(inputs + part), True), (0, 2, 1))
@@ -341,20 +341,18 @@ def _numbered(word, scale, least):
 def _write(
     words, high, factors, scales, chosen, out, count, outputs, depth,
     BITS: tl.constexpr, UP: tl.constexpr, TABLE: tl.constexpr, MINIMA: tl.constexpr, HALVES: tl.constexpr,
-    WHOLE: tl.constexpr, CHOSEN: tl.constexpr, MANY: tl.constexpr,
+    WHOLE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """The numbers of a group of some outputs."""
+    """The numbers of a group of the ``chosen`` outputs."""
     place = tl.program_id(1) * MANY + tl.arange(0, MANY)
-    own = tl.minimum(place, count - 1)
-    if CHOSEN:
-        own = tl.load(chosen + own).to(tl.int32)
+    own = tl.load(chosen + tl.minimum(place, count - 1)).to(tl.int32)
     group = tl.program_id(0)
     planes: tl.constexpr = 2 if BITS == 8 else 1
     bits: tl.constexpr = 0 if BITS == 8 else BITS - 4
     own = own[None, :]
     at = tl.expand_dims(group * (planes * outputs) + own, 2) * 4 + tl.arange(0, 4)
     coded, _ = unpacked(words + at, high + (group * (bits * outputs) + own), own >> 31, outputs, BITS, UP, TABLE, True)
-    scale, second = _scales(factors + group * outputs + own, MINIMA or HALVES)
+    scale, second = scales_of(factors + group * outputs + own, MINIMA or HALVES)
     least = second if MINIMA else second * 0.0
     within = group * 32 + tl.arange(0, 4)[None, None, :]
     asked = tl.expand_dims((place < count)[None, :], 2)
@@ -466,30 +464,13 @@ def multiply(x: Tensor, matrix: GroupedMatrix, rounded: RoundedRows | None = Non
     return out
 
 
-def write(part: Groups, chosen: Tensor | None, out: Tensor) -> None:
-    """The numbers of outputs, of all or of those ``chosen``, into ``out`` ``(count, inputs)``."""
-    count = len(out)
-    with torch.cuda.device_of(out):
-        _write[(part.inputs // GROUP, -(-count // MANY))](
-            part.words, part.high, part.factors, part.whole, part.factors if chosen is None else chosen, out,
-            count, part.outputs, part.inputs,
-            **form_options(part.number), CHOSEN=chosen is not None, MANY=MANY,
-        )  # fmt: skip
-
-
-def numbers(matrix: GroupedMatrix, dtype: torch.dtype) -> Tensor:
-    """The whole matrix, for as many rows as make that cheaper than reading its groups again."""
-    device = matrix.parts[0].words.device
-    out, first = torch.empty(matrix.weight.shape, dtype=dtype, device=device), 0
-    for part in matrix.parts:
-        write(part, None, out[first : first + part.outputs])
-        first += part.outputs
-    return out
-
-
 def rows_of(matrix: GroupedMatrix, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """``(*ids, inputs)``: rows of an embedding."""
     (part,) = matrix.parts
     out = torch.empty((ids.numel(), part.inputs), dtype=dtype, device=ids.device)
-    write(part, ids.reshape(-1), out)
+    with torch.cuda.device_of(out):
+        _write[(part.inputs // GROUP, -(-len(out) // MANY))](
+            part.words, part.high, part.factors, part.whole, ids.reshape(-1), out,
+            len(out), part.outputs, part.inputs, **form_options(part.number), MANY=MANY,
+        )  # fmt: skip
     return out.view(*ids.shape, part.inputs)
