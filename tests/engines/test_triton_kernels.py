@@ -172,7 +172,7 @@ def test_a_prompts_product_leaves_tensor_cores_most_of_their_rate(name, capabili
     needs = of_prompts(name, capability).needs(capability)
     share, each, on_ten = SHARES["float8" if name in SPANS else "blocks"]
     assert needs.tensor and needs.share >= (on_ten if capability == 100 else share) and 0 < needs.each <= each
-    assert not needs.spilled and needs.resident >= 8 and needs.shared <= 66 << 10
+    assert not needs.spilled and needs.resident >= 8 and needs.shared <= 72 << 10
 
 
 @pytest.mark.parametrize("rows, kind", [(64, torch.bfloat16), (128, torch.float16), (128, torch.float32)])

@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from actors.engines.cache.kv_cache import CHUNK
 from actors.engines.decoder.gpu.engine import GpuEngine
-from actors.engines.flat_batch import FlatBatch
+from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.formats import FORMS, GROUP, KINDS, SUPER, Codes
 from actors.engines.weights.source import StoredSource
@@ -25,6 +26,7 @@ from actors.engines.weights.stored import StoredModel
 from actors.models import ModelInfo
 
 ROUNDS = [(1, rows) for rows in (1, 2, 4, 8, 16, 32, 64)] + [(8, 1), (8, 4), (32, 1), (32, 4)]  # streams, rows of each
+PROMPT = 512  # tokens
 LONG_ROUNDS = [(1, 1), (1, 8), (8, 1), (8, 4)]
 SHORT, LONG = 500, 4000  # tokens of each stream
 Measured = list[tuple[int, list[tuple[int, int]]]]
@@ -116,31 +118,35 @@ def engine_of(device: torch.device, shape: Shape, blocks: str, slots: int) -> Gp
 
 def formats(device: torch.device, shape: Shape) -> str:
     """A table as it grows: whatever stops the next kind, this one's figures are there."""
-    print("| weights | GB | 1 row, ms | share of bandwidth | 4 rows | 16 rows | bits of the first row |")
-    print("|---|---|---|---|---|---|---|", flush=True)
-    bandwidth, shape = measured_bandwidth(device), replace(shape, layers=min(4, shape.layers))
+    print(f"| weights | GB | 1 row, ms | share of bandwidth | 4 rows | 16 rows | {PROMPT} rows of a prompt, "
+          "share of what bfloat16 multiplies | bits of the first row |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    bandwidth, rate = measured_bandwidth(device), measured_rate(device)
+    shape = replace(shape, layers=min(4, shape.layers))
     wrong = []
     for kind in ("", *FORMATS):
         try:
             engine = engine_of(device, shape, kind, slots_of(SHORT))
             one, *more = (median(device, lambda e=engine, r=rows: decode(e, 1, r, SHORT)) for rows in (1, 4, 16))
+            seconds, share = prompt(engine, rate)
             alone, *among = (decode(engine, 1, rows, SHORT)[0].clone() for rows in (1, 4, 16))
         except Exception as error:  # the table goes on, whatever a kind does
             wrong.append(kind)
-            print(f"| {kind or 'plain'} | {str(error).partition(chr(10))[0]} | | | | | |", flush=True)
+            print(f"| {kind or 'plain'} | {str(error).partition(chr(10))[0]} | | | | | | |", flush=True)
             continue
         read, equal = engine.reading().read_bytes, all(torch.equal(alone, other) for other in among)
         wrong += [] if equal else [kind]
-        times = " | ".join(f"{seconds * 1e3:.2f}" for seconds in more)
-        share = f"{read / bandwidth / one:.0%}"
+        times = " | ".join(f"{each * 1e3:.2f}" for each in more)
+        figures = f"{one * 1e3:.2f} | {read / bandwidth / one:.0%} | {times} | {seconds * 1e3:.1f} ms, {share:.2f}"
         bits = "its own" if equal else "OTHERS"
-        print(f"| {kind or 'plain'} | {read / 1e9:.2f} | {one * 1e3:.2f} | {share} | {times} | {bits} |", flush=True)
+        print(f"| {kind or 'plain'} | {read / 1e9:.2f} | {figures} | {bits} |", flush=True)
     return f"\n{len(wrong)} kinds were not right."
 
 
 def rounds(device: torch.device, shape: Shape, blocks: str = "") -> str:
     measured = TIMED if shape is FULL else TRIED
     slots = max(max(streams for streams, _ in asked) * slots_of(context) for context, asked in measured)
+    slots = max(slots, PROMPT)
     engine = engine_of(device, shape, blocks, slots)
     read = engine.reading().read_bytes
     bandwidth = measured_bandwidth(device)
@@ -148,6 +154,8 @@ def rounds(device: torch.device, shape: Shape, blocks: str = "") -> str:
     lines = [
         f"{read / 1e9:.2f} GB of weights a round; reading runs at {bandwidth / 1e9:.0f} GB/s: {floor * 1e3:.2f} ms."
     ]
+    seconds, share = prompt(engine, measured_rate(device))
+    lines.append(f"{PROMPT} rows of a prompt: {seconds * 1e3:.1f} ms, {share:.2f} of what bfloat16 multiplies.")
     return "\n\n".join([*lines, timed(engine, measured, floor)])
 
 
@@ -177,6 +185,26 @@ def decode(engine: GpuEngine, streams: int, rows: int, context: int) -> torch.Te
     logits = engine.forward(batch)
     (engine.best if engine.best is not None else logits.argmax(-1)).tolist()
     return logits
+
+
+def prompt(engine: GpuEngine, rate: float) -> tuple[float, float]:
+    """Seconds of a prompt in pieces as a target computes them, and the share of ``rate`` that its products are."""
+
+    def pieces() -> None:
+        for begin in range(0, PROMPT, CHUNK):
+            at, batch = range(begin, begin + CHUNK), FlatBatch()
+            batch.add(0, [7] * CHUNK, [*at], [*at], causal(begin, begin + CHUNK)).prompt = True
+            engine.forward(batch, [CHUNK - 1]).argmax(-1).tolist()
+
+    seconds, read = median(engine.device, pieces), engine.reading()
+    return seconds, 2 * PROMPT * 8 * read.read_bytes / read.bits / seconds / rate
+
+
+def measured_rate(device: torch.device) -> float:
+    """Operations per second of a large product in bfloat16."""
+    size = 1 << 13 if device.type == "cuda" else 1 << 8
+    one = torch.ones(size, size, device=device, dtype=torch.bfloat16)
+    return 2 * size**3 / median(device, lambda: (one @ one)[0, 0].item())
 
 
 def measured_bandwidth(device: torch.device) -> float:
