@@ -128,7 +128,7 @@ def test_a_model_that_fits_a_gpu_without_its_cache_is_told_a_format_and_a_smalle
     model = SimpleNamespace(config=of_8b(), parameters=lambda: iter([weights]))
     with pytest.raises(ModelError) as told:
         _slots(0, model, 131_584)
-    said = r"Q8_0 \(8\.53 GB of the 17\.0 GB that are free\), or a smaller model, or a cache of at most (\d+) tokens"
+    said = r"Q8_0 \(8\.53 GB of the 17 GB that are free\), or a smaller model, or a cache of at most (\d+) tokens"
     most = re.search(said, str(told.value))
     assert most and _slots(int(most[1]), model, 131_584) == int(most[1])
 
