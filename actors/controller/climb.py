@@ -18,11 +18,12 @@ from actors.backoff import Backoff
 from actors.calibration import USUAL
 from actors.chains import TREES, Costs
 from actors.cost import UNKNOWN, Curve
+from actors.draft_timing import WIDTHS
 from actors.estimate import Estimate
 from actors.methods import STRATEGIES
 from actors.models import DEFAULT_NODES
 from protocols.limits import MAX_BUDGETS, Mean, within
-from protocols.messages import Budget, DraftStats, Kind, RoundStats
+from protocols.messages import Budget, DraftStats, Kind, Method, RoundStats
 
 TTL_MS = 5000
 FIRST = 128  # rounds before the first trial, in which the acceptance rate is learnt
@@ -32,6 +33,9 @@ LATEST = 4 * BLOCK  # rounds in which a setting must come into force: a user may
 MAX_BLOCKS = 12  # blocks of a trial; what has not won by then differs by less than is worth knowing
 WON, LOST = 2.0, 1.0  # standard errors by which a trial is decided: the start is good, a move must be sure
 STEP = math.sqrt(2)  # factor between neighbouring settings
+MOST = {"gamma": DEFAULT_NODES, "sequences": max(WIDTHS)}
+# where the climb of sequences starts: a cap on those of the theta rule; in a tree the leaves of a draft step
+SEQUENCES: dict[str, int] = {Method.DUODECODING: 8, Method.DUODECODING_LOCKSTEP: 8, Method.TREE: 4, Method.AUTO: 4}
 
 
 class Measured:
@@ -61,11 +65,13 @@ class Measured:
 
 
 class Trial:
-    """A neighbouring gamma in turns with the one in force, in blocks of rounds."""
+    """A neighbouring setting in turns with the one in force, in blocks of rounds."""
 
-    def __init__(self, settings: tuple[int, int], rounds: int, usual_us: float) -> None:
-        """``settings``: the known one and the tried one. ``usual_us``: time of a round."""
-        self.settings, self.usual_us = settings, usual_us
+    def __init__(self, name: str, known: int, way: int, rounds: int, usual_us: float) -> None:
+        """``way``: direction of the tried setting from the known one. ``usual_us``: time of a round."""
+        tried = _scaled(name, known, way)
+        self.settings = known, tried if tried != known else max(1, known + way)
+        self.name, self.usual_us = name, usual_us
         # tokens of a usual round's time, with either
         self.sides = Estimate(memory=math.inf), Estimate(memory=math.inf)
         self.blocks = 0
@@ -73,12 +79,12 @@ class Trial:
         self._turn_to(True, rounds)
 
     def _turn_to(self, tried: bool, rounds: int) -> None:
-        self.tried, self.gamma = tried, self.settings[tried]  # the side, which is commanded now
+        self.tried, self.setting = tried, self.settings[tried]  # the side, which is commanded now
         self.in_force, self.until = False, rounds + LATEST  # when the side ends
 
     def book(self, stats: RoundStats, rounds: int) -> None:
         assert stats.plan is not None
-        if stats.plan.gamma == self.gamma:
+        if (stats.plan.gamma if self.name == "gamma" else stats.plan.max_sequences) == self.setting:
             if not self.in_force:
                 self.in_force, self.until = True, rounds + BLOCK
             if rounds > self.until - BLOCK + UNDER_WAY:
@@ -107,16 +113,18 @@ class Trial:
 
 
 class Climb:
-    """The gamma of one load."""
+    """Gamma and the number of sequences of one load; a chain has one sequence."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind, self.measured = kind, Measured()
-        self.factor, self.way = 0, 1  # on the start, in powers of STEP; and the direction of the next trial
+        names = ("gamma", "sequences") if kind.method in SEQUENCES else ("gamma",)
+        self.factors = dict.fromkeys(names, 0)  # on the start, in powers of STEP
+        self.ways = [(name, way) for name in names for way in (1, -1)]  # directions of trials, the next one first
         self.lost = 0  # trials in a row
         self.rounds = 0  # the verifier's rounds, each of which has a part of every stream
-        self.pause = Backoff(FIRST)  # rounds without trials, after those in both directions were lost
+        self.pause = Backoff(FIRST)  # rounds without trials, after those in all directions were lost
         self.pause.pause(0)
-        self.said = 0  # the setting that was commanded last; 0: none since the last trial
+        self.said: dict[str, int] = {}  # settings that were commanded last; none since the last trial
         self.trial: Trial | None = None
         self._seen: set[str] = set()  # streams with a part in the present round
 
@@ -131,44 +139,46 @@ class Climb:
             self.trial.book(stats, self.rounds)
 
     def _round_over(self) -> None:
+        name, way = self.ways[0]
         if self.trial is None:
             if self.said and not self.pause.resting(self.rounds):
-                tried = _scaled(self.said, self.way)
-                settings = self.said, tried if tried != self.said else max(1, self.said + self.way)
-                self.trial = Trial(settings, self.rounds, self.measured.wall.mean)
+                self.trial = Trial(name, self.said[name], way, self.rounds, self.measured.wall.mean)
         elif (won := self.trial.won(self.rounds)) is not None:
-            self.trial, self.said = None, 0
+            self.trial, self.said = None, {}
             if won:
-                self.factor, self.lost = self.factor + self.way, 0
+                self.factors[name] += way
+                self.lost = 0
                 self.pause.succeed()
                 return
-            self.lost, self.way = self.lost + 1, -self.way
-            if self.lost % 2 == 0:
+            self.lost, self.ways = self.lost + 1, [*self.ways[1:], self.ways[0]]
+            if self.lost % len(self.ways) == 0:
                 self.pause.rest(self.rounds)
 
     def budget(self, revision: int, costs: Costs) -> Budget:
         method = self.kind.method
         rate = self.measured.tokens.mean / max(1.0, self.measured.wall.mean)  # tokens per microsecond
         parallel = STRATEGIES[method].waits == "survivor"
-        self.said = _scaled(costs.gamma(method), self.factor)
-        if self.trial is not None:
-            if abs(self.said - self.trial.settings[0]) > max(1.0, (STEP - 1) * self.said):
+        starts = {"gamma": costs.gamma(method), "sequences": SEQUENCES.get(method, 0)}
+        self.said = {name: _scaled(name, starts[name], factor) for name, factor in self.factors.items()}
+        if (trial := self.trial) is not None:
+            now = self.said[trial.name]
+            if abs(now - trial.settings[0]) > max(1.0, (STEP - 1) * now):
                 self.trial = None  # costs have changed: both sides are far off
             else:
-                self.said = self.trial.gamma
+                self.said[trial.name] = trial.setting
         return Budget(
             revision,
             TTL_MS,
             self.kind,
-            gamma=self.said,
+            **self.said,
             window=costs.window(rate) if parallel else None,
             wait_us=0.0 if costs.streams > 1 and (parallel or method in TREES) else None,
             measured_tokens_per_second=within(1e6 * rate, Mean),
         )
 
 
-def _scaled(start: int, factor: int) -> int:
-    return min(DEFAULT_NODES, max(1, round(start * STEP**factor)))
+def _scaled(name: str, start: int, factor: int) -> int:
+    return min(MOST[name], max(1, round(start * STEP**factor)))
 
 
 class Control:

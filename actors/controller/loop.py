@@ -46,7 +46,7 @@ class Controller:
             now = asyncio.get_running_loop().time()
             self.said = {kind: told for kind, told in self.said.items() if now < told[1]}
             for budget in self.control.decide():
-                setting = budget.gamma, budget.window, budget.wait_us
+                setting = budget.gamma, budget.sequences, budget.window, budget.wait_us
                 if self.said.get(budget.kind, (None, now))[0] != setting:
                     self.said[budget.kind] = setting, now + self.line.welcome.heartbeat_ms / 1000
                     self.line.send(budget)
