@@ -5,6 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from actors.engines.weights.formats import GROUP
+
+RECORD = GROUP // 4 + 4  # words of a group of a row: numbers, scale, scaled sum of them, and two that fill 16 bytes
+
 
 @triton.jit
 def dot(a, b, total):
@@ -124,3 +128,30 @@ def unpacked(
         five, six, seven, eight = four_words(words + 4 * outputs)
         coded = one, two, three, four, five, six, seven, eight
     return coded, more
+
+
+@triton.jit
+def scales_of(factors, PAIRED: tl.constexpr):
+    """Two numbers of a group: its scale, and the other one that its form has."""
+    if PAIRED:
+        first, second = tl.inline_asm_elementwise(
+            "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.f32.f16 $0, a; cvt.f32.f16 $1, b; }",
+            "=f,=f,r", [tl.load(factors)], dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        first = tl.load(factors).to(tl.float32)
+        second = first
+    return first, second
+
+
+@triton.jit
+def joined_lanes(sums, UP: tl.constexpr):
+    """Add up what four lanes give, as a tree. ``sums``: ``(LANES, ..)``."""
+    one, other = tl.split(tl.permute(tl.reshape(sums, [2, 2, sums.shape[1]]), (1, 2, 0)))
+    one, other = tl.split(tl.permute(one + other, (1, 0)))
+    return (one + other) * (1.0 / (1 << UP))
+
+
+@triton.jit
+def times_whole(total, scales, own, WHOLE: tl.constexpr):
+    return total * tl.load(scales + own) if WHOLE else total

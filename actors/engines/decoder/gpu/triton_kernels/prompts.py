@@ -15,9 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from actors.engines.decoder.gpu.groups import LEFT, RIGHT, TOP, Float8Matrix, GroupedMatrix
-from actors.engines.decoder.gpu.triton_kernels.codes import unpacked
+from actors.engines.decoder.gpu.triton_kernels.codes import scales_of, unpacked
 from actors.engines.decoder.gpu.triton_kernels.gpu import Gpu
-from actors.engines.decoder.gpu.triton_kernels.groups import form_options, scales_of
+from actors.engines.decoder.gpu.triton_kernels.groups import form_options
 from actors.engines.weights.formats import GROUP
 
 ROWS, COLUMNS = (64, 128), 128  # rows and outputs of a program
