@@ -44,7 +44,7 @@ def quantised(path: Path, source: Path, kinds: dict[str, str], **changes: int) -
             w.add_key_value(key, value, kind[type(value)])
     w.add_tokenizer_model("llama")
     rows = whole.tensors["token_embd.weight"].shape[0]
-    w.add_token_list(TOKENS[:rows])
+    w.add_token_list([*TOKENS, *map(str, range(rows))][:rows])
     w.add_token_scores([0.0] * rows)
     w.add_token_types([2, 3, 3, *[1] * (rows - 3)])
     for name, stored in whole.tensors.items():
