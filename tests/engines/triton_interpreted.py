@@ -195,9 +195,7 @@ interpreter.InterpreterBuilder.get_bf16 = lambda _builder, value: narrow([value]
 choice.libdevice = SimpleNamespace(log=by_torch("log"), log1p=by_torch("log1p"))
 interpreter._patch_builtin = patch_builtins
 interpreter._get_np_dtype = np_dtype
-EVERY_PART = every_part(recurrent=False)  # with three layers
-# Here a row's last bit depends on the rows beside it; why is not known. A GPU's start would check it on the device.
-ROUNDED = ("SolarOpen",)
+EVERY_PART = [*every_part(recurrent=False), "SolarOpen"]  # with three layers
 COMMON["num_hidden_layers"] = 2  # layers of every model here: it is slow
 GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
 KERNELS = Kernels(linear, groups, float8, prompts, experts, between, states, GPU)
@@ -713,12 +711,18 @@ def test_without_triton_torch_computes_rounds(monkeypatch):
     assert type(gpu_program(weights_of("qwen3"), engine.pool, 2048).ops) is TorchOps
 
 
-@pytest.mark.parametrize("name", [*EVERY_PART, *ROUNDED])
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """In whole vectors: for what is left of one torch has another function on a CPU, with another last bit."""
+    return torch.sigmoid(torch.nn.functional.pad(x.flatten(), (0, -x.numel() % 64)))[: x.numel()].view(x.shape)
+
+
+@pytest.mark.parametrize("name", EVERY_PART)
 @torch.inference_mode()
 def test_rounds_of_every_part_of_a_description_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone(
     name, monkeypatch
 ):
     monkeypatch.setitem(COMMON, "num_hidden_layers", 3)
+    monkeypatch.setattr(torch.Tensor, "sigmoid", sigmoid)
     model = model_of(name)
     spec = spec_of(model.config).in_context(info(model).max_context)
     plain = GpuEngine(model_of(name), info(model), 1024)
@@ -740,7 +744,7 @@ def test_rounds_of_every_part_of_a_description_have_torchs_logits_and_a_row_has_
     assert engine.best is not None, "no round of graphs"
     assert (found - expected).norm() < 1e-5 * expected.norm()
     again = tree_round(engine, base, len(text), [text[-1], 4], [-1])
-    assert torch.equal(again, found[[0, 2]]) or (name in ROUNDED and (again - found[[0, 2]]).abs().max() < 1e-6)
+    assert torch.equal(again, found[[0, 2]])
 
 
 class Launches(TapeRecorder):
