@@ -27,7 +27,7 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.serve import tokens
 from duoactor.serve.answers import Answer, card, listing, new_id
 from duoactor.serve.anthropic import messages
-from duoactor.serve.auth import KeyGuard, cache_salt
+from duoactor.serve.auth import KeyGuard, cache_salt, check_operates
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError, answered, bad
 from duoactor.serve.fields import Ignored
@@ -320,6 +320,7 @@ class Routes:
         return json(await server.props(self.gateway, await self._template()))
 
     async def slots(self, request: Request) -> Response:
+        check_operates(request.scope, "use `duoactor status`")
         return json(server.slots(await self.gateway.model(), await self.gateway.status()))
 
     async def ollama_version(self, request: Request) -> Response:

@@ -66,6 +66,12 @@ def cache_salt(scope: Scope, own: str) -> str:
     return sha256(f"{holder} {own}".encode()).hexdigest() if holder or own else ""
 
 
+def check_operates(scope: Scope, instead: str) -> None:
+    """ApiError (403) for one of several keys: what a gateway may as an operator, it does for an only key's holder."""
+    if not scope.get("state", {}).get("only_key", True):
+        raise ApiError(403, f"several API keys use this gateway, so that none is an operator's: {instead}")
+
+
 class KeyGuard:
     """Answers 401 to requests without one of ``keys``, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``."""
 
@@ -74,7 +80,7 @@ class KeyGuard:
         self._app = app
         self._share_caches = share_caches
         # digests: comparing keys of different lengths would tell the length
-        self._digests = [sha256(key.encode()).digest() for key in keys]
+        self._digests = list({sha256(key.encode()).digest() for key in keys})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _is_open(scope) or self._admits(scope):
@@ -90,7 +96,9 @@ class KeyGuard:
         given = [sha256(key.encode()).digest() for key in (bearer, headers.get("x-api-key", ""))]
         admitted = [one for one in given if sum(hmac.compare_digest(one, key) for key in self._digests)]  # all compared
         if admitted:
-            scope.setdefault("state", {}).update(key_digest=admitted[0].hex(), shares_caches=self._share_caches)
+            scope.setdefault("state", {}).update(
+                key_digest=admitted[0].hex(), shares_caches=self._share_caches, only_key=len(self._digests) == 1
+            )
         return bool(admitted)
 
 

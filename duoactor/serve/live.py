@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from duoactor import embedded
+from duoactor.serve.auth import check_operates
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
@@ -85,14 +86,14 @@ class Live:
             return JSONResponse(self._state[1], headers={"cache-control": "no-store"})
 
     async def swap(self, request: Request) -> Response:
-        self._check_origin(request)
+        self._check_right(request)
         order = decode(await read_body(request), SwapOrder)[0]
         if order.old == OWN_HEAD:  # also where a drafter is called so: at another verifier, or a moment later, none is
             raise ApiError(404, "head is no drafter here; an operator loads another head by `duoactor swap head`")
         return self._done(await self._gateway.asked(lambda client: client.swap(order.old, order.new)))
 
     async def drain(self, request: Request) -> Response:
-        self._check_origin(request)
+        self._check_right(request)
         order = decode(await read_body(request), DrainOrder)[0]
         return self._done(await self._gateway.asked(lambda client: client.drain(order.actor_id)))
 
@@ -100,9 +101,11 @@ class Live:
         self._state = None  # it has changed
         return JSONResponse({"detail": detail})
 
-    def _check_origin(self, request: Request) -> None:
-        """Refuse another site's page by ApiError (403). Without keys a site can also point a name of its own at this
-        host's loopback and so call itself by our name: there the name must be the host's own."""
+    def _check_right(self, request: Request) -> None:
+        """Refuse one of several keys, which is no operator's, and another site's page by ApiError (403). Without keys a
+        site can also point a name of its own at this host's loopback and so call itself by our name: there the name
+        must be the host's own."""
+        check_operates(request.scope, "use `duoactor swap` or `duoactor drain`")
         origin = request.headers.get("origin")
         if origin is None or origin in self._origins:
             return  # no browser, or an allowed one

@@ -238,6 +238,18 @@ async def test_with_keys_the_page_is_open_and_nothing_behind_it():
     assert statuses == [200, 200, 401, 401, 401, 200, 404]
 
 
+@pytest.mark.parametrize(("keys", "alone"), [(("k",), True), (("k", "k"), True), (("k", "other"), False)])
+async def test_one_key_of_several_gives_no_orders_and_sees_no_requests_of_others(keys, alone):
+    async with served(keys=keys) as gateway:
+        key = {"x-api-key": "k"}
+        swap = await gateway.request("POST", "/live/swap", {"old": "a", "new": "b"}, headers=key)
+        drain = await gateway.request("POST", "/live/drain", {"actor_id": "a"}, headers=key)
+        slots = await gateway.request("GET", "/slots", headers=key)
+    statuses = [one.status_code for one in (swap, drain, slots)]
+    assert statuses == ([404, 404, 200] if alone else [403] * 3)
+    assert all(("several API keys" in one.text and "`duoactor " in one.text) != alone for one in (swap, drain, slots))
+
+
 @pytest.mark.parametrize(
     ("drafter", "plan", "own"), [("", None, True), ("d1", None, True), ("d1", Plan(Method.TREE), False)]
 )

@@ -123,6 +123,8 @@ async def test_a_response_is_retrieved_deleted_and_its_input_counted():
         counted = await mine.responses.input_tokens.count(model="toy", input="Hello", previous_response_id=made.id)
         with pytest.raises(openai.NotFoundError):
             await other.responses.retrieve(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await other.responses.delete(made.id)
         await mine.responses.delete(made.id)
         with pytest.raises(openai.NotFoundError):
             await mine.responses.retrieve(made.id)

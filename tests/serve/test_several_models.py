@@ -188,6 +188,13 @@ async def test_without_a_key_no_post_reaches_a_model():
         assert shelf.events == []
 
 
+async def test_the_keys_of_all_models_are_counted_where_one_alone_may_give_orders():
+    async with shelved(keys=("k", "other")) as (_, http):
+        headers = {"authorization": "Bearer k"}
+        await ask(http, "small", headers)
+        assert (await http.post("/live/drain", json={"actor_id": "a"}, headers=headers)).status_code == 403
+
+
 async def test_a_model_that_is_not_loaded_is_not_read_as_another():
     async with shelved() as (_, http):
         await ask(http, "small")
