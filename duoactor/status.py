@@ -177,8 +177,10 @@ def print_drafters(drafters: Sequence[DrafterStatus], method: str) -> None:
         return
     print_table(drafter_table(drafters), SPARE)
     if any(one.speedup for one in drafters):
-        print("gains are of about the last ten seconds of drafting, the counts since a drafter came")
+        print("gains: a stream's speed over its speed without the drafter, lately; the counts are since a drafter came")
     for one in drafters:
+        if one.state == "paused":
+            print(clean(_paused(one)))
         if one.trouble:
             print(clean(f"{one.actor_id}: {one.trouble}"))
     sys.stdout.flush()
@@ -209,6 +211,16 @@ def _gains(drafter: DrafterStatus) -> str:
         return "-"
     added = drafter.tokens_per_second * (1 - 1 / drafter.speedup)
     return f"{added:+.1f} tokens/s ({drafter.speedup:.2f}x)"
+
+
+def _paused(drafter: DrafterStatus) -> str:
+    """Why it drafts nothing now, however often it is right, and what would change that."""
+    right = f", {drafter.accepted / drafter.drafted:.0%} of them right," if drafter.drafted else ""
+    slower = f" ({drafter.speedup:.2f}x the speed without it)" if drafter.speedup else ""
+    return (
+        f"{drafter.actor_id} is paused: its drafts{right} took more time than they saved{slower}. Streams go on "
+        "without it and try it again later; a smaller draft model, or `--draft-dtype int8`, may gain"
+    )
 
 
 def _weights(drafter: DrafterStatus) -> str:

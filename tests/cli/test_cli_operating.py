@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -81,6 +82,14 @@ def test_what_other_hosts_tell_of_themselves_does_not_move_the_cursor(capsys: py
 def test_without_drafters_it_says_where_drafts_come_from(method: str, left: str, capsys: pytest.CaptureFixture[str]):
     print_drafters([], method)
     assert left in capsys.readouterr().out
+
+
+def test_a_drafter_that_is_right_and_paused_is_said_to_take_more_time_than_it_saves(capsys: pytest.CaptureFixture[str]):
+    change = partial(msgspec.structs.replace, REPORT.drafters[0], drafted=100, accepted=99, speedup=0.79)
+    print_drafters([change(actor_id="slow", state="paused"), change(actor_id="used", state="active")], "auto")
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "paused:" in line]
+    for words in ("slow is paused", "99% of them right", "more time than they saved (0.79x", "a smaller draft model"):
+        assert words in said
 
 
 def test_drafters_lists_them(client: FakeClient, capsys: pytest.CaptureFixture[str]):
