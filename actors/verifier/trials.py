@@ -77,7 +77,10 @@ class Trials:
                 missed = (part.own_us - done.own_us) / plain_us
             for share in part.shares:
                 cost = share.time_us + share.rows * row_us
-                without = share.without + beyond * (cost / total if total else 1.0 / claims) + missed
+                if share.source in LOOKUPS and not share.rows:  # no other time of the round is its doing
+                    without = share.without + share.time_us * len(done.parts) / plain_us
+                else:
+                    without = share.without + beyond * (cost / total if total else 1.0 / claims) + missed
                 if not 0.1 < without < STALL * tokens:
                     without = max(0.1, min(without, STALL * tokens))
                 trial = known[share.source] if share.source in known else self._of(share.source, part.stream)

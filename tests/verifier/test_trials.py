@@ -125,6 +125,18 @@ def test_a_text_that_begins_to_copy_is_noticed_within_a_longest_rest_of_retrieva
     assert rounds_with(trials, stream, 3.0, 100, "text") > 60
 
 
+def test_a_source_that_names_nothing_rests_whatever_the_time_of_its_rounds():
+    trials, stream, chance, asked = Trials(), Someone(), random.Random(1), list[int]()
+    for at in range(4000):
+        asks, own_us = not trials.rests("text", GROUP, stream, stream.rounds), PLAIN_US * chance.uniform(0.8, 1.2)
+        stream.rounds += 1
+        shares = (Share("text", 0, 1, 5.0),) if asks else ()
+        part = Part(stream, GROUP, stream.rounds, 1, own_us, shares, None)
+        trials.learn(Round(1, 1, 0, 1, own_us, 0.0, own_us, 0.0, False, 1, (part,)), PLAIN_US, 10.0)
+        asked += [at] * asks
+    assert sum(at >= 2000 for at in asked) < 2000 / 16
+
+
 def test_the_time_of_a_round_is_divided_by_what_each_source_should_have_cost():
     trials, stream = Trials(), Someone()
     cheap, dear = Share("text", 1, 2, 0.0), Share("inline", 1, 2, 990.0)
