@@ -17,7 +17,7 @@ from actors.verifier.rounds import Part, Round
 from actors.verifier.totals import MAX_KNOWN
 from actors.verifier.trial import DRAFTS, LOOKUPS, Trial
 
-PRIOR, PRIOR_WEIGHT = 1.2, 8.0  # yield of a source of which nothing is known, in rounds
+PRIOR = 1.2  # yield of a source of which nothing is known, as in so many rounds as it is looked at
 GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
 BORROWED = 16.0  # rounds that a stream's kind counts for: the variance of rounds over that between texts
 
@@ -126,8 +126,8 @@ class Trials:
         if key not in self._groups:
             if len(self._groups) == MAX_KNOWN:
                 del self._groups[min(self._groups, key=lambda known: self._groups[known].used)]
-            gain = Estimate(PRIOR, PRIOR_WEIGHT, GROUP_MEMORY)
-            self._groups[key] = Trial(LOOKUPS.get(source, DRAFTS), gain)
+            stakes = LOOKUPS.get(source, DRAFTS)
+            self._groups[key] = Trial(stakes, Estimate(PRIOR, stakes.look, GROUP_MEMORY))
         trial = self._groups[key]
         trial.used = self._learned
         return trial
