@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from actors.engines.decoder.spec import (
@@ -74,7 +75,7 @@ def check_description(where: str, spec: DecoderSpec) -> None:
 
 
 def _problems(spec: DecoderSpec) -> Iterator[str]:
-    yield from _mistyped(spec)  # the first problem is raised: what follows may compare numbers
+    yield from _mistyped(spec, set())  # the first problem is raised: what follows may compare numbers
     if not 1 <= len(spec.layers) <= MOST_LAYERS:
         yield f"it has {len(spec.layers)} layers"
     yield from _sizes("", hidden_size=spec.hidden, vocab_size=spec.vocabulary)
@@ -95,18 +96,26 @@ def _problems(spec: DecoderSpec) -> Iterator[str]:
         yield from _sizes(" of inputs of layers", width=spec.inputs.width)
 
 
-def _mistyped(part: Any) -> Iterator[str]:
-    """Fields of a description, and of its parts, that should be numbers and are none."""
-    if isinstance(part, tuple):
-        for one in part:
-            yield from _mistyped(one)
-    if not is_dataclass(part):
+def _mistyped(part: Any, seen: set[int]) -> Iterator[str]:
+    """Fields of a description, and of its parts, that should be numbers and are none. ``seen``: ids of the parts that
+    were looked at: layers share many."""
+    if id(part) in seen:
         return
-    for field in fields(part):
-        value, kind = getattr(part, field.name), NUMBERS.get(str(field.type))
+    seen.add(id(part))
+    for name, kind in _fields(part.__class__):
+        value = getattr(part, name)
         if kind is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            yield f"{field.name} of {type(part).__name__} is {value!r}"
-        yield from _mistyped(value)
+            yield f"{name} of {type(part).__name__} is {value!r}"
+        for one in value if isinstance(value, tuple) else (value,):
+            if _fields(one.__class__):
+                yield from _mistyped(one, seen)
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, tuple[type, ...] | None], ...]:
+    """The fields of a part's class, and the types that those of them may have that are numbers; none: it is no part."""
+    found = fields(kind) if is_dataclass(kind) else ()
+    return tuple((field.name, NUMBERS.get(str(field.type))) for field in found)
 
 
 def _sizes(of: str, **sizes: Any) -> Iterator[str]:

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from actors.engines.build import EngineOptions, build_target
+from actors.engines.decoder import bounds
 from actors.engines.decoder.bounds import check_description
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.families import describe
@@ -289,3 +290,20 @@ def test_numbers_of_a_description_that_are_none_are_refused_by_name(value: Any) 
     for description, name in zip(wrong, ("used", "inner", "hidden", "eps"), strict=True):
         with pytest.raises(ModelError, match=rf"does not describe a model: {name} of \w+ is "):
             check_description("x", description)
+
+
+def test_a_part_that_all_layers_share_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's start describes it ten times."""
+    looked, fields = [], bounds._fields
+
+    def counted(kind: type) -> Any:
+        looked.append(kind)
+        return fields(kind)
+
+    monkeypatch.setattr(bounds, "_fields", counted)
+    spec = describe(config_of("Qwen3Moe"))
+    looked.clear()
+    check_description("x", spec)
+    once = len(looked)
+    check_description("x", replace(spec, layers=spec.layers * 50))
+    assert len(looked) == 2 * once + 49 * len(spec.layers)
