@@ -351,6 +351,8 @@ class Connection:
         if isinstance(message, Welcome):
             self._welcome = message
         self._tell(self._session.receive(message, address), address)
+        if isinstance(message, Chunk):
+            return  # it changes neither who knows us nor what is to be sent
         known = bool(self._known())
         if isinstance(message, Lost) and not known:
             self._welcomed.clear()

@@ -57,6 +57,11 @@ class AsyncStream(AsyncIterator[Chunk]):
             await self.wait()
         raise StopAsyncIteration
 
+    @property
+    def unread(self) -> int:
+        """Chunks that have come, and the error behind them."""
+        return 0 if self._mailbox is None else self._mailbox.unread
+
     def take(self) -> Chunk | None:
         """The next chunk if it has come; safe in any thread. Raises the error that ended the stream."""
         if self._mailbox is None:

@@ -271,20 +271,22 @@ class Routes:
         return answer.whole([made[index] for index in sorted(made)], choices.stats, pieces)
 
     async def _events(self, choices: Choices, answer: Answer) -> AsyncGenerator[bytes, None]:
-        begun = False
+        begun, out = False, b""  # ``out``: what is sent together, because more has come already
         try:
             async with choices:
                 async for index, found in choices:
                     chunk = with_stop(found) if choices.stops_shown else found
                     pieces = await self.gateway.pieces_of([chunk])
-                    if out := answer.chunk(index, chunk, pieces, choices.stats):
+                    out += answer.chunk(index, chunk, pieces, choices.stats)
+                    if out and not choices.ready:
                         begun = True
                         yield out
-            yield answer.end(choices.stats)
+                        out = b""
+            yield out + answer.end(choices.stats)
         except ApiError as error:
-            if not begun:
+            if not (begun or out):
                 raise
-            yield answer.fail(error)
+            yield out + answer.fail(error)
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

@@ -371,6 +371,11 @@ class Choices:
                 self._watch.end()
         return index, chunk
 
+    @property
+    def ready(self) -> bool:
+        """Whether more chunks have come already."""
+        return not self._queue.empty() if self._readers else self.streams[0].unread > 0
+
     async def _next(self) -> tuple[int, Chunk]:
         if not self._readers:
             return 0, await anext(self.streams[0])

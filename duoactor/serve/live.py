@@ -56,7 +56,7 @@ class Live:
         folder = files("duoactor.serve") / "page"
         self._files = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
         self._asking = asyncio.Lock()
-        self._state: tuple[float, dict[str, Any]] | None = None
+        self._state: tuple[float, bytes] | None = None
 
     def routes(self) -> list[Route]:
         return [
@@ -82,8 +82,9 @@ class Live:
         async with self._asking:
             now = time.monotonic()
             if self._state is None or now - self._state[0] > FRESH_S:
-                self._state = (now, page_state(await self._gateway.status(), (await self._gateway.model()).names[0]))
-            return JSONResponse(self._state[1], headers={"cache-control": "no-store"})
+                report, model = await self._gateway.status(), await self._gateway.model()
+                self._state = (now, msgspec.json.encode(page_state(report, model.names[0])))
+            return Response(self._state[1], headers={"cache-control": "no-store"}, media_type="application/json")
 
     async def swap(self, request: Request) -> Response:
         self._check_right(request)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from duoactor import AsyncClient, ConnectionLost, RefusedError, RequestError, Sampling
+from duoactor.client.session import Session
 from protocols import wire
 from protocols.messages import Detokenize, Done, Refuse, RefuseCode, Swap, Tokenize, Tokenized
 from tests.world.caller import ADDRESS
@@ -35,6 +36,23 @@ def test_a_call_after_a_failed_connect_tries_again_and_raises_again():
         return list(answer.token_ids)
 
     assert run(go()) == TRUTH[:20]
+
+
+def test_chunks_have_nobody_look_through_the_open_calls(monkeypatch):
+    looks, due = [], Session.due
+
+    def counted(session, *address):
+        looks.append(address)
+        return due(session, *address)
+
+    async def go():
+        async with Cluster() as cluster, client_of(cluster) as client:
+            await client.connect()
+            monkeypatch.setattr(Session, "due", counted)
+            chunks = [chunk async for chunk in client.stream(PROMPT, max_tokens=40, method="vanilla")]
+        return len(chunks), len(looks)
+
+    assert run(go()) == (40, 1)
 
 
 def test_an_address_where_nobody_listens_is_known_at_once_unless_a_timeout_was_given():

@@ -7,6 +7,7 @@ import socket
 import openai
 import pytest
 
+from duoactor.serve import stream
 from protocols.messages import ChatTurn, Sampling
 from tests.serve.gateway import LANGUAGE, TURNS, served
 from tests.world.cluster import Cluster
@@ -203,6 +204,24 @@ async def test_a_client_that_does_not_read_is_given_up(monkeypatch):
                     answer += part
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"[DONE]" not in answer
+
+
+async def test_what_came_while_a_client_read_slowly_is_sent_together(monkeypatch):
+    sent, send = [], stream._body
+    async with served() as gateway:
+
+        async def slow(to, piece):
+            sent.append(piece)
+            if len(sent) == 1:
+                (choices,) = gateway.gateway._open
+                while choices.streams[0].unread < 19:
+                    await asyncio.sleep(0)
+            await send(to, piece)
+
+        monkeypatch.setattr(stream, "_body", slow)
+        events = await gateway.events("/v1/chat/completions", messages=TURNS, temperature=0, max_tokens=20)
+    assert "".join(event["choices"][0]["delta"].get("content") or "" for event in events) == truth(max_tokens=20)
+    assert [piece.count(b"data: ") for piece in sent] == [2, 19, 1]
 
 
 async def test_a_client_that_leaves_before_the_answer_is_whole_cancels_every_choice():
