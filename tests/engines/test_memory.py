@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 from actors.engines import build
 from actors.engines.build import _slots, what_fits
 from actors.engines.cache import memory
-from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
+from actors.engines.cache.memory import MAX_REQUESTS, Place, available_bytes, kv_slots, zeros
 from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.rings import kv_shapes
@@ -23,7 +23,8 @@ from protocols.errors import ConfigError, ModelError
 from tests.engines.families import model_of
 from tests.engines.weights.test_gguf_serving import mixed
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+HOST = Place(CPU)
 GIB = 1 << 30
 
 
@@ -47,27 +48,27 @@ def host(root: Path, available_kib: int, **files: str) -> Path:
 
 def test_a_small_model_gets_room_for_as_many_requests_as_a_round_holds(free):
     free(20 * GIB)
-    assert kv_slots(0, 2560, 24 << 10, CPU) == MAX_REQUESTS * 2560 + 64
+    assert kv_slots(0, 2560, 24 << 10, HOST) == MAX_REQUESTS * 2560 + 64
 
 
 def test_a_target_of_131072_positions_takes_half_of_a_24_gib_host_and_no_more(free):
     free(20 * GIB)
-    slots = kv_slots(0, 131_072 + 512, 128 << 10, CPU)
+    slots = kv_slots(0, 131_072 + 512, 128 << 10, HOST)
     assert slots * (128 << 10) <= 10 * GIB < (slots + 1) * (128 << 10)
 
 
 def test_a_gpu_without_other_tenants_gives_nine_tenths(free):
     free(40 * GIB)
-    assert kv_slots(0, 131_584, 128 << 10, torch.device("cuda")) * (128 << 10) <= 36 * GIB
+    assert kv_slots(0, 131_584, 128 << 10, Place(GPU)) * (128 << 10) <= 36 * GIB
 
 
 def test_what_rounds_take_beside_the_pool_is_left_to_them(free):
     free(8 * GIB)
-    gpu, slot = torch.device("cuda"), 128 << 10
-    alone, beside = (kv_slots(0, 131_584, slot, gpu, beside=taken) for taken in (0, GIB))
+    slot = 128 << 10
+    alone, beside = (kv_slots(0, 131_584, slot, Place(GPU, beside=taken)) for taken in (0, GIB))
     assert beside == pytest.approx(alone * 7 / 8, abs=1)
     with pytest.raises(ConfigError, match="are free on cuda"):
-        kv_slots(7 * GIB // slot + 1, 131_584, slot, gpu, beside=GIB)
+        kv_slots(7 * GIB // slot + 1, 131_584, slot, Place(GPU, beside=GIB))
 
 
 def test_weights_that_still_lie_in_their_files_are_left_room(free, tmp_path):
@@ -136,14 +137,14 @@ def test_a_model_that_fits_a_gpu_without_its_cache_is_told_a_format_and_a_smalle
 def test_where_nothing_sensible_fits_the_sentence_names_the_memory(free):
     free(100 << 20)
     with pytest.raises(ModelError, match=r"0\.105 GB are free on cpu .* smaller model"):
-        kv_slots(0, 131_584, 128 << 10, CPU)
+        kv_slots(0, 131_584, 128 << 10, HOST)
 
 
 def test_more_kv_tokens_than_memory_are_refused_with_what_fits(free):
     free(GIB)
-    assert kv_slots(8192, 131_584, 128 << 10, CPU) == 8192
+    assert kv_slots(8192, 131_584, 128 << 10, HOST) == 8192
     with pytest.raises(ConfigError, match="choose at most 8,192, or 0"):
-        kv_slots(8193, 131_584, 128 << 10, CPU)
+        kv_slots(8193, 131_584, 128 << 10, HOST)
 
 
 def test_what_is_free_on_the_host_is_what_linux_calls_available(tmp_path):

@@ -8,6 +8,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,22 +30,25 @@ KEPT = 256 << 20
 UNKNOWN_HOST = 4 << 30  # bytes, if the system does not tell how much is free
 
 
-def kv_slots(
-    asked: int,
-    full_request: int,
-    slot_bytes: int,
-    device: torch.device,
-    share: float = 1.0,
-    beside: int = 0,
-    instead: Callable[[], str] = lambda: "a smaller model",
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pool is. ``share``: of the memory meant for KV pools. ``beside``: bytes that the model's rounds will
+    take. ``instead``: what to choose where nothing fits."""
+
+    device: torch.device
+    share: float = 1.0
+    beside: int = 0
+    instead: Callable[[], str] = lambda: "a smaller model"
+
+
+def kv_slots(asked: int, full_request: int, slot_bytes: int, place: Place) -> int:
     """The number of slots of a pool: ``asked``, or if that is 0, room for up to ``MAX_REQUESTS`` requests.
 
-    ``full_request``: slots of a request that fills the context. ``slot_bytes``: bytes of a slot. ``share``: of the
-    memory meant for KV pools. ``beside``: bytes that the model's rounds will take. ``instead``: what to choose where
-    nothing fits. Raises ConfigError or ModelError then.
+    ``full_request``: slots of a request that fills the context. ``slot_bytes``: bytes of a slot. Raises ConfigError or
+    ModelError where they do not fit.
     """
-    free = max(0, available_bytes(device) - beside)
+    device = place.device
+    free = max(0, available_bytes(device) - place.beside)
     if asked:
         if asked * slot_bytes > free:
             raise ConfigError(
@@ -52,14 +56,14 @@ def kv_slots(
                 f"choose at most {free // slot_bytes:,}, or 0 for a pool that fits"
             )
         return asked
-    part = share * (HOST_SHARE if device.type == "cpu" else GPU_SHARE)
+    part = place.share * (HOST_SHARE if device.type == "cpu" else GPU_SHARE)
     fitting = int(free * part) // slot_bytes
     if fitting < min(MIN_TOKENS, full_request):
         most = free // slot_bytes
         smaller = f", or a cache of at most {most:,} tokens, with --kv-tokens" if most > SPAN else ""
         raise ModelError(
             f"{gigabytes(free)} are free on {device} once the model is loaded, which is too little for its KV cache "
-            f"({gigabytes(slot_bytes * MIN_TOKENS)} for {MIN_TOKENS:,} tokens): choose {instead()}{smaller}"
+            f"({gigabytes(slot_bytes * MIN_TOKENS)} for {MIN_TOKENS:,} tokens): choose {place.instead()}{smaller}"
         )
     return min(fitting, MAX_REQUESTS * full_request + SPAN)  # slots that no request gets
 
