@@ -64,7 +64,7 @@ class Measured:
         return Costs(forward, step, self.slowdown, self.beside.mean, self.message, streams, chance)
 
 
-class Trial:
+class Comparison:
     """A neighbouring setting in turns with the one in force, in blocks of rounds."""
 
     def __init__(self, name: str, known: int, way: int, rounds: int, usual_us: float) -> None:
@@ -125,7 +125,7 @@ class Climb:
         self.pause = Backoff(FIRST)  # rounds without trials, after those in all directions were lost
         self.pause.pause(0)
         self.said: dict[str, int] = {}  # settings that were commanded last; none since the last trial
-        self.trial: Trial | None = None
+        self.trial: Comparison | None = None
         self._seen: set[str] = set()  # streams with a part in the present round
 
     def observe(self, stats: RoundStats) -> None:
@@ -142,7 +142,7 @@ class Climb:
         name, way = self.ways[0]
         if self.trial is None:
             if self.said and not self.pause.resting(self.rounds):
-                self.trial = Trial(name, self.said[name], way, self.rounds, self.measured.wall.mean)
+                self.trial = Comparison(name, self.said[name], way, self.rounds, self.measured.wall.mean)
         elif (won := self.trial.won(self.rounds)) is not None:
             self.trial, self.said = None, {}
             if won:
@@ -188,7 +188,7 @@ class Control:
         self.forward = UNKNOWN
         self.steps: dict[str, Curve] = {}  # by drafter, the latest last
         self.climbs: dict[tuple[Kind, int], Climb] = {}  # by bit length of streams, the latest last
-        self.fresh: dict[Kind, Climb] = {}  # of the load that each kind has now
+        self.fresh: dict[Kind, Climb] = {}  # climb of the load that each kind has now
         self.revision = 0
 
     def calibrated(self, forward_us: Sequence[tuple[int, float]]) -> None:

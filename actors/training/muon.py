@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from actors.engines.weights.dtypes import cpu_has_bfloat16
 
-# Of the quintic Newton-Schulz iteration: the steepest at zero that ends near one (Jordan, as above).
+# Coefficients of the quintic Newton-Schulz iteration: the steepest at zero that ends near one (Jordan, as above).
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 LIKE_ADAMW = 0.2  # root mean square of an update, so that AdamW's rates fit (Liu et al., arXiv 2502.16982)

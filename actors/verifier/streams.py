@@ -143,8 +143,8 @@ class Stream:
     status: Stage = Stage.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     tally: RoundSums = field(default_factory=RoundSums)
-    trials: dict[str, Trial] = field(default_factory=dict)  # of its sources, by name
-    rest: Rest = field(default_factory=Rest)  # of those sources
+    trials: dict[str, Trial] = field(default_factory=dict)  # trials of its sources, by name
+    rest: Rest = field(default_factory=Rest)  # rest of those sources
     groups: Known[Group] = field(init=False)  # by the number of streams that share a round: whose rounds tell of its
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ REGISTERS, RESERVED = 1 << 16, 1 << 10
 # Products of 16 bits that tensor cores of a multiprocessor add up in float32 at a clock, from the rates and clocks that
 # NVIDIA states of A100, A10, L40S, H100, B200 and RTX PRO 6000. GeForce cards of 8.6, 8.9 and 12.0 have half.
 TENSOR = {80: 1024, 86: 512, 89: 512, 90: 2048, 100: 4096, 120: 512}
-SCHEDULERS = 4  # of a multiprocessor, each with an instruction of a warp at a clock
+SCHEDULERS = 4  # schedulers of a multiprocessor, each with an instruction of a warp at a clock
 Kinds = dict[str, str]
 # A kind of blocks for each that the kernels tell apart
 GROUPED = [*{str(groups.form_options(kind.form)): kind.name for kind in KINDS.values() if kind.form}.values(), "NVFP4"]

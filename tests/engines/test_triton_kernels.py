@@ -144,7 +144,7 @@ SMALLER = [("IQ4_XS", 120), ("NVFP4", 80), ("Q4_0", 89), ("Q4_K", 100), ("Q8_0",
     "rows, name, capability", [(8, *each) for each in SMALLER] + [(16, "NVFP4", 86), (16, "Q4_K", 90)]
 )
 def test_rows_times_codes_of_4_and_8_bits_reach_tensor_cores_without_shared_memory(rows, name, capability):
-    """Of six instructions for sixteen rows, and four for eight, most scale the sums of each row by themselves."""
+    """Most of six instructions for sixteen rows, and of four for eight, scale the sums of each row by themselves."""
     needs, kernel = products(name, rows).needs(capability), products(name, rows)
     assert 0 < needs.each <= {8: 4.3, 16: 5.5}[rows] and needs.resident >= {8: 24, 16: 16}[rows] and not needs.spilled
     code = [text for _, text in read(kernel.compiled(capability).asm["cubin"])[1]]

@@ -433,7 +433,7 @@ def test_products_of_integers_are_torchs_and_a_row_has_the_bits_that_it_has_alon
 
 
 def test_a_token_with_its_noise_is_torchs_in_two_launches(monkeypatch):
-    """Of rows of any seeds, with a tie, a row of nothing and two that are no numbers."""
+    """Rows of any seeds, with a tie, a row of nothing and two that are no numbers."""
     rows = torch.randn(6, 2500, generator=torch.Generator().manual_seed(5)) * 4
     rows[1], rows[2, 7], rows[3, 2400], rows[4] = -torch.inf, torch.nan, torch.inf, 0.0
     rows[4, [3, 2301]] = 1e30

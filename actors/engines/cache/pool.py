@@ -21,7 +21,7 @@ WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # layer types, i
 BLOCK = 64  # slots that are given back to the system together
 MAX_VIEWS = 256  # spans with cached views: more than a round has
 
-# Of one layer: the keys (kv_heads, width, span) in one or more parts, the values in blocks (kv_heads, <= block, width).
+# One layer: its keys (kv_heads, width, span) in one or more parts, its values in blocks (kv_heads, <= block, width).
 LayerView = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 

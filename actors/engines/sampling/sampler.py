@@ -28,7 +28,7 @@ from actors.engines.sampling.tally import Tally
 from protocols.messages import Sampling, TokenLogprobs
 
 log = logging.getLogger("duoactor.engines")
-Chooser = Callable[[Tensor, list[Keys], list[float]], Tensor]  # of rows, their keys and factors
+Chooser = Callable[[Tensor, list[Keys], list[float]], Tensor]  # takes rows, their keys and factors
 UNFILTERED = (0, 1.0, 0.0)  # top_k, top_p and min_p that remove nothing
 LEAST = 16  # vocabulary that compiled kernels need: a vector of ids
 NO_TOKEN = -1  # in place of the token of a row whose logits are not finite

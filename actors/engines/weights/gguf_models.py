@@ -27,11 +27,11 @@ from protocols.errors import ModelError
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 RECURRENT = "linear_attn."
 FUSED = "ffn_gate_up_exps.weight"  # gates and ups of experts by the converter's --fuse-gate-up-exps
-# Of a layer for more tokens (MTP), which lies behind the others: DeepSeek's names to the file's
+# Names of a layer for more tokens (MTP), which follows the others: DeepSeek's to the file's
 NEXT = {"eh_proj": "nextn.eh_proj", "shared_head.norm": "nextn.shared_head_norm"}
 NEXT |= {name: f"nextn.{name}" for name in ("enorm", "hnorm")}
 LAYER = re.compile(r"model\.layers\.(\d+)\.")
-# Of the mixtures of frequencies that checkpoints have: Llama 3 keeps wave lengths below 1/4 of its context, Llama 4
+# Mixtures of frequencies that checkpoints have: Llama 3 keeps wave lengths below 1/4 of its context, Llama 4
 # Scout all below its context.
 LLAMA3 = {"low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
 HIGH = (4.0, 1.0)

@@ -69,7 +69,7 @@ class HeadTree(InlineTree):
 class HeadSource(InlineDraft):
     name, bit, exclusive = "head", HEAD, False
     tree_of = HeadTree
-    names: Sequence[str] = ()  # of the heads that drafted, the latest last
+    names: Sequence[str] = ()  # names of the heads that drafted, the latest last
     _others: Loader | None = None
 
     def exchanges(self, name: str, load: Loader) -> None:

@@ -38,7 +38,7 @@ UNREAD = max(WIDTHS)  # tokens that are read in a draft step; the price of more 
 SHORT_ANSWER = 64  # tokens
 
 
-_promise = itemgetter(0)  # of a leaf that may be expanded
+_promise = itemgetter(0)  # chance of a leaf that may be expanded
 
 
 class InlineDraft(Source):
@@ -61,7 +61,7 @@ class InlineDraft(Source):
         self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
         self.measured(step_us)
         self._vocab_size, self._eos = vocab_size, eos | model.info.eos_token_ids
-        # of the weights in service: the streams that they know, those that they have no room for or cannot mirror, and
+        # the weights in service: streams that they know, those that they have no room for or cannot mirror, and
         # their failures in a row
         self._weights = self.generations.current
         self._trees, self._unable, self._failures = dict[Stream, InlineTree](), set[Stream](), 0

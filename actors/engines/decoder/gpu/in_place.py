@@ -27,7 +27,7 @@ from actors.engines.flat_batch import Segment
 log = logging.getLogger("duoactor.engines")
 MAX_ROWS = 256  # rows of a round: their logits take 155 MB with a vocabulary of 152,000
 MAX_PARTS = 1 << 14  # parts of all rows' texts: at 32 heads of 128 their sums take 268 MB
-# Of a piece of a prompt: each row writes its result for each part, and torch's own attention does not
+# Parts of a piece of a prompt: each row writes its result for each part, and torch's own attention does not
 MAX_PROMPT_PARTS = 1 << 12
 PROMPT_ROWS = (64, 128, MAX_ROWS)
 CLOSE = 2e-2  # tolerance for outputs around 1 in 16 bits

@@ -18,7 +18,7 @@ def dot(a, b, total):
     )
 
 
-# Of a word $4 with eight codes: see :func:`_listed`
+# Reads a word $4 with eight codes: see :func:`_listed`
 LISTED = """{ .reg .b32 code, other;
 xor.b32 code, $4, 0x88888888; prmt.b32 $0, $5, $6, code; prmt.b32 $2, $7, $8, $4;
 shr.u32 code, code, 16; shr.u32 other, $4, 16;

@@ -20,7 +20,7 @@ from actors.engines.decoder.gpu.triton_kernels.groups import COLUMNS, product_op
 from actors.engines.weights.matrix import Matrix
 
 DEPTH = 128  # inputs that are read at a time
-REGISTERS = 64  # of a thread at most: with more a multiprocessor holds fewer than 32 warps
+REGISTERS = 64  # registers of a thread at most: with more a multiprocessor holds fewer than 32 warps
 
 
 @triton.jit
