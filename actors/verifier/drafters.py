@@ -137,7 +137,8 @@ class DrafterPeer(Peer):
             state = "active"
         else:
             state = "paused" if any(rests for _, rests in known) else "standby"
-        latest = max((trial for trial, _ in known), key=lambda trial: trial.rounds, default=None)
+        shown = (trial for trial, rests in known if rests or state != "paused")
+        latest = max(shown, key=lambda trial: trial.rounds, default=None)
         return DrafterStatus(
             actor_id=self.actor_id,
             model_id=self.hello.model_id,

@@ -1,17 +1,20 @@
 """The one judge: does a source pay for a stream? Streams whose gain is known, in virtual rounds."""
 
 import random
+from collections import Counter
 
 import pytest
 
 from actors.backoff import LONGEST, Backoff
+from actors.verifier.drafters import DrafterPeer
 from actors.verifier.results import Group
 from actors.verifier.rounds import Part, Round, Share
-from actors.verifier.totals import MAX_KNOWN
+from actors.verifier.totals import MAX_KNOWN, Totals
 from actors.verifier.trial import DRAFTS
 from actors.verifier.trials import Trials
+from protocols.messages import Hello, Role
 
-GROUP = Group("auto", False, 1)
+GROUP, SAMPLED = Group("auto", False, 1), Group("auto", True, 1)
 PLAIN_US = 1000.0
 
 
@@ -28,7 +31,7 @@ def judged(trials: Trials, stream: Someone, gain: float, source: str = "inline",
     tokens = 4
     own_us = tokens / gain * PLAIN_US
     share = Share(source, 3, 1, 0.0)
-    part = Part(stream, GROUP, stream.rounds, tokens, own_us, (share,), None)
+    part = Part(stream, group, stream.rounds, tokens, own_us, (share,), None)
     done = Round(1, 4, 0, 1, own_us, 0.0, own_us, 0.0, False, tokens, (part,))
     return bool(trials.learn(done, PLAIN_US, 10.0))
 
@@ -135,6 +138,16 @@ def test_a_source_that_names_nothing_rests_whatever_the_time_of_its_rounds():
         trials.learn(Round(1, 1, 0, 1, own_us, 0.0, own_us, 0.0, False, 1, (part,)), PLAIN_US, 10.0)
         asked += [at] * asks
     assert sum(at >= 2000 for at in asked) < 2000 / 16
+
+
+def test_a_paused_drafters_gain_is_that_of_the_streams_for_which_it_pauses():
+    trials, one, other, drafter = Trials(), Someone(), Someone(), DrafterPeer(b"p", Hello(Role.DRAFTER, "d", "i"), 0.0)
+    for _ in range(100):
+        judged(trials, one, 1.5, drafter.source)
+    while not judged(trials, other, 0.5, drafter.source, SAMPLED):
+        pass
+    shown = drafter.status(None, trials, Totals(Counter()))
+    assert shown.state == "paused" and shown.speedup < 1.0
 
 
 def test_the_time_of_a_round_is_divided_by_what_each_source_should_have_cost():
