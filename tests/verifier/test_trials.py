@@ -144,8 +144,8 @@ def test_a_paused_drafters_gain_is_that_of_the_streams_for_which_it_pauses():
     trials, one, other, drafter = Trials(), Someone(), Someone(), DrafterPeer(b"p", Hello(Role.DRAFTER, "d", "i"), 0.0)
     for _ in range(100):
         judged(trials, one, 1.5, drafter.source)
-    while not judged(trials, other, 0.5, drafter.source, SAMPLED):
-        pass
+    while not any(rests for _, rests in trials.all_of(drafter.source)):
+        judged(trials, other, 0.5, drafter.source, SAMPLED)
     shown = drafter.status(None, trials, Totals(Counter()))
     assert shown.state == "paused" and shown.speedup < 1.0
 
