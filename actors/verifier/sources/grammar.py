@@ -51,6 +51,7 @@ FORCED_BYTES = 256
 FUEL = 400_000  # expressions of the lexer
 STEP_FUEL = 100_000  # fuel for one mask: some 10 ms
 DEAD_END = "NoExtensionBias"  # llguidance, where a grammar goes on and no token does
+DEEP = "it is nested too deeply"
 LEXER_STATES = 20_000
 STACK_BYTES = 1 << 29  # address space: a chain of 20,000 rules, more than fit into a request, takes 100 MB
 MAX_RULES = 1000  # rules of one grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
@@ -340,8 +341,7 @@ def _translated(wanted: StructuredOutputs) -> str:
             raise ValueError(f"the grammar has more than {MAX_RULES} rules")
         return LLMatcher.grammar_from_lark(lark)
     except RecursionError:
-        deep = "structured_outputs cannot be used: it is nested too deeply"
-        raise RequestError(FailureCode.BAD_REQUEST, deep) from None
+        raise RequestError(FailureCode.BAD_REQUEST, f"structured_outputs cannot be used: {DEEP}") from None
     except (ValueError, GbnfToLarkError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise RequestError(FailureCode.BAD_REQUEST, f"structured_outputs cannot be used: {first}") from None
@@ -351,4 +351,6 @@ def _reason(matcher: LLMatcher) -> str:
     """The line of llguidance's message that says what is wrong."""
     lines = [line.strip() for line in matcher.get_error().replace("<non-verbose/>", "").splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0] if lines else "nothing follows it")
+    if said.startswith("recursion limit exceeded"):  # its reader of JSON takes 127 levels
+        return DEEP
     return "no token of the model may come next" if said == DEAD_END else said.removeprefix("error: ")
