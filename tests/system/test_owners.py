@@ -185,7 +185,7 @@ def test_the_operator_may_have_all_keys_share():
 def test_a_datastore_is_the_operators_and_proposes_to_everybody(tmp_path):
     sources = toy_sources(tmp_path, LANGUAGE, PROMPT)
     alice, bob = asked(("alice", {}), ("bob", {}), sources=sources)
-    assert alice[-1].stats.rounds == bob[-1].stats.rounds < len(tokens_of(bob)) / 2
+    assert max(alice[-1].stats.rounds, bob[-1].stats.rounds) < len(tokens_of(bob)) / 2
 
 
 @pytest.mark.parametrize(

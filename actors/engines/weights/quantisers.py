@@ -51,7 +51,7 @@ class GptqOverride(Strict, frozen=True, forbid_unknown_fields=True):
 class GptqConfig(Strict, frozen=True, forbid_unknown_fields=True):
     bits: Literal[2, 3, 4, 8]
     group_size: int
-    sym: bool = True
+    sym: bool = False  # a file that does not say it may have any zero points
     desc_act: bool = False
     checkpoint_format: Literal["gptq", "gptq_v2"] | None = None
     format: Literal["gptq", "gptq_v2"] | None = None
