@@ -163,8 +163,8 @@ async def test_names_of_the_model_are_those_that_were_given():
         listed = (await gateway.request("GET", "/v1/models")).json()["data"]
         one = (await gateway.request("GET", "/v1/models/claude")).json()
         answers = [(await gateway.chat(model=name)).json().get("model") for name in ("gpt-4", "claude", "", "toy")]
-        client = anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none", max_retries=0)
-        anthropics = [card async for card in client.models.list()]
+        async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none", max_retries=0) as client:
+            anthropics = [card async for card in client.models.list()]
     assert [card["id"] for card in listed] == ["gpt-4", "claude"]
     assert (one["id"], one["max_model_len"]) == ("claude", 4096)
     assert answers == ["gpt-4", "claude", "gpt-4", None]

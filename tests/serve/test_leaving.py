@@ -1,6 +1,7 @@
 """A gateway that is told to leave: what is under way ends, what cannot end is told so, and nothing is a traceback."""
 
 import asyncio
+import gc
 import json
 import logging
 import socket
@@ -21,6 +22,12 @@ from tests.world.network import MemoryNetwork
 CHAT = "/v1/chat/completions"
 LONG = {"messages": TURNS, "max_tokens": 4000, "ignore_eos": True}
 SLOW = {"language": LANGUAGE, "forward_s": 0.002}
+
+
+@pytest.fixture(autouse=True)
+def _no_client_of_an_earlier_test():
+    """Whatever an earlier test left open would say so in the middle of one of these, whenever it is collected."""
+    gc.collect()
 
 
 @pytest.fixture
