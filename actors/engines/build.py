@@ -19,7 +19,7 @@ from actors.engines.cache.memory import (
     MAX_REQUESTS,
     MIN_TOKENS,
     STATE_SHARE,
-    Place,
+    PoolMemory,
     available_bytes,
     gigabytes,
     kept_bytes,
@@ -87,7 +87,7 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
         loaded = 0 if stored else sum(each.nbytes for each in model.parameters())
         return what_fits(model.config, available_bytes(parameter.device) + loaded, stored or loaded)
 
-    return kv_slots(asked, full_request, size, Place(parameter.device, share, beside + stored, instead))
+    return kv_slots(asked, full_request, size, PoolMemory(parameter.device, share, beside + stored, instead))
 
 
 @contextlib.contextmanager

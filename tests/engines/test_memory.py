@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 from actors.engines import build
 from actors.engines.build import _slots, what_fits
 from actors.engines.cache import memory
-from actors.engines.cache.memory import MAX_REQUESTS, Place, available_bytes, kv_slots, zeros
+from actors.engines.cache.memory import MAX_REQUESTS, PoolMemory, available_bytes, kv_slots, zeros
 from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.rings import kv_shapes
@@ -24,7 +24,7 @@ from tests.engines.families import model_of
 from tests.engines.weights.test_gguf_serving import mixed
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-HOST = Place(CPU)
+HOST = PoolMemory(CPU)
 GIB = 1 << 30
 
 
@@ -59,16 +59,16 @@ def test_a_target_of_131072_positions_takes_half_of_a_24_gib_host_and_no_more(fr
 
 def test_a_gpu_without_other_tenants_gives_nine_tenths(free):
     free(40 * GIB)
-    assert kv_slots(0, 131_584, 128 << 10, Place(GPU)) * (128 << 10) <= 36 * GIB
+    assert kv_slots(0, 131_584, 128 << 10, PoolMemory(GPU)) * (128 << 10) <= 36 * GIB
 
 
 def test_what_rounds_take_beside_the_pool_is_left_to_them(free):
     free(8 * GIB)
     slot = 128 << 10
-    alone, beside = (kv_slots(0, 131_584, slot, Place(GPU, beside=taken)) for taken in (0, GIB))
+    alone, beside = (kv_slots(0, 131_584, slot, PoolMemory(GPU, beside=taken)) for taken in (0, GIB))
     assert beside == pytest.approx(alone * 7 / 8, abs=1)
     with pytest.raises(ConfigError, match="are free on cuda"):
-        kv_slots(7 * GIB // slot + 1, 131_584, slot, Place(GPU, beside=GIB))
+        kv_slots(7 * GIB // slot + 1, 131_584, slot, PoolMemory(GPU, beside=GIB))
 
 
 def test_weights_that_still_lie_in_their_files_are_left_room(free, tmp_path):

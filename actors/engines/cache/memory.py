@@ -31,9 +31,11 @@ UNKNOWN_HOST = 4 << 30  # bytes, if the system does not tell how much is free
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a pool is. ``share``: of the memory meant for KV pools. ``beside``: bytes that the model's rounds will
-    take. ``instead``: what to choose where nothing fits."""
+class PoolMemory:
+    """Memory that a KV pool may take on a device.
+
+    ``share``: part of the memory meant for KV pools. ``beside``: bytes that the model's rounds will take. ``instead``:
+    what to choose if nothing fits."""
 
     device: torch.device
     share: float = 1.0
@@ -41,7 +43,7 @@ class Place:
     instead: Callable[[], str] = lambda: "a smaller model"
 
 
-def kv_slots(asked: int, full_request: int, slot_bytes: int, place: Place) -> int:
+def kv_slots(asked: int, full_request: int, slot_bytes: int, place: PoolMemory) -> int:
     """The number of slots of a pool: ``asked``, or if that is 0, room for up to ``MAX_REQUESTS`` requests.
 
     ``full_request``: slots of a request that fills the context. ``slot_bytes``: bytes of a slot. Raises ConfigError or

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actors.engines.cache.memory import MAX_REQUESTS, Place, kv_slots
+from actors.engines.cache.memory import MAX_REQUESTS, PoolMemory, kv_slots
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.engine import Trunk
 from actors.engines.heads.ahead import AheadDraft
@@ -155,7 +155,7 @@ def build_apart(name: str, target_name: str, kv_tokens: int, threads: int) -> He
     trunk, info = ends_of(target_name, threads)
 
     def slots(size: int) -> int:
-        return kv_slots(kv_tokens, Draft.full_request(info.max_context), size, Place(trunk.device, DRAFT_SHARE))
+        return kv_slots(kv_tokens, Draft.full_request(info.max_context), size, PoolMemory(trunk.device, DRAFT_SHARE))
 
     return _draft("" if name == AUTO_DRAFT else name, target_name, trunk, info, slots)
 
@@ -185,5 +185,5 @@ def _draft(
 def _slots(target: Target, size: int) -> int:
     """Slots of a head's pool, with ``size`` bytes a slot: as many as the target has, if there is room."""
     most = target.kv_slots + MAX_REQUESTS * SCRATCH
-    place = Place(target.engine.device, MEMORY_SHARE)
+    place = PoolMemory(target.engine.device, MEMORY_SHARE)
     return min(most, kv_slots(0, Draft.full_request(target.info.max_context), size, place))

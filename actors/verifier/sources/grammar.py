@@ -351,6 +351,6 @@ def _reason(matcher: LLMatcher) -> str:
     """The line of llguidance's message that says what is wrong."""
     lines = [line.strip() for line in matcher.get_error().replace("<non-verbose/>", "").splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0] if lines else "nothing follows it")
-    if said.startswith("recursion limit exceeded"):  # its reader of JSON takes 127 levels
+    if said.startswith("recursion limit exceeded"):  # llguidance's reader of JSON says so
         return DEEP
     return "no token of the model may come next" if said == DEAD_END else said.removeprefix("error: ")
