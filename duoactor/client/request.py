@@ -58,6 +58,7 @@ WANTED = {
     tuple[int, ...]: "a list of token ids",
     tuple[tuple[int, float], ...]: "a mapping of token ids to numbers",
 }
+KINDS = get_type_hints(Sampling)  # by name, found once: that takes 150 µs, the rest of a request 30
 _decoder = wire.Decoder(ToVerifier)
 
 
@@ -129,8 +130,7 @@ def make_sampling(given: Sampling | None, options: Mapping[str, Any]) -> Samplin
         values["stop"] = (values["stop"],)
     if isinstance(values["logit_bias"], Mapping):
         values["logit_bias"] = tuple(values["logit_bias"].items())
-    kinds = get_type_hints(Sampling)
-    sampling = Sampling(**{name: typed(name, value, kinds[name]) for name, value in values.items()})
+    sampling = Sampling(**{name: typed(name, value, KINDS[name]) for name, value in values.items()})
     for stop in sampling.stop:
         _text("stop", stop)
     return sampling
