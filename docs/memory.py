@@ -3,8 +3,8 @@
     duoactor up smollm2 & python docs/memory.py http://127.0.0.1:8000/v1 $! --minutes 5
 
 Any server of OpenAI's API will do; the processes that the named one started count, too. Prompts have 1 to 200 words and
-answers up to 48 tokens, the same for every server. Prints resident MB each minute, two minutes longer than it asks.
-Figures: docs/experiments/engine-weights.md.
+answers up to 48 tokens, the same for every server. Prints the resident MB of each process by the minute, two minutes
+longer than it asks. Figures: docs/experiments/engine-weights.md.
 """
 
 from __future__ import annotations
@@ -33,8 +33,18 @@ def body(model: str, number: int) -> bytes:
 def resident(pid: int) -> list[float]:
     """Megabytes of a process and of those that it started."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pages * 4096 / 1e6, *(size for child in children for size in resident(int(child)))]
+    return [pages * 4096 / 1e6, *(size for child in children(pid) for size in resident(child))]
+
+
+def highest(pid: int) -> list[float]:
+    """The most megabytes that each of them has had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return [int(peak.split()[1]) * 1024 / 1e6, *(size for child in children(pid) for size in highest(child))]
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def main() -> None:
@@ -57,11 +67,12 @@ def main() -> None:
 
     for _ in range(options.streams):
         threading.Thread(target=work, daemon=True).start()
-    print("| minute | answers | tokens | largest process, MB | all |\n|---|---|---|---|---|")
+    print("| minute | answers | tokens | processes, MB | all | highest of the largest |\n|---|---|---|---|---|---|")
     for minute in range(options.minutes + 3):
         time.sleep(max(0.0, begin + 60 * minute - time.monotonic()))
-        held = resident(options.pid)
-        print(f"| {minute} | {len(answered)} | {sum(answered)} | {max(held):.0f} | {sum(held):.0f} |", flush=True)
+        held = sorted(resident(options.pid), reverse=True)
+        each, peak = ", ".join(f"{size:.0f}" for size in held), max(highest(options.pid))
+        print(f"| {minute} | {len(answered)} | {sum(answered)} | {each} | {sum(held):.0f} | {peak:.0f} |", flush=True)
 
 
 if __name__ == "__main__":
