@@ -224,7 +224,7 @@ class Routes:
             events = self._events(choices, answer)
             # What goes wrong before the first token is an answer with a status of its own.
             first = await unless_gone(request.receive, anext(events))
-            return EventStream(first, events, _warnings(question, choices, model), answer.media_type)
+            return EventStream(*first, events, _warnings(question, choices, model), answer.media_type)
         body = await unless_gone(request.receive, self._whole(choices, answer))
         return json(body, headers=_warnings(question, choices, model))
 
@@ -270,23 +270,24 @@ class Routes:
         pieces = await self.gateway.pieces_of([chunk for chunks in made.values() for chunk in chunks], also)
         return answer.whole([made[index] for index in sorted(made)], choices.stats, pieces)
 
-    async def _events(self, choices: Choices, answer: Answer) -> AsyncGenerator[bytes, None]:
-        begun, out = False, b""  # ``out``: what is sent together, because more has come already
+    async def _events(self, choices: Choices, answer: Answer) -> AsyncGenerator[tuple[bytes, bool], None]:
+        """See :class:`EventStream`."""
+        begun, out = False, b""  # ``out``: what is sent together, because more has come already, or the end follows
         try:
             async with choices:
                 async for index, found in choices:
                     chunk = with_stop(found) if choices.stops_shown else found
                     pieces = await self.gateway.pieces_of([chunk])
                     out += answer.chunk(index, chunk, pieces, choices.stats)
-                    if out and not choices.ready:
+                    if out and not (choices.ready or choices.stats):
                         begun = True
-                        yield out
+                        yield out, False
                         out = b""
-            yield out + answer.end(choices.stats)
+            yield out + answer.end(choices.stats), True
         except ApiError as error:
             if not (begun or out):
                 raise
-            yield out + answer.fail(error)
+            yield out + answer.fail(error), True
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

@@ -49,12 +49,14 @@ async def _closed(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Sends ``events`` as they come. They are closed at their end, and at once when the client leaves."""
+    """Sends ``events`` as they come: (what is sent together, whether it is the last). They are closed at their end, and
+    at once when the client leaves."""
 
     def __init__(
         self,
         first: bytes,
-        events: AsyncGenerator[bytes, None],
+        is_last: bool,
+        events: AsyncGenerator[tuple[bytes, bool], None],
         headers: Mapping[str, str] = MappingProxyType({}),
         media_type: str = "text/event-stream",
     ) -> None:
@@ -62,7 +64,7 @@ class EventStream(Response):
         sent = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
         super().__init__(headers=sent, media_type=media_type)
         del self.headers["content-length"]
-        self._first, self._events = first, events
+        self._first, self._events = (first, is_last), events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -73,12 +75,11 @@ class EventStream(Response):
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await _body(send, self._first)
-        async for piece in self._events:
-            await _body(send, piece)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await _body(send, *self._first)
+        async for events, are_last in self._events:
+            await _body(send, events, are_last)
 
 
-async def _body(send: Send, piece: bytes) -> None:
+async def _body(send: Send, events: bytes, are_last: bool) -> None:
     async with asyncio.timeout(SEND_TIMEOUT_S):
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": events, "more_body": not are_last})

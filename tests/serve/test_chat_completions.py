@@ -6,6 +6,7 @@ import socket
 
 import openai
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from duoactor.serve import stream
 from protocols.messages import ChatTurn, Sampling
@@ -210,18 +211,37 @@ async def test_what_came_while_a_client_read_slowly_is_sent_together(monkeypatch
     sent, send = [], stream._body
     async with served() as gateway:
 
-        async def slow(to, piece):
-            sent.append(piece)
+        async def slow(to, events, are_last):
+            sent.append((events.count(b"data: "), are_last))
             if len(sent) == 1:
                 (choices,) = gateway.gateway._open
                 while choices.streams[0].unread < 19:
                     await asyncio.sleep(0)
-            await send(to, piece)
+            await send(to, events, are_last)
 
         monkeypatch.setattr(stream, "_body", slow)
         events = await gateway.events("/v1/chat/completions", messages=TURNS, temperature=0, max_tokens=20)
     assert "".join(event["choices"][0]["delta"].get("content") or "" for event in events) == truth(max_tokens=20)
-    assert [piece.count(b"data: ") for piece in sent] == [2, 19, 1]
+    assert sent == [(2, False), (20, True)]
+
+
+async def test_the_last_token_the_end_and_the_end_of_the_body_are_one_write():
+    written, write = [], RequestResponseCycle.send
+
+    async def noted(cycle, message):
+        written.append((message.get("body", b"").count(b"data: "), message.get("more_body")))
+        await write(cycle, message)
+
+    async with served() as gateway:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RequestResponseCycle, "send", noted)
+            await gateway.events("/v1/chat/completions", messages=TURNS, temperature=0, max_tokens=1)
+            await gateway.events("/v1/chat/completions", messages=TURNS, temperature=0, max_tokens=5)
+    head, whole, *longer = written
+    assert (head, whole) == ((0, None), (3, False))
+    assert sum(events for events, _ in longer) == 7
+    assert longer[-1][0] >= 2
+    assert [more for _, more in longer].count(False) == 1
 
 
 async def test_a_client_that_leaves_before_the_answer_is_whole_cancels_every_choice():

@@ -120,8 +120,8 @@ async def test_a_client_that_leaves_before_the_first_byte_is_sent_ends_its_answe
 
     async def events():
         try:
-            yield b"first"
-            yield b"second"
+            yield b"first", False
+            yield b"second", True
         finally:
             ended.append(True)
 
@@ -132,7 +132,7 @@ async def test_a_client_that_leaves_before_the_first_byte_is_sent_ends_its_answe
         await asyncio.sleep(3600)
 
     made = events()
-    await EventStream(await anext(made), made)({"type": "http"}, gone, send)
+    await EventStream(*await anext(made), made)({"type": "http"}, gone, send)
     assert ended == [True]
 
 
