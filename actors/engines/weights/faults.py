@@ -20,7 +20,8 @@ from protocols.errors import ModelError
 
 POINTER = b"version https://git-lfs.github.com/spec"
 LARGEST_HEADER = 100_000_000  # bytes, as safetensors allows
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+NAMED = (SINGLE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")  # the first that is there is loaded
 TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json", "tokenization_*.py")
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 TOOLS_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
@@ -53,6 +54,10 @@ def check_checkpoint(name: str, head: bool = False) -> None:
     tensors = tensors_of(path)
     if scheme is None:
         _check_plain(path, tensors)
+        if not head and not any((path / one).exists() for one in NAMED):
+            file = next(_weight_files(path))
+            instead = f"give {file} itself" if file.suffix == ".gguf" else "download it again, or name its only file so"
+            raise ModelError(f"model {path} has weights in {file.name}, and neither {SINGLE} nor {INDEX}: {instead}")
     names = set(tensors)
     _check_layers(path, config, names)
     embedded = any(name.endswith("embed_tokens.weight") for name in names)
@@ -138,31 +143,41 @@ def check_tokenizer(name: str) -> None:
 
 
 def _check_adapter(path: Path) -> None:
-    if (path / "adapter_config.json").exists() and not (path / "config.json").exists():
+    if (path / "adapter_config.json").exists():
         base = read_json(path / "adapter_config.json").get("base_model_name_or_path") or "its base model"
+        found, after = "is a LoRA adapter and no model", ""
+        if (path / "config.json").exists() and any((path / one).exists() for one in NAMED):
+            found = "holds a LoRA adapter beside its model, and answers would be without it"
+            after = ", or remove adapter_config.json if the model has it in its weights"
         raise ModelError(
-            f"{path} is a LoRA adapter and no model: merge it into {base} with peft's merge_and_unload, save the "
-            "result and give that directory"
+            f"{path} {found}: merge it into {base} with peft's merge_and_unload, save the result and give that "
+            f"directory{after}"
         )
 
 
 def _weight_files(path: Path) -> Iterator[Path]:
     """Every file of weights. Raises ModelError if one is missing."""
-    for index in INDEXES:
-        if (path / index).exists():
-            files = shards_of(path / index)
-            lacking = [file.name for file in files if not file.exists()]
-            if lacking:
-                raise ModelError(
-                    f"model {path} lacks {len(lacking)} of its {len(files)} files of weights, {lacking[0]} first: "
-                    "download it again"
-                )
-            yield from files
-            return
-    found = [file for pattern in WEIGHTS for file in sorted(path.glob(pattern))]
-    if not found:
+    found = next((path / one for one in NAMED if (path / one).exists()), None)
+    if found is not None and found.suffix == ".json":
+        files = shards_of(found)
+        lacking = [file.name for file in files if not file.exists()]
+        if lacking:
+            raise ModelError(
+                f"model {path} lacks {len(lacking)} of its {len(files)} files of weights, {lacking[0]} first: "
+                "download it again"
+            )
+        yield from files
+    elif found is not None:
+        index = path / f"{found.name}.index.json"  # which transformers leaves where it saves a model in one file
+        if index.exists() and any(file.exists() and file != found for file in shards_of(index)):
+            raise ModelError(
+                f"{path} holds two models, {found.name} and the files that {index.name} names; remove one of them"
+            )
+        yield found
+    elif others := [file for pattern in WEIGHTS for file in sorted(path.glob(pattern))]:
+        yield from others
+    else:
         raise ModelError(f"model {path} holds no weights, such as model.safetensors: download it again")
-    yield from found
 
 
 def shards_of(index: Path) -> list[Path]:
@@ -188,8 +203,13 @@ def tensor_names(directory: str) -> set[str]:
 
 def tensors_of(path: Path) -> dict[str, Any]:
     """The entries of all safetensors headers of a directory. Raises ModelError unless the files are whole."""
-    headers = (_tensors(file) for file in _weight_files(path))
-    return {name: entry for header in headers for name, entry in header.items() if name != "__metadata__"}
+    found: dict[str, Any] = {}
+    for file in _weight_files(path):
+        header = {name: entry for name, entry in _tensors(file).items() if name != "__metadata__"}
+        if twice := sorted(found.keys() & header.keys()):
+            raise ModelError(f"{twice[0]} is in {file} and in another file of that model; download it again")
+        found |= header
+    return found
 
 
 def _tensors(file: Path) -> dict[str, Any]:

@@ -9,10 +9,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from actors.engines.weights.faults import shards_of
+from actors.engines.weights.faults import INDEX, SINGLE, shards_of
 from protocols.errors import ModelError
-
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 class TensorFiles(Mapping[str, Tensor]):
@@ -46,6 +44,6 @@ class TensorFiles(Mapping[str, Tensor]):
 
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors of a checkpoint; none, where it has others or no directory is there."""
-    if (directory / INDEX).is_file():
-        return shards_of(directory / INDEX)
-    return [directory / SINGLE] if (directory / SINGLE).is_file() else []
+    if (directory / SINGLE).is_file():
+        return [directory / SINGLE]
+    return shards_of(directory / INDEX) if (directory / INDEX).is_file() else []

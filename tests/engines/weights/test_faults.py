@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.engines.weights.faults import check_checkpoint, check_tokenizer
+from actors.engines.weights.tensor_files import weight_files
 from protocols.errors import ModelError
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123\n"
@@ -70,6 +71,37 @@ def test_missing_shards_are_counted_and_the_first_is_named(model: Path):
     refused(model, "lacks 1 of its 2 files of weights, model-00002-of-00002.safetensors first: download it again")
 
 
+def test_an_index_that_an_older_model_left_names_no_file_of_this_one(model: Path):
+    """transformers removes the parts of a model that it writes over, and leaves their index."""
+    whole = (model / "model.safetensors").read_bytes()
+    shard(model)
+    (model / "model.safetensors").write_bytes(whole)
+    refused(model, "holds two models, model.safetensors and the files that model.safetensors.index.json names; remove")
+    for part in model.glob("model-*"):
+        part.unlink()
+    check_checkpoint(str(model))
+    assert weight_files(model) == [model / "model.safetensors"]
+
+
+def test_a_tensor_in_two_files_is_refused(model: Path):
+    shard(model)
+    (model / "model-00002-of-00002.safetensors").write_bytes(safetensors("x", "lm_head.weight"))
+    refused(
+        model, "lm_head.weight is in .*model-00002-of-00002.safetensors and in another file of that model; download"
+    )
+
+
+@pytest.mark.parametrize("name", ["model.fp16.safetensors", "model-00001-of-00001.safetensors", "adapter_model.bin"])
+def test_weights_under_a_name_that_is_not_loaded_are_refused(model: Path, name: str):
+    (model / "model.safetensors").rename(model / name)
+    refused(model, f"has weights in {name}, and neither model.safetensors nor .*: download it again, or name its only")
+
+
+def test_a_gguf_file_beside_a_configuration_is_to_be_named(model: Path):
+    (model / "model.safetensors").rename(model / "model-Q4_0.gguf")
+    refused(model, "has weights in model-Q4_0.gguf, and neither .*: give .*model-Q4_0.gguf itself")
+
+
 def test_a_directory_without_weights_is_refused(model: Path):
     (model / "model.safetensors").unlink()
     refused(model, "holds no weights, such as model.safetensors: download it again")
@@ -108,6 +140,13 @@ def test_a_head_that_transformers_finds_is_not_missed(model: Path, config, names
 def test_a_lora_adapter_says_into_what_it_is_merged(model: Path):
     (model / "config.json").unlink()
     (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    refused(model, "is a LoRA adapter and no model: merge it into org/base")
+
+
+def test_a_lora_adapter_beside_a_model_is_not_left_out(model: Path):
+    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    refused(model, "holds a LoRA adapter beside its model, and answers .* org/base .*, or remove adapter_config.json")
+    (model / "model.safetensors").rename(model / "adapter_model.safetensors")
     refused(model, "is a LoRA adapter and no model: merge it into org/base")
 
 
