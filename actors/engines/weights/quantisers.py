@@ -252,14 +252,32 @@ MODELOPT: dict[str, LayerForm] = {
 
 class ModeloptLayer(Strict, frozen=True, forbid_unknown_fields=True):
     quant_algo: Algorithm
-    group_size: Literal[0, 16, 32] | None = None  # what quant_algo says too
+    group_size: int | None = None
+    has_zero_point: Literal[False] = False
+    pre_quant_scale: Literal[False] = False
+
+
+class ModeloptNumbers(Strict, frozen=True, forbid_unknown_fields=True):
+    num_bits: Literal[4, 8]
+    type: Literal["int", "float"]
+    dynamic: bool = False
+    strategy: Literal["tensor", "channel", "token", "group", "tensor_group"] | None = None
+    group_size: int | None = None
+
+
+class ModeloptGroup(Strict, frozen=True, forbid_unknown_fields=True):
+    """What quant_algo says too, but for groups of a size that the tool was asked for."""
+
+    targets: list[str]
+    weights: ModeloptNumbers | None = None
+    input_activations: Any = None  # inputs are computed with as they are, which rounds less
     has_zero_point: Literal[False] = False
     pre_quant_scale: Literal[False] = False
 
 
 class ModeloptConfig(Strict, frozen=True, forbid_unknown_fields=True):
     quant_algo: Algorithm
-    group_size: Literal[0, 16, 32] | None = None  # what quant_algo says too
+    group_size: int | None = None
     has_zero_point: Literal[False] = False
     pre_quant_scale: Literal[False] = False
     kv_cache_quant_algo: str | None = None  # keys and values are kept as they are computed
@@ -267,7 +285,7 @@ class ModeloptConfig(Strict, frozen=True, forbid_unknown_fields=True):
     exclude_modules: list[str] | None = None
     ignore: list[str] | None = None
     quantized_layers: dict[str, ModeloptLayer] | None = None
-    config_groups: Any = None  # quant_algo says it too
+    config_groups: dict[str, ModeloptGroup] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +295,16 @@ class Modelopt:
 
     @classmethod
     def of(cls, where: str, config: Config) -> Modelopt:
-        return cls(read_struct(ModeloptConfig, where, "modelopt", config, without="quant_method producer"))
+        read = read_struct(ModeloptConfig, where, "modelopt", config, without="quant_method producer")
+        for key, group in (read.config_groups or {}).items():
+            if (numbers := group.weights) is not None:
+                _grouped(where, f"config_groups.{key}.weights.", numbers, 16 if numbers.num_bits == 4 else 32)
+        layers = {f"quantized_layers.{key}.": layer for key, layer in (read.quantized_layers or {}).items()}
+        every: dict[str, ModeloptConfig | ModeloptLayer] = {"": read, **layers}
+        for key, one in every.items():
+            form = MODELOPT.get(one.quant_algo)
+            _grouped(where, key, one, 0 if form is None or form.block is None else form.block[1])
+        return cls(read)
 
     def form(self, layer: str) -> LayerForm | None:
         own = self.config
@@ -288,6 +315,13 @@ class Modelopt:
             return MODELOPT[own.quant_algo]
         found = (own.quantized_layers or {}).get(layer)
         return None if found is None else MODELOPT.get(found.quant_algo)
+
+
+def _grouped(where: str, key: str, config: ModeloptConfig | ModeloptLayer | ModeloptNumbers, said: int) -> None:
+    """Raise ModelError for groups of another size than the algorithm's."""
+    if said and config.group_size not in (None, 0, said):
+        found = f"{key}group_size {config.group_size} in its quantization_config of modelopt"
+        raise refused(where, found, "NVFP4 in groups of 16 or MXFP8 in groups of 32")
 
 
 # bitsandbytes

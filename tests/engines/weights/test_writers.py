@@ -44,6 +44,7 @@ REFUSED = {
     "gptq-p": "checkpoint_format 'gptq_p' in its quantization_config of gptq",
     "modelopt-fp8-block": "quant_algo 'fp8_pb_wo' in its quantization_config of modelopt",
     "modelopt-int4-awq": "quant_algo 'W4A16_AWQ' in its quantization_config of modelopt",
+    "modelopt-nvfp4-32": "config_groups.group_0.weights.group_size 32 in its quantization_config of modelopt",
     "modelopt-mxfp4": "quant_algo 'mxfp4' in its quantization_config of modelopt",
     **{name: "weights as mlx-lm packs them" for name in FOUND if name.startswith("mlx-")},
     **{name: "Quark" for name in FOUND if name.startswith("quark-") and "-for-" not in name},
@@ -154,6 +155,18 @@ def test_kinds_of_blocks_that_are_not_read_are_refused_by_name(name: str) -> Non
 def test_what_is_not_read_is_refused_before_it_is_loaded(name: str) -> None:
     with pytest.raises(ModelError, match=rf"\.(json|pt) has {REFUSED[name]}, which duoactor does not read; choose"):
         load_model(model_of(name), CPU, torch.float32)
+
+
+def test_groups_of_another_size_are_refused_by_the_tools_own_file_too(tmp_path: Path) -> None:
+    for name, text in (
+        ("config.json", '{"model_type": "llama"}'),
+        ("hf_quant_config.json", (WRITTEN / "modelopt-nvfp4-32/model/hf_quant_config.json").read_text()),
+    ):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(
+        ModelError, match=r"hf_quant_config\.json has group_size 32 in its quantization_config of model"
+    ):
+        quantisation_of(tmp_path)
 
 
 @pytest.mark.parametrize("name", BY_TENSORS)
