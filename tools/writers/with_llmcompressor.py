@@ -157,6 +157,17 @@ CASES: dict[str, Callable[[Path], None]] = {
         )
         for order in ("static", "weight")
     },
+    "ct-w4-asym-weight": lambda into: write(
+        into,
+        "GPTQModifier, asymmetric, actorder weight",
+        GPTQModifier(
+            config_groups={
+                "group_0": {"targets": LINEAR, "weights": {**integers(4, symmetric=False), "actorder": "weight"}}
+            },
+            ignore=["lm_head"],
+        ),
+        calibrated=True,
+    ),
     "ct-w3-odd": lambda into: write(
         into,
         "3 bits, a scale for each row of 112 inputs",

@@ -121,6 +121,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "modelopt-fp8-rows": lambda into: write(into, "FP8_PER_CHANNEL_PER_TOKEN_CFG"),
     "modelopt-fp8-block": lambda into: write(into, "FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG", False),
     "modelopt-nvfp4": lambda into: write(into, "W4A16_NVFP4_CFG"),
+    "modelopt-nvfp4-inputs": lambda into: write(into, "NVFP4_DEFAULT_CFG"),
     "modelopt-nvfp4-32": lambda into: write(into, "NVFP4_MLP_WEIGHT_ONLY_CFG", False, **WIDE),
     "modelopt-mixed": lambda into: write(into, "mixed"),
     "modelopt-mxfp4": lambda into: write(into, "MXFP4_DEFAULT_CFG", False),

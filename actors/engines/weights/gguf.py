@@ -116,10 +116,18 @@ class GGUF:
         self.tensors: dict[str, Stored] = {}
         self.asked = set[str]()  # keys of the architecture that somebody has read
         self._maps: list[mmap.mmap] = []
-        for number, path_of_part in enumerate(parts_of(self.path)):
+        for number, path_of_part in enumerate(parts := parts_of(self.path)):
             part = _Part(path_of_part)
             self._maps.append(part.map)
             metadata, tensors = part.read()
+            no, count = metadata.get("split.no"), metadata.get("split.count")
+            if isinstance(no, int) and isinstance(count, int) and count and (no, count) != (number, len(parts)):
+                raise ModelError(
+                    f"{path_of_part} is part {no + 1} of {count} by what it says, and not by its name; name all "
+                    "parts NAME-00001-of-0000N.gguf, in their order"
+                )
+            if twice := sorted(self.tensors.keys() & tensors.keys()):
+                raise ModelError(f"{twice[0]} is in {path_of_part} and in another part; download the whole model")
             if number == 0:
                 self.metadata = metadata
             self.tensors |= tensors

@@ -78,6 +78,21 @@ def test_any_part_of_a_split_model_gives_the_whole(tmp_path: Path) -> None:
         GGUF(paths[0])
 
 
+def test_a_part_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
+    first, second = (tmp_path / f"big-0000{n}-of-00002.gguf" for n in (1, 2))
+    for number, path in enumerate((first, second)):
+        write(path, {f"blk.{number}.w": some(4, 32)}, (number, 2))
+    (tmp_path / "part0.gguf").write_bytes(first.read_bytes())
+    with pytest.raises(ModelError, match=r"part0.gguf is part 1 of 2 by what it says, and not by its name; name all"):
+        GGUF(tmp_path / "part0.gguf")
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(ModelError, match=r"big-00002-of-00002.gguf is part 1 of 2 by what it says, and not by its"):
+        GGUF(first)
+    write(second, {"blk.0.w": some(4, 32)}, (1, 2))
+    with pytest.raises(ModelError, match=r"blk.0.w is in .*big-00002-of-00002.gguf and in another part; download"):
+        GGUF(first)
+
+
 def test_a_file_cut_anywhere_is_refused_with_a_sentence(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole.gguf", {"w": some(4, 32)}).read_bytes()
     cut = tmp_path / "cut.gguf"
