@@ -138,9 +138,9 @@ async def test_a_client_that_leaves_before_the_first_byte_is_sent_ends_its_answe
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses"])
 async def test_an_answer_that_nobody_reads_gives_way_and_goes_on_once_it_is_read(path):
-    body = {"model": "toy", "temperature": 0, "max_tokens": 1500, "messages": TURNS}
+    body = {"model": "toy", "temperature": 0, "max_tokens": 1900, "messages": TURNS}
     if path == "/v1/responses":
-        body = {"model": "toy", "temperature": 0, "max_output_tokens": 1500, "input": "Hello"}
+        body = {"model": "toy", "temperature": 0, "max_output_tokens": 1900, "input": "Hello"}
     cluster = Cluster(language=ToyLanguage(eos_rate=0.0))
     little = httpx2.AsyncHTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)])
     async with served(cluster) as gateway, httpx2.AsyncClient(base_url=gateway.url, transport=little) as http:
