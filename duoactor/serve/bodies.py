@@ -11,6 +11,7 @@ from starlette.requests import Request
 from duoactor.serve.errors import ApiError
 
 MAX_BODY = 16 * 1024 * 1024  # bytes: the text of some million tokens
+TOO_LARGE = f"the body is larger than {MAX_BODY} bytes"
 BODY_TIMEOUT_S = 30.0
 
 
@@ -40,6 +41,9 @@ async def _received(request: Request) -> bytes:
     loose = kind in ("", "application/x-www-form-urlencoded") and "origin" not in request.headers
     if kind != "application/json" and not loose:
         raise ApiError(415, f"the body must be sent as Content-Type: application/json{kind and f', not {kind}'}")
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and int(announced) > MAX_BODY:
+        raise ApiError(413, TOO_LARGE)  # before it comes
     parts: list[bytes] = []
     size = 0
     try:
@@ -47,7 +51,7 @@ async def _received(request: Request) -> bytes:
             async for part in request.stream():
                 size += len(part)
                 if size > MAX_BODY:
-                    raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
+                    raise ApiError(413, TOO_LARGE)
                 parts.append(part)
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
@@ -61,5 +65,5 @@ def _unpacked(packed: bytes) -> bytes:
     except zlib.error as error:
         raise ApiError(400, f"the body is not gzip, as its Content-Encoding says: {error}") from None
     if unpacking.unconsumed_tail:
-        raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
+        raise ApiError(413, TOO_LARGE)
     return body

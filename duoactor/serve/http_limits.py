@@ -10,7 +10,7 @@ import asyncio
 from http import HTTPStatus
 from typing import Any, NoReturn
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from duoactor.serve.errors import ApiError, answered
 
@@ -22,6 +22,15 @@ IDLE_S = 60  # seconds from an answer to the next request
 MOST_CONNECTIONS = 4096  # four for each request that a verifier lets wait; with half-sent heads they hold 100 MB
 MOST_UNREAD = 16 * 1024  # bytes of an answer that wait here for the client's system: some sixty tokens' events
 LINGER_S = 2.0  # seconds in which a refused client may read the reason
+
+
+class UntilClose(RequestResponseCycle):
+    """An answer to HTTP/1.0, which knows no chunks: a stream ends with its connection."""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.body":
+            self.expected_content_length = len(message.get("body", b""))  # uvicorn compares each part with it
+        await super().send(message)
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -103,6 +112,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_waiting()
         self._in_head, self._unseen = False, 0
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.__class__ = UntilClose  # before its first answer
+            self.cycle.chunked_encoding = False
 
     def on_body(self, body: bytes) -> None:
         self._unseen = 0

@@ -103,6 +103,32 @@ async def test_a_request_before_the_answer_to_the_last_one_ends_the_connection_a
     assert statuses(answer) == [200] and b"connection: close" in answer
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_http_1_0_knows_no_chunks_so_a_stream_ends_with_its_connection(stream):
+    body = json.dumps({"messages": TURNS, "max_tokens": 8, "stream": stream}).encode()
+    request = (
+        b"POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Connection: keep-alive\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
+    async with served() as gateway:
+        head, _, answer = (await exchanged(gateway.port, request)).partition(b"\r\n\r\n")
+        assert b" 200 OK" in head and b"connection: close" in head and b"transfer-encoding" not in head
+        if stream:
+            assert answer.startswith(b"data: {") and answer.endswith(b"data: [DONE]\n\n")
+            assert all(line.startswith(b"data: ") for line in answer.split(b"\n\n")[:-1])
+        else:
+            assert b"content-length: %d\r\n" % len(answer) in head and json.loads(answer)["choices"]
+        head, _, page = (await exchanged(gateway.port, GET.replace(b"1.1", b"1.0") + b"\r\n")).partition(b"\r\n\r\n")
+        assert b"content-length: %d" % len(page) in head and json.loads(page)
+
+
+async def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes():
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    waits = b"Expect: 100-continue\r\nConnection: close\r\nContent-Length: 17000000\r\n\r\n"
+    async with served() as gateway, asyncio.timeout(10):
+        assert statuses(await exchanged(gateway.port, head + waits)) == [413]
+
+
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 async def test_a_client_that_sends_no_more_gets_what_it_reads_and_ends_what_it_had_written(version):
     async with served() as gateway:
