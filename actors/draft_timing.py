@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from actors.models import DraftModel, Leaf, sample_tokens
+from actors.models import DraftModel, Expansion, Leaf, sample_tokens
+from protocols.errors import ModelError
 from protocols.limits import MAX_INT
 from protocols.messages import Sampling
 
@@ -31,7 +32,7 @@ def check_draft(model: DraftModel) -> None:
     prefix = _prefix(model)
     handle = model.open(prefix, len(prefix), Sampling(max_tokens=1))
     try:
-        model.expand([Leaf(handle, prefix[-1], (), is_root=True)])[0].within(MAX_INT)
+        _check(model, model.expand([Leaf(handle, prefix[-1], (), is_root=True)]))
     finally:
         model.close(handle)
 
@@ -76,6 +77,14 @@ def _timed_step(model: DraftModel, handle: int, tokens: Sequence[int], timer: Ca
     expansions = model.expand([Leaf(handle, token, ()) for token in tokens])
     spent = timer() - begin
     model.release(handle, [expansion.slot for expansion in expansions])
-    for expansion in expansions:
-        expansion.within(MAX_INT)
+    _check(model, expansions)
     return spent
+
+
+def _check(model: DraftModel, expansions: Iterable[Expansion]) -> None:
+    """Raise ModelError, which names the model, if what it computes are no probabilities."""
+    try:
+        for expansion in expansions:
+            expansion.within(MAX_INT)
+    except ModelError as error:
+        raise ModelError(f"{model.info.model_id} cannot draft: {error}") from None

@@ -102,10 +102,11 @@ def _capacity(model: Target) -> str:
 
 
 def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | None:
-    """The draft model that the verifier itself drafts with; None: it has none, or not one that fits the target. Raises
-    ModelError."""
+    """The draft model that the verifier itself drafts with; None: it has none, or one that cannot draft for the target,
+    which is said."""
     from actors.draft_timing import check_draft, measure_draft
     from actors.engines.build import EngineOptions, build_draft
+    from actors.engines.heads.kinds import configuration, kind_of
     from actors.generations import promoted
     from actors.verifier.preflight import differs
     from actors.verifier.sources.inline import InlineDraft
@@ -122,8 +123,10 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
         check_draft(model)
         return model
 
-    draft, info = build(settings.inline_draft), target.info
     try:
+        if kind_of(configuration(settings.inline_draft)):
+            return None  # a head that :func:`head_of` has left out
+        draft, info = build(settings.inline_draft), target.info
         if (differ := differs(introduction(Role.DRAFTER, "inline", draft.info), info)) is not None:
             raise ModelError(differ)
         steps = measure_draft(draft)
@@ -152,11 +155,11 @@ def _named_head(name: str, target: str) -> tuple[str, str]:
 def head_of(
     settings: VerifierSettings, target: Target, thread: Executor | None, compute: Compute | None = None
 ) -> InlineDraft | None:
-    """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none. Raises
-    ModelError for one of another target. ``thread``: the one that computes it; None: any. ``compute``: what runs the
-    target, where another head may take the place of this one."""
+    """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none, or one
+    that cannot draft for the target, which is said. ``thread``: the one that computes it; None: any. ``compute``: what
+    runs the target, where another head may take the place of this one."""
     from actors.draft_timing import measure_draft, measuring, step_times
-    from actors.engines.heads.build import another_head, build_head
+    from actors.engines.heads.build import another_head, head_for
     from actors.verifier.sources.head import HeadSource, OnThread
 
     try:
@@ -164,13 +167,12 @@ def head_of(
     except ModelError:
         return None
     try:
-        model: DraftModel = build_head(name, target, settings.target)
-        times = measure_draft(model)
+        head = head_for(name, target, settings.target)
+        times = measure_draft(head)
     except ModelError as error:
-        if settings.inline_draft not in ("", AUTO_DRAFT):
-            raise
         log.warning("no drafts %s: %s", said, error)
         return None
+    target.taps.exchange(None, head.states)
     log.info("drafts %s", said)
 
     def serving(model: DraftModel) -> DraftModel:
@@ -183,15 +185,15 @@ def head_of(
     async def load(name: str, old: DraftModel) -> tuple[DraftModel, dict[int, float]]:
         """Step by step between rounds, as far as it computes on what the target computes on."""
         assert compute is not None
-        head = await asyncio.to_thread(another, name)
-        times, steps = dict[int, list[float]](), measuring(head)
+        new = await asyncio.to_thread(another, name)
+        times, steps = dict[int, list[float]](), measuring(new)
         while (found := await compute.start(lambda: next(steps, None))) is not None:
             times = found
-        await compute.start(lambda: target.taps.exchange(cast("HeadDraft", old).states, head.states))
-        return serving(head), step_times(times)
+        await compute.start(lambda: target.taps.exchange(cast("HeadDraft", old).states, new.states))
+        return serving(new), step_times(times)
 
     known = target.info
-    source = HeadSource(serving(model), times, known.vocab_size, known.eos_token_ids)
+    source = HeadSource(serving(head), times, known.vocab_size, known.eos_token_ids)
     if compute is not None:
         source.exchanges(settings.inline_draft or AUTO_DRAFT, load)
     return source

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from duoactor.launch.child import own_command
-from protocols.errors import ConnectionLost
+from protocols.errors import ConnectionLost, ModelError
 
 if TYPE_CHECKING:  # an actor's command needs no client
     from duoactor.client.async_client import AsyncClient
@@ -81,13 +81,21 @@ class Environment:
         return deployment
 
     @asynccontextmanager
-    async def supervised(self, deployment: Deployment, report: LaunchReport) -> AsyncIterator[Supervisor]:
-        """The actors of a deployment, once all are ready."""
+    async def supervised(
+        self, deployment: Deployment, report: LaunchReport, needs_drafts: bool = False
+    ) -> AsyncIterator[Supervisor]:
+        """The actors of a deployment, once all are ready; ``needs_drafts``: drafters, too."""
         from duoactor.launch.supervisor import Supervisor
 
-        probe = self.probe(deployment)
+        supervisor = Supervisor(
+            deployment.plans,
+            self.probe(deployment),
+            report=report,
+            address=deployment.address,
+            needs_drafts=needs_drafts,
+        )
         try:
-            async with Supervisor(deployment.plans, probe, report=report, address=deployment.address) as supervisor:
+            async with supervisor:
                 report.done()
                 yield supervisor
         finally:
@@ -97,14 +105,24 @@ class Environment:
     async def running(
         self, deployment: Deployment, log_lines: bool = False
     ) -> AsyncIterator[tuple[Supervisor, AsyncClient]]:
-        """The actors of a deployment, and a client of their verifier."""
+        """The actors of a deployment, drafters too, and a client of their verifier."""
         from duoactor.launch.progress import LaunchReport
 
         async with (
-            self.supervised(deployment, LaunchReport(lines=log_lines)) as supervisor,
+            self.supervised(deployment, LaunchReport(lines=log_lines), needs_drafts=True) as supervisor,
             self.connect_async(deployment.address) as client,
         ):
+            _check_head(deployment, supervisor.status)
             yield supervisor, client
+
+
+def _check_head(deployment: Deployment, status: StatusReport | None) -> None:
+    """Raise ModelError if the verifier has left out a head that was named: a figure without it would mislead."""
+    from actors.engines.heads.kinds import configuration, kind_of
+
+    name = deployment.verifier.inline_draft
+    if status is not None and status.inline is None and name and kind_of(configuration(name)):
+        raise ModelError(f"{name} does not draft for this target; `duoactor up --draft {name}` says why")
 
 
 @contextmanager

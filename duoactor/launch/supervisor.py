@@ -63,8 +63,9 @@ class _Actor:
 class Supervisor:
     """Keeps a set of actors alive while it is entered.
 
-    Entering returns once every actor is ready and raises :class:`LaunchError` if one cannot be; leaving it, however
-    that happens, ends every child. ``probe`` asks the verifier for its status.
+    Entering returns once every actor is ready, drafters that cannot run left out, and raises :class:`LaunchError` if
+    another actor cannot be; leaving it, however that happens, ends every child. ``probe`` asks the verifier for its
+    status. ``needs_drafts``: a drafter that cannot be is such an error until all are ready.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Supervisor:
         *,
         report: Callable[[Event], None] = lambda event: None,
         address: str = "",
+        needs_drafts: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._actors = [_Actor(plan) for plan in plans]
@@ -81,6 +83,7 @@ class Supervisor:
         self._probe = probe
         self._report = report
         self._address = address
+        self._needs_drafts = needs_drafts
         self._clock = clock
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -189,13 +192,12 @@ class Supervisor:
             await asyncio.sleep(POLL_AGAIN_S if self._all_ready.is_set() else POLL_S)
 
     def _part_with(self, actor: _Actor, failure: LaunchError | None) -> None:
-        """Only the verifier cannot be done without; but at the start everything asked for must come up, or there was no
-        use in asking. A verifier that serves already is not ended by a draft, which can only cost time."""
+        """Nothing goes on without the verifier. At the start everything asked for must come up, but for drafters, which
+        can only cost time."""
         actor.left = True
-        served = actor.plan.role is Role.DRAFTER and any(
-            other.is_ready for other in self._actors if other.plan.role is Role.VERIFIER
-        )
-        if actor.plan.role is Role.VERIFIER or (failure is not None and not (served or self._all_ready.is_set())):
+        needed = actor.plan.role is not Role.DRAFTER or self._needs_drafts
+        refused = failure is not None and needed and not self._all_ready.is_set()
+        if actor.plan.role is Role.VERIFIER or refused:
             self._end(failure)
             return
         if failure is not None:

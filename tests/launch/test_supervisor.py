@@ -31,14 +31,14 @@ def plan(role: str, program: str, name: str = "") -> ActorPlan:
 class World:
     """Stands for the verifier's status: whatever runs is listed."""
 
-    def __init__(self, *plans: ActorPlan) -> None:
+    def __init__(self, *plans: ActorPlan, needs_drafts: bool = False) -> None:
         self.events: list[Event] = []
         self.changed = asyncio.Event()
         self.asked = 0
         self.answers = True  # the verifier, while it runs
         self.welcomes = True  # drafters that run
         self.controller_pid = 0  # process that the verifier takes for the controller; 0: the one that runs
-        self.supervisor = Supervisor(plans, self.probe, report=self.report)
+        self.supervisor = Supervisor(plans, self.probe, report=self.report, needs_drafts=needs_drafts)
 
     def report(self, event: Event) -> None:
         self.events.append(event)
@@ -123,6 +123,31 @@ async def test_an_actor_that_refuses_to_start_is_quoted_in_one_sentence():
     started = [event.pid for event in world.events if event.kind == "started"]
     assert not any(alive(pid) for pid in started)
     assert not [event for event in world.events if event.kind == "restart"]
+
+
+BROKEN = "print('duoactor: its weights are broken; use another draft model'); raise SystemExit(1)"
+
+
+async def test_a_drafter_that_cannot_run_is_left_out_though_the_verifier_does_not_serve_yet():
+    world = World(plan(Role.VERIFIER, LIVES), plan(Role.DRAFTER, BROKEN), plan(Role.CONTROLLER, LIVES))
+    world.answers = False
+    entering = asyncio.create_task(world.supervisor.__aenter__())
+    lost = await world.until("lost", "drafter")
+    assert lost.text == "drafter: its weights are broken; use another draft model"
+    assert not entering.done()
+    world.answers = True
+    await entering
+    assert [actor.name for actor, _ in world.supervisor.actors] == ["verifier", "controller"]
+    await world.supervisor.__aexit__()
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_where_drafts_are_what_is_asked_for_a_drafter_that_cannot_run_ends_the_start(answers: bool):
+    world = World(plan(Role.VERIFIER, LIVES), plan(Role.DRAFTER, BROKEN), needs_drafts=True)
+    world.answers = answers
+    with pytest.raises(LaunchError, match=r"^drafter: its weights are broken; use another draft model$"):
+        async with world.supervisor:
+            pass
 
 
 async def test_a_drafter_that_cannot_run_ends_no_verifier_that_serves(tmp_path: Path):

@@ -3,12 +3,13 @@
 import asyncio
 import itertools
 import json
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from msgspec.structs import replace
+from safetensors.torch import save_file
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.heads.draft import HeadDraft
@@ -20,10 +21,10 @@ from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
 from actors.settings import VerifierSettings
 from actors.verifier.sources.head import HeadSource, OnThread
-from actors.verifier.start import head_of
+from actors.verifier.start import _inline_draft, head_of
 from protocols.errors import ModelError
 from protocols.messages import Done, Failed, Generate, Sampling, Status, StatusReport, Swap
-from tests.engines.heads.published import EAGLE3, HIDDEN, fused
+from tests.engines.heads.published import EAGLE3, HIDDEN, eagle3_weights, fused
 from tests.engines.tiny import VOCAB, info, make
 from tests.world.caller import tokens_of
 from tests.world.clock import run
@@ -214,14 +215,33 @@ def test_where_openmp_has_its_team_a_head_computes_on_the_targets_thread():
         assert model.scratch_slots == 3
 
 
-def test_a_head_that_auto_found_and_cannot_run_costs_no_start(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("named", [False, True])
+def test_a_head_that_cannot_run_costs_no_start(named, tmp_path, monkeypatch, caplog):
     model = make("llama")
     model.save_pretrained(tmp_path / "target")
     (tmp_path / "head").mkdir()
     (tmp_path / "head" / "config.json").write_text(json.dumps(EAGLE3))
-    monkeypatch.setattr("actors.engines.heads.cached.cached_head", lambda target: str(tmp_path / "head"))
-    settings = VerifierSettings(target=str(tmp_path / "target"), inline_draft="auto")
-    assert head_of(settings, fused(model), None) is None
+    head = str(tmp_path / "head")
+    monkeypatch.setattr("actors.engines.heads.cached.cached_head", lambda target: head)
+    settings = VerifierSettings(target=str(tmp_path / "target"), inline_draft=head if named else "auto")
+    target = fused(model)
+    assert head_of(settings, target, None) is None
     assert "it has no layers" in caplog.text
-    with pytest.raises(ModelError, match="it has no layers"):
-        head_of(replace(settings, inline_draft=str(tmp_path / "head")), fused(make("llama")), None)
+    caplog.clear()
+    assert _inline_draft(settings, target) is None
+    assert not caplog.text
+
+
+def test_a_head_whose_weights_are_no_numbers_costs_no_start_and_is_named(tmp_path, caplog):
+    model = make("llama")
+    model.save_pretrained(tmp_path / "target")
+    directory = tmp_path / "head"
+    directory.mkdir()
+    broken = eagle3_weights() | {"norm.weight": torch.full((HIDDEN,), math.nan)}
+    save_file(broken, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(EAGLE3))
+    settings = VerifierSettings(target=str(tmp_path / "target"), inline_draft=str(directory))
+    target = fused(model)
+    assert head_of(settings, target, None) is None
+    assert not target.taps._readers
+    assert "head cannot draft: the draft model gives token" in caplog.text
