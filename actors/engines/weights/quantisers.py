@@ -71,7 +71,7 @@ class Gptq:
     overrides: tuple[tuple[re.Pattern[str], GptqOverride | None], ...]  # None: the layer is left as it is
     kind: Literal["gptq", "gptq_v2"]
     tool: str = "gptq"
-    miswritten: bool = False  # its tool stored zero points of 3 bits and of overrides as other numbers
+    miswritten: bool = False  # its tool may have stored zero points of 3 bits and of overrides as other numbers
 
     @classmethod
     def of(cls, where: str, config: Config) -> Gptq:
@@ -89,8 +89,8 @@ class Gptq:
             overrides.append((pattern, one))
         if read.checkpoint_format == "gptq_v2":
             return cls(read, tuple(overrides), "gptq_v2")
-        made = re.search(r"gptqmodel:(\d+)\.(\d+)", str(config.get("meta")))
-        before = made is not None and (int(made[1]), int(made[2])) < (7, 6)  # 5.8 and 6.0.3 do, 7.6 is right
+        made = re.search(r"gptqmodel:(\d+)\.(\d+)(?:\.(\d+))?", str(config.get("meta")))
+        before = made is not None and tuple(int(part or 0) for part in made.groups()) < (7, 3, 6)  # 5.8 to 7.0.0 do
         return cls(read, tuple(overrides), "gptq", miswritten=before)
 
     def form(self, layer: str) -> LayerForm | None:
@@ -106,8 +106,8 @@ class Gptq:
                 break
         if self.miswritten and not symmetric and (bits == 3 or bits != own.bits):
             raise ModelError(
-                f"{layer} has zero points of {bits} bits, which GPTQModel before 7.6 stored as other numbers; choose "
-                "another checkpoint, or quantise the model with a newer one"
+                f"{layer} has zero points of {bits} bits, which GPTQModel before 7.3.6 may have stored as other "
+                "numbers; choose another checkpoint, or quantise the model with a newer one"
             )
         return LayerForm(self.kind, "integers", bits, (1, size) if size > 0 else ROW, not symmetric)
 

@@ -19,6 +19,7 @@ from actors.engines.weights.faults import quantisation_of
 from actors.engines.weights.loading import load_for_engine, load_model
 from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.quantised import read_weights
+from actors.engines.weights.quantisers import scheme_of
 from actors.engines.weights.stored import StoredModel
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
 from actors.models import ModelInfo
@@ -58,7 +59,7 @@ REFUSED = {
 BY_TENSORS = {  # which alone show what is not read, or what the tool wrote wrongly
     "autoround-awq-mixed": r"down_proj\.scales is 6 x 64, and its quantization_config says 3 x 64: the tool that",
     "gptq-old-dynamic": r"down_proj\.qzeros are 112 to 112, and its quantization_config says symmetric integers of 8",
-    "gptq-old-order-3": r"_proj has zero points of 3 bits, which GPTQModel before 7\.6 stored as other numbers",
+    "gptq-old-order-3": r"_proj has zero points of 3 bits, which GPTQModel before 7\.3\.6 may have stored as",
     "quark-for-awq": r"embed_tokens\.scales is in no file, beside its layer's qweight: the tool that",
     "ct-mixtral": r"model\.layers\.0\.mlp\.experts\.down_proj first, and its model\S+ has no place; choose",
     "modelopt-int8-smooth": r"down_proj has pre_quant_scale, a factor of the inputs \(modelopt\), which",
@@ -155,6 +156,18 @@ def test_kinds_of_blocks_that_are_not_read_are_refused_by_name(name: str) -> Non
 def test_what_is_not_read_is_refused_before_it_is_loaded(name: str) -> None:
     with pytest.raises(ModelError, match=rf"\.(json|pt) has {REFUSED[name]}, which duoactor does not read; choose"):
         load_model(model_of(name), CPU, torch.float32)
+
+
+def test_zero_points_are_taken_from_the_first_gptqmodel_whose_files_were_right() -> None:
+    """Files of 7.3.6, 7.5.0, 7.6.0 and 7.7.0 had its own numbers; those of 5.8.0, 6.0.3 and 7.0.0 had not."""
+    config = json.loads((WRITTEN / "gptq-order-3" / "model" / "config.json").read_text())["quantization_config"]
+    for version, right in (("7.0.0", False), ("7.3.5", False), ("7.3.6", True), ("7.5.0", True), ("7.10.0", True)):
+        scheme = scheme_of("x", {**config, "meta": {"quantizer": [f"gptqmodel:{version}"]}})
+        if right:
+            assert scheme.form("model.layers.0.mlp.down_proj") is not None
+        else:
+            with pytest.raises(ModelError, match=r"zero points of 3 bits, which GPTQModel before 7\.3\.6 may have"):
+                scheme.form("model.layers.0.mlp.down_proj")
 
 
 def test_groups_of_another_size_are_refused_by_the_tools_own_file_too(tmp_path: Path) -> None:
