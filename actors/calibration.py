@@ -23,7 +23,7 @@ PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
 LEAST, SUREST = 1e-9, 0.99  # chances: nothing is impossible or certain
 IMPOSSIBLE = 1e-6  # a chance that no text makes likely
 BRANCHES = 4  # candidates of a leaf that join a tree: 2 to 8 are within 2%, 1 loses 4-5% (docs/experiments/policy.md)
-MIN_CHANCE = 0.01  # a candidate's chance beside the likeliest: one such row in a hundred would be accepted
+MIN_CHANCE = 0.01  # a chance of candidates after the likeliest: one such row in a hundred would be accepted
 USUAL = 0.6  # prior chance that a draft's first choice is right, for drafts that are of use at all
 USUAL_STRENGTH, USUAL_MEMORY = 32.0, 2000.0  # tokens that this prior counts for, and that are remembered
 

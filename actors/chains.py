@@ -14,11 +14,11 @@ TREES = (Method.TREE, Method.AUTO)
 class Costs(NamedTuple):
     """Microseconds of one stream's share of a round, and the chance that a draft token is right."""
 
-    forward: Curve  # by rows
-    step: Curve  # by leaves
+    forward: Curve  # time by rows
+    step: Curve  # time of a draft step by leaves
     slowdown: float  # slowdown of forwards
     beside: float  # forward and draft steps
-    message: float  # to the drafter and back
+    message: float  # time to the drafter and back
     streams: int
     chance: float
 

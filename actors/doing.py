@@ -1,4 +1,4 @@
-"""What a start does now, told to the supervisor whose child this process is: nothing is written elsewhere."""
+"""What a start does now, reported to the supervisor whose child this process is: nothing is written elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_watched() -> bool:
 
 @contextmanager
 def doing(text: str) -> Iterator[Callable[[str], None]]:
-    """Show ``text`` while the block runs, and what the given function is told behind it, such as how far it is."""
+    """Show ``text`` while the block runs, and after it what the given function gets, such as how far it is."""
 
     def tell(how_far: str) -> None:
         if is_watched():

@@ -10,7 +10,7 @@ from protocols.errors import ModelError
 from protocols.limits import MAX_INT
 from protocols.messages import Sampling
 
-PROMPT = 64  # tokens of the text behind which steps, and a target's rounds, are measured
+PROMPT = 64  # tokens of the text before the measured steps and rounds of a target
 WIDTHS = (1, 2, 4, 8)  # leaves
 REPEATS = 7  # rounds of each width or shape
 PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for minutes
@@ -28,7 +28,7 @@ def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_coun
 
 
 def check_draft(model: DraftModel) -> None:
-    """Raise ModelError if the candidates that the model names behind a text are no probabilities."""
+    """Raise ModelError if the candidates that the model names after a text are no probabilities."""
     prefix = _prefix(model)
     handle = model.open(prefix, len(prefix), Sampling(max_tokens=1))
     try:

@@ -14,7 +14,7 @@ PART = ".part"
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """To be written: what interrupts it, such as a full disk, leaves the file as it was and nothing beside it."""
+    """To be written: what interrupts it, such as a full disk, leaves the file as it was and no other file."""
     half = path.with_name(f"{path.name}.{os.getpid()}{PART}")  # several processes may write the same file
     try:
         with half.open("wb") as file:

@@ -18,7 +18,7 @@ class Mirrors:
 
     def __init__(self, model: DraftModel) -> None:
         self.model = model
-        self._kept: OrderedDict[int, tuple[Sequence[int], str]] = OrderedDict()  # by handle: text, salt
+        self._kept: OrderedDict[int, tuple[Sequence[int], str]] = OrderedDict()  # text and salt, by handle
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling, cache_salt: str = "") -> int:
         """A mirror of ``prefix``, made of a kept one if that helps. Returns its handle. Raises PoolFull or

@@ -327,7 +327,7 @@ class KeptStates(Protocol):
 class Vocabulary:
     """The tokens of a tokenizer as bytes and kinds."""
 
-    tokens: list[bytes]  # by id; of an id without a token none, of a special token its name
+    tokens: list[bytes]  # bytes by id: none where an id has no token, a special token's name
     special: list[int]  # ids of special tokens, which no text contains
 
 

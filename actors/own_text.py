@@ -46,7 +46,7 @@ class OwnText:
         self._text += "".join(map(chr, tokens))
 
     def match(self) -> tuple[int, int]:
-        """The length of the longest suffix that occurred before, and the place behind that occurrence; 0: none did."""
+        """The length of the longest suffix that occurred before, and the place after that occurrence; 0: none did."""
         text, longest, earliest = self._text, self.options.longest, self.options.earliest
         end = len(text)
         length, behind, left = 0, end, min(longest, end - 1)

@@ -93,7 +93,7 @@ class TrieBuilder:
         return Proposal(tuple(self.tokens), tuple(self.parents), tuple(self.scores))
 
 
-ODDS = 0.6  # for each token of a match
+ODDS = 0.6  # factor for each token of a match
 
 
 @cache

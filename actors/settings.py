@@ -15,8 +15,8 @@ from protocols.messages import Method
 
 BUNDLED = "bundled"  # the model pair that comes with duoactor
 RETRIEVAL = "sam"  # a drafter that needs no model and fits every tokenizer
-AUTO_DRAFT = "auto"  # for ``draft``: the target's own head; where it has none, retrieval
-NO_DRAFT = "none"  # for ``inline_draft``: the verifier does not draft itself
+AUTO_DRAFT = "auto"  # ``draft``: the target's own head; where it has none, retrieval
+NO_DRAFT = "none"  # ``inline_draft``: the verifier does not draft itself
 MAX_THREADS = 16  # threads of a target on a CPU, by default: no machine with more was measured
 
 Port = Annotated[str, Meta(description="address as ipc://PATH or tcp://HOST:PORT")]

@@ -24,7 +24,7 @@ from protocols.messages import (
 GGUF_BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # bits of a weight
 WHOLE = ("float32", "bfloat16", "float16")  # formats whose name says how large a weight is
 SMALLER = 0.8  # times as large, for another format to be worth its name
-SOURCE = "accepted_from_"  # in names of counters
+SOURCE = "accepted_from_"  # beginning of counters' names
 SPARE = ("pid", "host", "weights", "model", "drafted", "leases")  # columns of drafters, the least important first
 
 
@@ -119,7 +119,7 @@ def cores_and_rates(target: TargetStatus) -> list[tuple[str, str]]:
 
 
 def taking(target: TargetStatus) -> str:
-    """A stream's share of the KV pool, and memory beside it; empty where unknown."""
+    """A stream's share of the KV pool, and other memory; empty where unknown."""
     each, beside = target.reading.token_bytes, target.reading.stream_bytes
     pool = f" ({each * target.kv_slots / 1e9:.3g} GB at most; --kv-tokens)" if target.kv_slots else ""
     parts = [f"{each / 1e3:,.1f} kB a token{pool}"] * bool(each) + [f"{beside / 1e6:,.1f} MB a stream"] * bool(beside)

@@ -20,7 +20,7 @@ class Thoughts:
         self.answers = not form.begin  # all is the answer's from here on
         self._form = form
         self._held = ""  # text that may be a thought or the answer
-        self._thought = opened  # there was one: space behind it is no part of the answer
+        self._thought = opened  # there was one: space after it is no part of the answer
         self._begun = False  # the present thought has text
 
     def feed(self, text: str) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from protocols.errors import ConnectionLost, RefusedError
 from protocols.messages import StatusReport
 
 STATUS_S = 0.5  # between two reports
-ANSWER_S = 2.0  # for a report: the verifier answers between two forwards
+ANSWER_S = 2.0  # longest wait for a report: the verifier answers between two forwards
 LATELY_S = 2.0  # age of the reports that rates are taken from
 
 

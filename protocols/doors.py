@@ -23,7 +23,7 @@ log = logging.getLogger("duoactor.network")
 HANDSHAKE_MS = 5_000  # time that a connection has to finish ZMTP's handshake: three round trips
 LEAST_FILES = 256  # below which a verifier with a model, or a gateway, has no room for peers
 MOST_FILES = 65_536  # twice what one address can open to one port, by the ephemeral ports that it has
-OWN_FILES = 128  # for everything but connections: weights, logs, sockets of libzmq's own
+OWN_FILES = 128  # files that are no connections: weights, logs, libzmq's own sockets
 
 
 def raise_file_limit() -> int:

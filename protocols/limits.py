@@ -29,7 +29,7 @@ MAX_DRAFT_LENGTH = 256  # draft tokens of one phase; windows are far smaller
 MAX_SEQUENCES = 64
 MAX_NODES = 512  # nodes of a tree in one message
 MAX_FORWARDS = 256  # draft steps that one message tells of
-MAX_BUDGETS = 64  # in force at a time
+MAX_BUDGETS = 64  # budgets in force at a time
 MAX_REQUESTS = 4096  # open at a verifier
 MAX_DRAFTERS = 4096  # connected to a verifier, which tells of each in a status
 

@@ -128,7 +128,7 @@ class Sampling(Struct, frozen=True):
 
 
 UNCHANGED = Sampling(temperature=1.0)  # the model's own distribution
-DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # by generation_config.json
+DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # generation_config.json may set them
 
 
 class StructuredOutputs(Struct, frozen=True):
@@ -136,7 +136,7 @@ class StructuredOutputs(Struct, frozen=True):
 
     json_schema: Grammar | None = None  # the text of a JSON schema; ``{"type": "object"}`` allows any object
     regex: Grammar | None = None  # form of the whole output
-    grammar: Grammar | None = None  # in llguidance's Lark, or GBNF
+    grammar: Grammar | None = None  # text in llguidance's Lark, or GBNF
 
 
 class Dictation(Struct, frozen=True):
@@ -144,8 +144,8 @@ class Dictation(Struct, frozen=True):
 
     at: Position = 0  # position of the first of them, in the output
     tokens: Tokens = ()
-    text: Label = ""  # in place of ``tokens``; it is not dictated if the output has it before ``at``
-    behind: Label = ""  # with ``text``: it is dictated only if the output has this before ``at``
+    text: Label = ""  # replaces ``tokens``; it is not dictated if the output has it before ``at``
+    behind: Label = ""  # condition of ``text``: the output has this before ``at``
 
 
 class TokenizerParts(Struct, frozen=True):
@@ -193,7 +193,7 @@ class Rendering(Struct, frozen=True):
 class Thinking(Struct, frozen=True):
     """How the target sets thoughts apart from answers, and what its chat template begins; all empty: not at all."""
 
-    begin: Label = ""  # in front of a thought
+    begin: Label = ""  # markup in front of a thought
     end: Label = ""  # the mark after it
     markup: Markup = ()  # other texts that stand between thoughts and answers and belong to neither
     special: NamedTokens = ()  # the special tokens in these marks
@@ -253,7 +253,7 @@ class DrafterStatus(Struct, frozen=True):
     host: Label = ""
     pid: ProcessId = 0
     version: Count = 0  # version of its weights, by the learner's count; 0: the weights at its start
-    gain: Difference = 0.0  # in agreement, as replay found when these weights were promoted
+    gain: Difference = 0.0  # gain in agreement that replay found when these weights were promoted
     trouble: Sentence = ""  # why it does not serve what the learner has promoted
     speedup: Mean = 0.0  # gain of its streams lately, over the same streams without it; 0: not known
     tokens_per_second: Mean = 0.0  # rate of one of its streams, lately
@@ -297,7 +297,7 @@ class TargetStatus(Struct, frozen=True):
     cpus: Label = ""  # CPUs that they are pinned to
     spare_cpus: Label = ""  # drafters' CPUs that compute as well while all drafters rest; "": none, or of no help
     tokens_per_second: Mean = 0.0  # rate of one stream without drafts, by measured forwards
-    sampling: Sampling = UNCHANGED  # as in Welcome
+    sampling: Sampling = UNCHANGED  # see Welcome
     reading: Reading = Reading()
 
 
@@ -314,7 +314,7 @@ class InlineStatus(Struct, frozen=True):
 
     model_id: Label
     version: Count = 0  # version of its weights, as DrafterStatus.version
-    trouble: Sentence = ""  # as DrafterStatus.trouble
+    trouble: Sentence = ""  # see DrafterStatus.trouble
     agreement: Agreements = ()  # how often its first choice is right, by depth below the root
 
 
@@ -415,7 +415,7 @@ class Welcome(Message, frozen=True):
     max_context: Position = 0
     forward_us: StepTimes = ()  # (rows, microseconds) of a forward, measured at start-up
     tool_form: Label = ""  # how the model writes tool calls: "hermes", "llama", "mistral" or "template"
-    response_template: Text = ""  # with the form "template": transformers' response template, as JSON
+    response_template: Text = ""  # form "template": transformers' response template, as JSON
     dtype: Label = ""  # type of its weights
     thinking: Thinking = NO_THOUGHTS
     sampling: Sampling = UNCHANGED  # sampling of a request that names none: generation_config.json's
@@ -524,7 +524,7 @@ class DraftStats(Message, frozen=True):
     busy: Probability  # share of the time since the last report that forwards took
     version: Count = 0  # version of the weights that new leases get, see Load
     trouble: Sentence = ""  # why it is not that of the last Load
-    path: Sentence | None = None  # path in the Load that it was last told; None: it does not say
+    path: Sentence | None = None  # path in the Load that it was last sent; None: it does not say
 
 
 # --- verifier <-> learner --------------------------------------------------------------------------------------------
@@ -542,9 +542,9 @@ class Promote(Message, frozen=True):
     """The learner's order: drafters with that model are to load these weights, which replay found to be better."""
 
     version: Count
-    path: Sentence  # as in Load
+    path: Sentence  # see Load
     model_id: Label  # model of the drafters that are meant
-    gain: Difference = 0.0  # in agreement with the target, by replay of texts that it did not learn from
+    gain: Difference = 0.0  # gain in agreement with the target, on texts that it did not learn from
 
 
 # --- telemetry and controller ----------------------------------------------------------------------------------------
@@ -556,7 +556,7 @@ class Drafting(Struct, frozen=True):
     sequences: Sequences = 0  # k of its phase
     ranks: Ranks = ()
     forwards: Forwards = ()  # (start since the verifier's start, length); measured by the drafter
-    message_us: Microseconds = 0.0  # to the drafter and back, by the verifier's running estimate
+    message_us: Microseconds = 0.0  # time to the drafter and back, by the verifier's running estimate
 
 
 class RoundStats(Message, frozen=True):
@@ -571,7 +571,7 @@ class RoundStats(Message, frozen=True):
     committed: Position  # tokens
     rows: Position  # rows of the whole forward, all requests together
     forward_us: Microseconds
-    wait_us: Microseconds  # for drafts, before the forward
+    wait_us: Microseconds  # wait for drafts before the forward
     wall_us: Microseconds  # time between the ends of the previous round and of this one
     started_us: Microseconds = 0.0  # beginning of the forward, since the verifier's start
     plan: Plan | None = None  # the drafter's plan; None: there is none, or it rests
@@ -647,7 +647,7 @@ class Generate(Message, frozen=True):
     messages: Turns = ()
     sampling: Sampling = Sampling()
     method: Label = ""  # a Method; "": the verifier's default
-    generated: Tokens = ()  # to resume a broken stream: output tokens that the client has; offsets go on after them
+    generated: Tokens = ()  # output tokens that the client of a resumed stream has; offsets go on after them
     num_speculative_tokens: DraftLength = 0  # gamma; 0: adaptive
     sequences: Sequences = 0  # k; 0: by the theta rule
     attempt: Count = 0  # how often in a row the verifier has crashed while it worked on this request
@@ -680,9 +680,9 @@ class Tokenize(Message, frozen=True):
     rid: RequestId
     text: Text = ""
     messages: Turns = ()
-    tools: Text = ""  # as in Generate
+    tools: Text = ""  # see Generate
     special_tokens: bool = True  # whether the tokenizer's own are put in front of ``text``
-    rendering: Rendering = Rendering()  # as in Generate
+    rendering: Rendering = Rendering()  # see Generate
     describe: bool = False  # whether the answer has ``tokenizer``
 
 
@@ -693,14 +693,14 @@ class Detokenize(Message, frozen=True):
     token_ids: Tokens
 
 
-OWN_HEAD = "head"  # as ``old`` of a Swap: the head that the verifier runs, unless a drafter has that name
+OWN_HEAD = "head"  # ``old`` of a Swap: the verifier's head, unless a drafter has that name
 
 
 class Swap(Message, frozen=True):
     """Move every lease of drafter ``old`` to drafter ``new``; or put a head in the place of the verifier's own."""
 
     rid: RequestId
-    old: ActorId  # or ``OWN_HEAD``
+    old: ActorId  # a drafter, or ``OWN_HEAD``
     new: Sentence  # new weights; a head's directory or hub id; empty: the one before
 
 
@@ -732,13 +732,13 @@ class Chunk(Message, frozen=True):
     token_ids: Tokens
     pieces: Pieces  # [i]: the text that token i completes; "" inside a character
     accepted: Flags  # [i]: token i is a draft token that the target has accepted
-    finish_reason: FinishReason | None = None  # in the last chunk
+    finish_reason: FinishReason | None = None  # set in the last chunk
     logprobs: Logprobs = ()  # one for each token, if the request asked for them
-    stats: RequestStats | None = None  # in the last chunk
+    stats: RequestStats | None = None  # set in the last chunk
     stop_reason: StopString | TokenId | None = None  # the request's own stop that ended it; None: another reason
-    prompt_tokens: Position = 0  # in the first chunk
+    prompt_tokens: Position = 0  # set in the first chunk
     trace: RoundTrace | None = None  # trace of the round that brought the tokens, if the request asked for it
-    cached_tokens: Position = 0  # in the first chunk: prompt tokens that were not computed again
+    cached_tokens: Position = 0  # set in the first chunk: prompt tokens that were not computed again
 
     @property
     def text(self) -> str:

@@ -101,7 +101,7 @@ class AllowedKeys:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read: dict[str, tuple[tuple[int, ...], bytes, frozenset[KeyRole]]] = {}  # by name: its state, its content
+        self._read: dict[str, tuple[tuple[int, ...], bytes, frozenset[KeyRole]]] = {}  # state and content by name
 
     def roles(self, key: bytes) -> frozenset[KeyRole]:
         self._look()

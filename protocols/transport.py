@@ -62,7 +62,7 @@ class Listener(Protocol):
         """Send a message to the subscribers of a prefix of ``topic``. Never blocks; slow subscribers miss it."""
 
     def close(self) -> None:
-        """Stop listening and leave no file behind. Messages already queued still leave."""
+        """Stop listening and leave no file. Messages already queued still leave."""
 
 
 class Link(Protocol):
@@ -99,7 +99,7 @@ class Network(Protocol):
     """Makes listeners, links and feeds. Raises ConfigError for addresses that cannot work."""
 
     def listen(self, address: str) -> Listener:
-        """Bind ``address`` and a telemetry address beside it."""
+        """Bind ``address`` and a telemetry address with it."""
 
     def connect(self, address: str) -> Link:
         """Return at once, connected or not: the verifier may come later."""

@@ -32,7 +32,7 @@ class AllowList:
 
     def __init__(self, context: zmq.Context[Socket], security: Security) -> None:
         self.denied = 0
-        self._holders: dict[bytes, Holder] = {}  # by key, as of its latest handshake
+        self._holders: dict[bytes, Holder] = {}  # holders by key, from its latest handshake
         self._security = security
         self._authenticator = AsyncioAuthenticator(context)
         for domain in (ZAP_DOMAIN, ZAP_TELEMETRY):

@@ -34,7 +34,7 @@ MAX_BLOCKS = 12  # blocks of a trial; what has not won by then differs by less t
 WON, LOST = 2.0, 1.0  # standard errors by which a trial is decided: the start is good, a move must be sure
 STEP = math.sqrt(2)  # factor between neighbouring settings
 MOST = {"gamma": DEFAULT_NODES, "sequences": max(WIDTHS)}
-# where the climb of sequences starts: a cap on those of the theta rule; in a tree the leaves of a draft step
+# Start of the climb of sequences: a cap on those of the theta rule; in a tree the leaves of a draft step
 SEQUENCES: dict[str, int] = {Method.DUODECODING: 8, Method.DUODECODING_LOCKSTEP: 8, Method.TREE: 4, Method.AUTO: 4}
 
 
@@ -118,7 +118,7 @@ class Climb:
     def __init__(self, kind: Kind) -> None:
         self.kind, self.measured = kind, Measured()
         names = ("gamma", "sequences") if kind.method in SEQUENCES else ("gamma",)
-        self.factors = dict.fromkeys(names, 0)  # on the start, in powers of STEP
+        self.factors = dict.fromkeys(names, 0)  # factors on the start, in powers of STEP
         self.ways = [(name, way) for name in names for way in (1, -1)]  # directions of trials, the next one first
         self.lost = 0  # trials in a row
         self.rounds = 0  # the verifier's rounds, each of which has a part of every stream
@@ -186,8 +186,8 @@ class Control:
 
     def __init__(self) -> None:
         self.forward = UNKNOWN
-        self.steps: dict[str, Curve] = {}  # by drafter, the latest last
-        self.climbs: dict[tuple[Kind, int], Climb] = {}  # by bit length of streams, the latest last
+        self.steps: dict[str, Curve] = {}  # draft steps by drafter, the latest last
+        self.climbs: dict[tuple[Kind, int], Climb] = {}  # climbs by kind and bit length of streams, the latest last
         self.fresh: dict[Kind, Climb] = {}  # climb of the load that each kind has now
         self.revision = 0
 

@@ -65,7 +65,7 @@ class ChainGrowth(Growth):
 class ThetaGrowth(Growth):
     """DuoDecoding's dynamic multi-sequence drafting (arXiv 2503.00784, section 3.3).
 
-    Let p1[j] be the probability of the first token of rank j, and p2 that of the best second token behind the likeliest
+    Let p1[j] be the probability of the first token of rank j, and p2 that of the best second token after the likeliest
     first. Then theta = p1[0] * p2 is the probability of the main sequence's first two tokens, and every j with p1[j] >
     theta starts a sequence of its own, because that first token is likelier than those two. The k sequences share the
     budget of gamma tokens; a remainder goes to the likelier ones.
@@ -83,10 +83,10 @@ class ThetaGrowth(Growth):
         self.static = plan.sequences  # k as the user asked; None: by the theta rule
         # the cap is on the theta rule, not on a number that the user asked for
         self.cap = plan.max_sequences if plan.max_sequences is not None and self.static is None else self.gamma
-        self.first: Expansion | None = None  # the candidates behind the anchor
+        self.first: Expansion | None = None  # the candidates after the anchor
         self.sequences = 1
         self.tips: list[Node] = [self.anchor]  # the anchor, then the main sequence's tip, then one of each sequence
-        self.left: list[int] = [self.gamma]  # tokens still to be drafted behind each tip
+        self.left: list[int] = [self.gamma]  # tokens still to be drafted after each tip
         if self.anchor.token in self.stop_tokens and self.anchor is not tree.root:
             self.left = [0]
 
@@ -178,7 +178,7 @@ def _gamma(plan: Plan) -> int:
 
 
 def growth_for(method: str, stop_tokens: frozenset[int], chances: Chances) -> Growth:
-    """The growth of a method. Nothing is drafted behind ``stop_tokens``."""
+    """The growth of a method. Nothing is drafted after ``stop_tokens``."""
     match method:
         case Method.SPS | Method.PEARL:
             return ChainGrowth(stop_tokens)

@@ -1,4 +1,4 @@
-"""The leases that a drafter holds: how they are taken and given back; and the latest that it has declined."""
+"""The leases that a drafter holds: how they begin and end; and the latest that it has declined."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger("duoactor.drafter")
 
 class Held:
     def __init__(self, generations: Generations, line: Line) -> None:
-        self.leases: OrderedDict[str, Lease] = OrderedDict()  # by request id, the longest unserved first
+        self.leases: OrderedDict[str, Lease] = OrderedDict()  # leases by request id, the longest unserved first
         self.generations, self.line = generations, line
         self.declined: OrderedDict[int, None] = OrderedDict()  # epochs, the oldest first
-        self._failures = 0  # in a row
+        self._failures = 0  # failures in a row
 
     def model(self, lease: Lease) -> DraftModel:
         """The model that holds the lease's mirror: the model at its opening."""

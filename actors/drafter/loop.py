@@ -68,7 +68,7 @@ class Drafter:
         self.prefill = Prefill(self.steps(1) / 1e6)
         self.leaving = False  # the verifier has drained it: it takes no new leases
         self.unfit = 0  # states that were dropped
-        self.worked_s = 0.0  # in forwards since the last report
+        self.worked_s = 0.0  # seconds in forwards since the last report
         self.began = self.clock()
 
     def now_us(self) -> float:

@@ -1,4 +1,4 @@
-"""A drafter's prefill of a long text beside running streams: in chunks that alternate with draft steps."""
+"""A drafter's prefill of a long text during running streams: in chunks that alternate with draft steps."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from protocols.limits import MAX_INT
 from protocols.messages import Sampling
 
 AHEAD = 64  # tokens along one path: a drafter also drafts below earlier drafts
-NOWHERE = -2  # in place of an index into a proposal: it does not have that node
+NOWHERE = -2  # index of a node that the proposal does not have
 
 
 def build_proposer_draft(name: str) -> ProposerDraft:
@@ -48,8 +48,8 @@ class _Mirror:
     session: ProposerSession
     text: list[int]  # committed
     read: int = 0  # tokens of it that the session has seen
-    paths: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by slot: the tokens from below the root to a node
-    below: dict[int, list[int]] = field(default_factory=dict)  # by index in the proposal: its children's, best first
+    paths: dict[int, tuple[int, ...]] = field(default_factory=dict)  # tokens from below the root to a node, by slot
+    below: dict[int, list[int]] = field(default_factory=dict)  # a node's children, best first, by its index
     proposal: Proposal | None = None  # continuation of the present text; None: not asked yet
 
 

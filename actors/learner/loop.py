@@ -25,7 +25,7 @@ from protocols.messages import Drain, Finished, Promote, RoundStats, Undo, Welco
 log = logging.getLogger("duoactor.learner")
 IDLE_S = 0.5  # between two looks for something to do
 PASSES = 10  # over each text: by then a small draft has learned all it can from one
-FEWEST_TOKENS = 4_000  # to begin to learn from: below that a draft learns them by heart
+FEWEST_TOKENS = 4_000  # fewest to begin with: a draft learns fewer by heart
 FIRST_TRIAL = 20  # steps; averaged weights are little else than the incumbent's before
 TRIAL_SHARE = 0.2  # share of the time that judging may take
 

@@ -19,7 +19,7 @@ from protocols.messages import RoundStats
 SLOWER = 1.02  # rounds of this ratio to those of its pauses make it pause
 COMPARED = 256  # rounds of its pauses: the error of their mean is 0.6%
 SILENT_S = 1.0  # without a round for this long no request is served
-WORK_S, REST_S = 30.0, 5.0  # at most in a row, so that the pause to compare with is of the same minute
+WORK_S, REST_S = 30.0, 5.0  # longest stretches: work and the pause to compare with share a minute
 
 
 class Pace:

@@ -30,7 +30,7 @@ class Version(msgspec.Struct, frozen=True):
 
 class _State(msgspec.Struct):
     draft: str  # the versions' draft
-    versions: list[Version] = msgspec.field(default_factory=lambda: [Version()])  # in the order of their promotion
+    versions: list[Version] = msgspec.field(default_factory=lambda: [Version()])  # all, in the order of promotion
     last_number: int = 0
     undone: str = ""  # the request that went back last
 

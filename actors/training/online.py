@@ -65,7 +65,7 @@ class OnlineTrainer:
                 continue
             answers.append(_answer(text, cut))
             tokens += len(text.prompt) + len(cut)
-            if tokens >= 4 * TOKENS:  # so that those of like length go together
+            if tokens >= 4 * TOKENS:  # sorting needs many texts: like lengths go together
                 break
         if not answers:
             return sum(len(text.text) for text in texts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-ROOT = -1  # as the index of a node's parent: the last committed token, which the tree hangs on
+ROOT = -1  # parent's index of nodes below the last committed token
 
 
 def walk(tokens: Sequence[int], parents: Sequence[int], sampled: Sequence[int]) -> tuple[list[int], int]:

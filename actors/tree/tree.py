@@ -38,7 +38,7 @@ class Node:
 
     def __init__(self, token: int, position: int, parent: Node | None = None, logprob: float = 0.0, rank: int = 0):
         self.token = token
-        self.position = position  # in the text; the root's is ``length - 1``
+        self.position = position  # place in the text; the root's is ``length - 1``
         self.parent = parent
         self.logprob = logprob
         self.total: float = logprob + (parent.total if parent is not None else 0.0)

@@ -50,7 +50,7 @@ def likeliest_path(tree: TokenTree, limit: int) -> list[Likely]:
 
 
 class Candidates(NamedTuple):
-    """The nodes of one tree that a window may take: ``limit`` at most, each worth ``row`` tokens beside its row."""
+    """The nodes of one tree that a window may take: ``limit`` at most, each worth ``row`` tokens besides its row."""
 
     tree: TokenTree
     limit: int

@@ -32,7 +32,7 @@ class Equipment:
     library: Library = field(default_factory=Library)
     inline: InlineDraft | None = None  # drafts between forwards
     request_log: RequestLog | None = None
-    measure_again: Callable[[], None] = lambda: None  # at the next start, what ``cost`` is
+    measure_again: Callable[[], None] = lambda: None  # has the next start measure ``cost`` anew
     clock: Callable[[], float] | None = None  # seconds that waits and time-outs count; None: the event loop's
     timer: Callable[[], float] = time.perf_counter  # seconds that forwards take
     incarnation: str = field(default_factory=incarnation)
@@ -53,7 +53,7 @@ class Context:
     state: State
     clock: Callable[[], float]  # seconds
     send: Callable[[bytes, Message], bool]  # False: the peer is unreachable
-    publish: Callable[[Message], None]  # as telemetry
+    publish: Callable[[Message], None]  # publishes telemetry
     wake: Callable[[], None]  # the loop, which may sleep
 
     @property

@@ -22,7 +22,7 @@ class Loan:
     names: list[str] = field(default_factory=list)  # actor ids of its holders, the latest last
     epoch: int = 0  # 0: no drafter has it
     told_plan: Plan | None = None
-    told_len: int = 0  # committed tokens that the drafter was told; its phase began behind them
+    told_len: int = 0  # committed tokens that the drafter was sent; its phase began after them
     sequences: int = 0  # k of the drafter's phase
     # what was reported since the last round, see ``Drafting``; whatever a drafter sends, the newest are kept
     forwards: list[tuple[int, int]] = field(default_factory=list)

@@ -35,7 +35,7 @@ class Outbox:
     ) -> None:
         """``gone``: called with a peer that cannot be reached."""
         self.context, self.admission, self.faults, self.gone = context, admission, faults, gone
-        self._unsent: list[Stream] = []  # with tokens that their clients do not have yet
+        self._unsent: list[Stream] = []  # streams with tokens that their clients lack
         self._unheard: list[RoundStats] = []  # rounds that are published with the next chunk
         self._flushed_at = 0.0  # seconds
 

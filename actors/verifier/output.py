@@ -10,7 +10,7 @@ from protocols.messages import FinishReason, Sampling
 
 class Output:
     """``take`` decides where the output ends, before the next forward begins. ``spell`` makes its text later, while
-    that forward runs; only with stop strings the text is made at once, because it decides."""
+    that forward runs; only with stop strings the text is made first, because it decides."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Who owns what a request leaves behind: keys and values, texts in the memory, drafters' mirrors, lessons, log lines.
+"""Who owns what a request leaves: keys and values, texts in the memory, drafters' mirrors, lessons, log lines.
 
 A gateway is one client; it tells its API keys apart by salts. An ordinary salt parts the requests of one connection's
 key and reaches no other key's, so that nobody gains by guessing one. A salt that begins with ``share:`` is a secret
@@ -23,7 +23,7 @@ class Owner:
     salt: str = ""
 
     def scope(self, everybodys: bool = False) -> str:
-        """Label of the requests that may use what this one leaves behind. No salt and no key can be read from it.
+        """Label of the requests that may use what this one leaves. No salt and no key can be read from it.
         ``everybodys``: the operator has the requests of all keys share."""
         key = b"" if everybodys or self.salt.startswith(SHARED_SALT) else self.key
         if not key and not self.salt:

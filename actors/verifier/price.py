@@ -41,11 +41,11 @@ class Price:
         return cost(streams + drafts) + self._extra(streams) * cost.factor.mean
 
     def beside(self, streams: int) -> float:
-        """Time of a round beside its forward."""
+        """Time of a round without its forward."""
         return streams * self._beside.mean
 
     def verifying(self, streams: int) -> float:
-        """Time that a round with drafts takes beside its forward, more than one of a row without."""
+        """Time that a round with drafts takes besides its forward, more than one of a row without."""
         return streams * max(0.0, self._verifying.mean - self._beside.mean)
 
     @property
@@ -80,7 +80,7 @@ class Price:
         return False
 
     def branch(self) -> float:
-        """Time of each path of a window beside the first."""
+        """Time of each path of a window after the first."""
         return self.target.branch * self.target(1)
 
     def drafts_within(self, streams: int, time_us: float, most: int) -> int:

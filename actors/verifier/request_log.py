@@ -22,7 +22,7 @@ CLOSE_S = 2.0  # longest wait for the disk at the end
 
 
 class RequestLog:
-    """Only the file's owner may read it (mode 0600): it holds what people have asked and been told."""
+    """Only the file's owner may read it (mode 0600): it holds questions and answers of people."""
 
     def __init__(self, file: str, max_bytes: int = MAX_BYTES) -> None:
         self.path = Path(file)
@@ -83,7 +83,7 @@ class RequestLog:
         self._open()
 
     def _failed(self, error: OSError) -> None:
-        """Warn once, and cut the file behind its last whole line; the next request tries again."""
+        """Warn once, and cut the file after its last whole line; the next request tries again."""
         if not self._warned:
             self._warned = True
             log.warning("requests are not logged to %s (%s); serving goes on", self.path, error)

@@ -43,7 +43,7 @@ class Committed(msgspec.Struct, frozen=True, eq=False):
     chosen: Chosen
     root: Node  # node that the window hung on
     held: Sequence[Node | None]  # [i]: the tree's node of token i
-    sampled: Sequence[int]  # the target's token behind the root and behind each node of the window
+    sampled: Sequence[int]  # the target's token after the root and after each node of the window
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ class Part(msgspec.Struct, frozen=True, eq=False):
     tokens: int
     own_us: float  # since the stream's last round ended, without the prompts computed meanwhile
     shares: tuple[Share, ...]
-    stats: RoundStats  # as telemetry publishes it
+    stats: RoundStats  # statistics as telemetry publishes them
 
 
 class Round(msgspec.Struct, frozen=True, eq=False):
@@ -67,7 +67,7 @@ class Round(msgspec.Struct, frozen=True, eq=False):
 
     streams: int  # streams that had a window
     rows: int  # rows of their windows, roots included
-    prompt_rows: int  # at most
+    prompt_rows: int  # rows asked for; the last piece may have fewer
     steps: int  # forwards that there were
     forward_us: float  # forward of all of them together
     prompt_us: float  # the prompt's part of ``forward_us``

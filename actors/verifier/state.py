@@ -28,7 +28,7 @@ class Budgets:
     gone."""
 
     def __init__(self) -> None:
-        self._said: dict[Kind, tuple[Budget, float]] = {}  # with the seconds at which they end
+        self._said: dict[Kind, tuple[Budget, float]] = {}  # budgets and the seconds at which they end
 
     def file(self, budget: Budget, now: float) -> None:
         """Take the controller's budget. ``now`` in seconds, as everywhere here. Beyond ``MAX_BUDGETS`` the oldest are
@@ -65,7 +65,7 @@ class State:
     singles: dict[Role, Peer] = field(default_factory=dict)  # the controller and the learner
     promoted: Promote | None = None  # the weights that the learner last had the drafters serve with
     budgets: Budgets = field(default_factory=Budgets)
-    counters: Counter[str] = field(default_factory=Counter)  # as ``StatusReport.counters`` tells them
+    counters: Counter[str] = field(default_factory=Counter)  # counts as ``StatusReport.counters`` has them
     totals: Totals = field(init=False)
     epoch: int = 0  # epoch of the newest lease; every lease has its own
     draining: bool = False  # the verifier is shutting down

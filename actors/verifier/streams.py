@@ -83,7 +83,7 @@ class Times:
     first_at: float = 0.0  # when its first token was committed; 0: it has none
     last_at: float = 0.0  # when its latest token was committed
     round_ended_at: float = 0.0
-    overhead_us: float = 0.0  # rest of its rounds, beside forwards and waits
+    overhead_us: float = 0.0  # rest of its rounds, without forwards and waits
     prompts_us: float = 0.0  # time that forwards had taken for prompts when its latest round ended
     spent_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # before a forward, by source
     turn: float = field(init=False)  # the arrival by which it is served
@@ -139,13 +139,13 @@ class Stream:
     grammar: Binding | None = None
     prediction: Sequence[int] = ()  # the output as the request itself foresees it
     owner: Owner = NOBODY
-    scope: str = EVERYBODY  # label of the requests that may use what it leaves behind, see Owner
+    scope: str = EVERYBODY  # label of the requests that may use what it leaves, see Owner
     status: Stage = Stage.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     tally: RoundSums = field(default_factory=RoundSums)
     trials: dict[str, Trial] = field(default_factory=dict)  # trials of its sources, by name
     rest: Rest = field(default_factory=Rest)  # rest of those sources
-    groups: Known[Group] = field(init=False)  # by the number of streams that share a round: whose rounds tell of its
+    groups: Known[Group] = field(init=False)  # kinds of streams that it is judged with, by streams in a round
 
     def __post_init__(self) -> None:
         method, sampled = self.method, self.text.sampled
@@ -182,7 +182,7 @@ class Stream:
         self.become(Stage.QUEUED)
 
     def told(self) -> None:
-        """Its drafter has been sent the whole text: a phase of drafting begins behind what is new of it."""
+        """Its drafter has been sent the whole text: a phase of drafting begins after what is new of it."""
         if self.loan.told_len != len(self.text):
             self.wait.begin_phase()
         self.loan.told(len(self.text))
@@ -203,7 +203,7 @@ class Stream:
         followed = self.suspect or self.delivery.trace is not None
         return not (followed or self.loan.works or self.grammar is not None)
 
-    # --- told to others ----------------------------------------------------------------------------------------------
+    # --- reports to others --------------------------------------------------------------------------------------------
 
     def report(self) -> RequestStatus:
         state = Stage.DECODE if self.status is Stage.FINISHING else self.status
@@ -292,7 +292,7 @@ class Streams:
     forwards, by whoever calls :meth:`take_ended`."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Stream] = {}  # by id
+        self._open: dict[str, Stream] = {}  # open streams by id
         self._ended: list[Stream] = []
         self.added = 0  # since the verifier's start
 

@@ -1,4 +1,4 @@
-"""Text from token ids as it streams: whole characters only, and nothing behind a stop string."""
+"""Text from token ids as it streams: whole characters only, and nothing after a stop string."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Detokenizer:
         self.read_at = len(whole)  # first token whose text is not given out
 
     def _split(self, context: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        """The last tokens that are whole characters, and behind them those of a character that is not complete yet.
+        """The last tokens that are whole characters, and after them those of a character that is not complete yet.
 
         The former must not begin inside a character either: byte-fallback decoders replace every byte of such a run.
         """
@@ -74,7 +74,7 @@ class Detokenizer:
 
     def _take(self, piece: str, end: int) -> str:
         self.prefix_at, self.read_at = self.read_at, end
-        if self.prefix_at > 256:  # so that the buffer stays small however long the output is
+        if self.prefix_at > 256:  # the buffer stays small however long the output is
             del self.ids[: self.prefix_at]
             self.read_at -= self.prefix_at
             self.prefix_at = 0

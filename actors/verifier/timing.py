@@ -18,7 +18,7 @@ from protocols.messages import Sampling
 
 
 class Shape(NamedTuple):
-    """A round: its rows, and how many paths its window has beside the first."""
+    """A round: its rows, and how many paths its window has after the first."""
 
     rows: int
     leaves: int = 0
@@ -30,7 +30,7 @@ class Shape(NamedTuple):
         return [*chain[: len(chain) - self.leaves], *chain[: self.leaves]]  # a leaf beside each of the first nodes
 
 
-BUSH = Shape(16, leaves=7)  # by which branches are priced
+BUSH = Shape(16, leaves=7)  # shape that prices branches
 # The first are measured however long it takes. Kernels work in tiles (six rows with AVX2), so that time climbs in
 # steps: a window has to know that its seventh row costs as much as the first six together, and the eighth nothing more.
 NEEDED = (*map(Shape, (1, 4, 8, 16, 32, 64)), BUSH)
@@ -86,7 +86,7 @@ def _lent(model: TargetModel, timer: Callable[[], float], alone_us: Mapping[int,
 def _measured(
     model: TargetModel, timer: Callable[[], float], shapes: Sequence[Shape], needed: Sequence[Shape]
 ) -> dict[Shape, float]:
-    """Microseconds of rounds behind a short prompt. ``needed``: shapes that are measured however long it takes. Raises
+    """Microseconds of rounds after a short prompt. ``needed``: shapes that are measured however long it takes. Raises
     RequestError if the pool has no room for the largest.
 
     It is the lower quartile of several rounds, not the median, because other actors load and measure their models on

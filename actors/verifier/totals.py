@@ -15,7 +15,7 @@ MAX_KNOWN = 256  # pairs of method and drafter, or of source and kind of streams
 class _Drafts:
     """The requests of one method while one drafter had their lease, as ``DraftTotals`` tells of them."""
 
-    rounds: int = 0  # with draft tokens
+    rounds: int = 0  # rounds with draft tokens
     tokens: int = 0
     accepted: int = 0
     accepted_per_position: Counter[int] = field(default_factory=Counter)
@@ -41,7 +41,7 @@ class _Drafts:
 @dataclass(slots=True)
 class Totals:
     counters: Counter[str]  # the verifier's, which single numbers are added to
-    # by method and drafter (names are the drafters' choice); the latest last
+    # sums by method and drafter (names are the drafters' choice); the latest last
     drafts: OrderedDict[tuple[str, str], _Drafts] = field(default_factory=OrderedDict)
 
     def round(self, stats: RoundStats, plain_us: float) -> None:

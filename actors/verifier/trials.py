@@ -32,7 +32,7 @@ class Trials:
     def __init__(self) -> None:
         self._groups = dict[tuple[str, Group], Trial]()
         self._streams: WeakSet[Judged] = WeakSet()  # those with a trial of their own
-        self._rounds = Counter[Group]()  # with streams of each kind: their unit of rest
+        self._rounds = Counter[Group]()  # rounds with streams of each kind: the unit of rest
         self._learned = 0  # rounds of all kinds
 
     def rests(self, source: str, group: Group, stream: Judged, rounds: int) -> bool:

@@ -160,7 +160,7 @@ class Wait:
         return len(tree.chain(self.max_window, lambda node: node.rank != OWN or tree.total(node) >= surest))
 
     def begin_phase(self) -> None:
-        """The drafter has new committed text, and drafts behind it."""
+        """The drafter has new committed text, and drafts after it."""
         self._phase_over = False
 
     def end_phase(self) -> None:

@@ -60,7 +60,7 @@ def _apart(costs: Costs, gamma: int, message_us: float) -> float:
     the next one is ready, if the drafter proposed that window's last token too."""
     late = message_us + gamma * costs.draft(1)
     follows = costs.chance ** (gamma + 1)
-    windows = 1 / (1 - follows)  # in a row
+    windows = 1 / (1 - follows)  # windows in a row
     tokens = windows * (1 + costs.expected(gamma))
     window_us = _round(costs, gamma) + (windows - 1) * max(_round(costs, gamma), gamma * costs.draft(1))
     waits = tokens / (late + window_us)

@@ -57,7 +57,7 @@ class Table:
         """Print the columns for which the terminal has room; a star for bold, which a pipe does not show."""
         print(f"{self.title}\n")
         made = render.table(self.columns[0], *(f">{name}" for name in self.columns[1:]))
-        made.columns[0].no_wrap = False  # on a narrow terminal figures stay whole
+        made.columns[0].no_wrap = False  # figures stay whole on a narrow terminal
         for r, row in enumerate(self.rows):
             made.add_row(*(f"{cell} *" if (r, c) in self.bold else cell for c, cell in enumerate(row)))
         render.print_table(made, self.columns[:4:-1])

@@ -58,7 +58,7 @@ class MethodLine:
     cells: dict[str, Speed] = field(default_factory=dict)
     decode_speedup: float = 0.0  # average, without first tokens
     ttft_ms: float = 0.0
-    ttft_ratio: float = 0.0  # to vanilla's on the same prompt; median
+    ttft_ratio: float = 0.0  # median ratio to vanilla's on the same prompt
     compared: int = 0  # conversations compared with vanilla's text
     different: int = 0
     failed: int = 0  # answers that ended in an error

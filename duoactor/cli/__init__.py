@@ -16,8 +16,8 @@ from duoactor.launch.signals import Terminated
 from protocols.errors import DuoactorError
 from protocols.extras import install
 
-INTERRUPTED = 130  # as a shell reports SIGINT
-TERMINATED = 143  # and SIGTERM
+INTERRUPTED = 130  # a shell's code for SIGINT
+TERMINATED = 143  # a shell's code for SIGTERM
 
 
 SECTIONS = {

@@ -50,7 +50,7 @@ REAL_PROMPTS = (
     "the world. Its basin is the largest drainage basin, and it has the greatest number of tributaries. Most of it "
     "lies in Brazil and Peru.",
 )
-# Of what the bundled target was trained on, captions of pictures are what it knows.
+# The bundled target knows captions of pictures best: it was trained on them.
 PROMPTS = tuple(
     f"Translate German to English: {caption}"
     for caption in (

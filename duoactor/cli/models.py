@@ -23,7 +23,7 @@ from protocols.messages import StatusReport
 
 QUANTISATION = re.compile(r"(?:^|[-._])((?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|B?F16|F32))\.gguf$", re.IGNORECASE)
 PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # one of a file's several parts
-WRITES = re.compile(r"CausalLM|ConditionalGeneration|LMHead")  # in the name of an architecture
+WRITES = re.compile(r"CausalLM|ConditionalGeneration|LMHead")  # parts of the names of architectures
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""prove: whether every text is the target's own on this machine, whatever happens beside it."""
+"""prove: whether every text is the target's own on this machine, whatever happens meanwhile."""
 
 from __future__ import annotations
 

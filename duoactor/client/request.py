@@ -276,7 +276,7 @@ def _turn(turn: object, name: str) -> ChatTurn:
         if key not in turn:
             raise _bad(f"{name} has no {key}; {TURN}")
         if turn[key] is None and turn.get("tool_calls"):
-            turn = {**turn, key: ""}  # as OpenAI's API writes a turn of calls alone
+            turn = {**turn, key: ""}  # OpenAI's API writes a turn of calls alone so
         _text(f"{name}.{key}", turn[key])
     unknown = [key for key in turn if key not in ChatTurn.__struct_fields__]
     if unknown:

@@ -82,7 +82,7 @@ class Call:
     begun: bool = False  # whether the verifier works on it, or may
     had: int = 0  # tokens when it was last asked for
     paused: bool = False  # its reader does not read, so that no verifier works on it
-    was_paused: bool = False  # so that it may find no room when it goes on
+    was_paused: bool = False  # it may find no room when it goes on
 
     @property
     def is_stream(self) -> bool:

@@ -59,7 +59,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def unread(self) -> int:
-        """Chunks that have come, and the error behind them."""
+        """Chunks that have come, and the error after them."""
         return 0 if self._mailbox is None else self._mailbox.unread
 
     def take(self) -> Chunk | None:

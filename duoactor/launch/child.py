@@ -110,7 +110,7 @@ class Child(asyncio.Protocol):
     def _take(self, line: str) -> None:
         self.tail.append(line)
         if line.startswith(MARK):
-            self.sentence = line.removeprefix(MARK)  # told once, with what follows from it
+            self.sentence = line.removeprefix(MARK)  # shown once, with what follows from it
         else:
             self._tell(line)
 
@@ -139,7 +139,7 @@ class Child(asyncio.Protocol):
         self._exited.set()
 
     async def wait(self) -> int:
-        """The exit code, once all of its output was told."""
+        """The exit code, once all of its output was shown."""
         await self._exited.wait()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), END_OF_OUTPUT_S)

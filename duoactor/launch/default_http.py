@@ -55,7 +55,7 @@ def _claim(port: int) -> FileLock | None:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the gateway does: old connections block none
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the gateway does so: old connections block none
         try:
             probe.bind((LOCALHOST, port))
         except OSError:

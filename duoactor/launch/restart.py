@@ -16,7 +16,7 @@ REFUSED = (1, 2)  # exit codes of an actor that said why it cannot run: an optio
 
 @dataclass(slots=True)
 class Lifecycle:
-    """One actor's life, told by what happened and when (s, any monotonic clock)."""
+    """One actor's life, by what happened and when (s, any monotonic clock)."""
 
     deaths: int = 0  # since it was last healthy: they set the delay
     was_ready: bool = False  # so it can be: whatever kills it from now on may pass

@@ -20,7 +20,7 @@ from protocols.ipc import IpcClaim
 from protocols.messages import Role, StatusReport
 
 POLL_S = 0.1  # while an actor is waited for at the start
-POLL_AGAIN_S = 1.0  # and while one is being restarted
+POLL_AGAIN_S = 1.0  # seconds between polls while a process is restarted
 HEALTH_TIMEOUT_S = 1.0
 LONGEST_HEALTH = 1 << 16  # bytes of a gateway's answer
 

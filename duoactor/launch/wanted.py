@@ -20,7 +20,7 @@ from duoactor import config
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
 
-UP_DECIDES = ("connect", "key", "server_key")  # for its drafters and gateway; duo.toml may
+UP_DECIDES = ("connect", "key", "server_key")  # `up` decides these for its drafters and gateway; duo.toml may
 NO_HTTP = "none"
 NOT_THE_GATEWAYS = (*UP_DECIDES, "http", "shutdown_timeout")  # flags of `up` that are its own or the verifier's
 

@@ -17,9 +17,9 @@ from duoactor.prove.questions import Chain, ProofQuestion, ProofQuestions
 from protocols.errors import RequestError
 from protocols.messages import Chunk, FailureCode, Method, TokenLogprobs
 
-STREAMS = (16, 4, 1, 8, 2, 16, 12, 3)  # at once, by rounds
+STREAMS = (16, 4, 1, 8, 2, 16, 12, 3)  # requests that run together, by rounds
 PER_QUESTION = 4  # streams of a round: few streams compare fewer tokens a second, and so get fewer questions
-ROUND = 5  # as long as its questions alone, at most: so a slow target, too, is compared in batches of several sizes
+ROUND = 5  # most times the questions' own time: slow targets meet several batch sizes too
 LEFT = 0.1  # share of the answers that is left before their end
 SHARED = "duoactor-prove"  # the salt of answers that may read the prefix cache
 
@@ -56,7 +56,7 @@ class Difference:
     """The first token that is not the target's own, or has other bits in its log-probabilities."""
 
     request: str
-    position: int  # in the answer
+    position: int  # position in the answer
     expected: str
     got: str
     batch: tuple[str, ...]  # what else was being decoded, and how far it was
@@ -123,7 +123,7 @@ class Proof:
         """The next questions, each decoded plainly with nothing else in the batch and nothing in a cache."""
         found: list[Expected] = []
         began = time.monotonic()
-        enough = began + (self.until - began) / ROUND  # so that texts of a slow target are compared, too
+        enough = began + (self.until - began) / ROUND  # texts of a slow target are to be compared, too
         for question in self.questions.next(count):
             if self.over or (found and not self.links and time.monotonic() >= enough):
                 break

@@ -27,7 +27,7 @@ class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     evidence: Evidence
     chain: str  # number of texts and hash
-    expected_chain: str  # as another machine found it; empty: none was given
+    expected_chain: str  # chain that another machine found; empty: none was given
 
     @property
     def good(self) -> bool:

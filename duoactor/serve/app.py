@@ -66,7 +66,7 @@ class Parameters(Protocol):
 P = TypeVar("P", bound=Parameters)
 log = logging.getLogger("duoactor.serve")
 WARNING = "x-duoactor-warning"
-ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+")  # as a browser names a page's
+ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+")  # a page's origin as a browser names it
 _NO_EMBEDDINGS = "a model that writes text has no embeddings of it: ask a server of an embedding model"
 _NO_RANKS = "a model that writes text ranks none: ask a server of a reranking model"
 _NO_SHOP = "models are neither pulled nor made by requests: start `duoactor up MODEL` with another"
@@ -94,7 +94,7 @@ TEXT: Mapping[str, tuple[Any, Any, str]] = {
     "/api/generate": (ollama.parse_generate, OllamaGenerateAnswer, "text_completion"),
 }
 RESPONSES = ("/v1/responses", "/responses")
-GENERATING = frozenset({*TEXT, *RESPONSES})  # with several models these load the one that they name
+GENERATING = frozenset({*TEXT, *RESPONSES})  # with several models, these paths load the one that they name
 
 
 def make_app(
@@ -360,7 +360,7 @@ def _card(model: Model, name: str) -> dict[str, object]:
         **card(name),
         "root": model.names[0],
         "max_model_len": model.max_context,
-        "meta": {"n_ctx_train": model.max_context, "n_vocab": model.vocab_size},  # as llama-server has them
+        "meta": {"n_ctx_train": model.max_context, "n_vocab": model.vocab_size},  # names of llama-server
     }
 
 

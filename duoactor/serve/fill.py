@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from duoactor.serve.errors import bad
 
-PROJECT, FILE = "<|repo_name|>", "<|file_sep|>"  # in front of a project's files, as models of code from Qwen have them
+PROJECT, FILE = "<|repo_name|>", "<|file_sep|>"  # marks before a project's files, in Qwen's models of code
 
 
 @dataclass(frozen=True, slots=True)

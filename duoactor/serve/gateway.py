@@ -88,9 +88,9 @@ class Gateway:
         self.draining = False
         self.metrics = Metrics()
         self._names = tuple(names)
-        self._pieces: dict[str, dict[int, Piece]] = {}  # by the verifier's incarnation, of which one is kept
-        self._callings: dict[str, Calling] = {}  # by the same
-        self._marks: dict[str, FillMarks | None] = {}  # by the same
+        self._pieces: dict[str, dict[int, Piece]] = {}  # known pieces by the verifier's incarnation; only one stays
+        self._callings: dict[str, Calling] = {}
+        self._marks: dict[str, FillMarks | None] = {}
         self._report: asyncio.Task[StatusReport]
         self._reported = 0.0  # when the last report was asked for, or the next will be
         self._open: set[Choices] = set()

@@ -16,7 +16,7 @@ from duoactor.serve.errors import ApiError, answered
 
 MAX_HEAD = 16 * 1024  # bytes of a head and its trailers, as Node.js has it
 MAX_TARGET = 8 * 1024  # bytes of a URL; RFC 9110 asks for 8,000
-MAX_FIELDS = 100  # as Apache has it
+MAX_FIELDS = 100  # Apache's limit
 HEAD_S = 20.0  # seconds from a connection, or from a later request's first byte, to the whole head
 IDLE_S = 60  # seconds from an answer to the next request
 MOST_CONNECTIONS = 4096  # four for each request that a verifier lets wait; with half-sent heads they hold 100 MB

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duoactor.serve")
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-FLUSH_S = 1.5  # for the last spans, of the five seconds that the supervisor gives
+FLUSH_S = 1.5  # seconds for the last spans; the supervisor gives five in all
 
 
 class Tracing:
@@ -62,7 +62,7 @@ class QuestionSpan:
 
     def __init__(self, span: Span, prefill: Span, n: int) -> None:
         self._span, self._prefill, self._n = span, prefill, n
-        self._waiting = True  # for the first token
+        self._waiting = True  # whether the first token is still to come
         self._reasons: dict[int, str] = {}
 
     def chunk(self, index: int, chunk: Chunk) -> None:

@@ -26,7 +26,7 @@ Gamma = Annotated[int, Meta(ge=1, le=256)]
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool = False
-    continuous_usage_stats: bool = False  # in every event, not in the last alone
+    continuous_usage_stats: bool = False  # usage in every event, not in the last alone
 
 
 class PromptCut(NamedTuple):

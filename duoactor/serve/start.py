@@ -26,7 +26,7 @@ from protocols.errors import ConfigError, ConnectionLost, DuoactorError
 
 log = logging.getLogger("duoactor.serve")
 RESTART_S = 300.0  # streams outlive a verifier that loads a large target anew
-LAST_S = 1  # to hand out the last events
+LAST_S = 1  # seconds to hand out the last events
 
 
 def run_gateway(settings: GatewaySettings) -> int:

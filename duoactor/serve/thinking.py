@@ -48,8 +48,8 @@ class ThinkingParameters(StructureParameters, frozen=True, kw_only=True):
     reasoning: Reasoning | None = None
     reasoning_effort: str | None = None
     max_thinking_tokens: Count = 0
-    thinking_budget: Count = 0  # as Qwen's API has it
-    thinking_token_budget: Count = 0  # as vLLM has it
+    thinking_budget: Count = 0  # name in Qwen's API
+    thinking_token_budget: Count = 0  # name in vLLM
 
     @property
     def wish(self) -> Wish:
@@ -125,8 +125,8 @@ class Mind:
         return Dictation(at=budget + 1, text=self.form.end, behind=self.form.begin)  # a token for the mark
 
     def structure(self, wanted: StructuredOutputs | None, param: str, headed: bool = False) -> StructuredOutputs | None:
-        """``wanted`` is for what stands behind the thought; ``headed``: with what is in front of an answer."""
-        lead = () if headed or self.begun else self.form.markup[-1:]  # in front of an answer
+        """``wanted`` is for what follows the thought; ``headed``: with what is in front of an answer."""
+        lead = () if headed or self.begun else self.form.markup[-1:]  # markup in front of an answer
         if wanted is None or not (self.allowed or lead):
             return wanted
         end, plain = self._lark(self.form.end), " ".join(map(self._lark, lead))
@@ -164,7 +164,7 @@ def _in_slashes(found: re.Match[str]) -> str:
 
 
 class ThoughtParser:
-    """A :class:`Parser` that takes thoughts from the front of a text; what stands behind them is for ``rest``."""
+    """A :class:`Parser` that takes thoughts from the front of a text; what follows them is for ``rest``."""
 
     def __init__(self, form: Thinking, opened: bool, rest: Parser) -> None:
         self.thoughts = Thoughts(form, opened)

@@ -23,9 +23,9 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     prompt: str | None = None
     content: str | None = None
-    add_special: bool = False  # with ``content``
+    add_special: bool = False  # applies to ``content``
     parse_special: Literal[True] = True
-    with_pieces: bool = False  # with ``content``
+    with_pieces: bool = False  # applies to ``content``
     messages: tuple[ChatMessage, ...] | None = None
     tools: tuple[FunctionTool, ...] = ()
     return_token_strs: bool = False

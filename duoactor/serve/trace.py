@@ -30,7 +30,7 @@ class Piece:
             return "bytes:" + "".join(f"\\x{octet:02x}" for octet in self.octets)
 
 
-Pieces = Mapping[int, Piece]  # by token id: every token that an answer reports beside its own text
+Pieces = Mapping[int, Piece]  # pieces of reported tokens, by token id
 
 
 class TracedTree(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class TracedTree(msgspec.Struct, frozen=True):
     token_ids: Sequence[int]
     text: list[str]
     parents: Sequence[int]  # -1: the last committed token
-    chance: list[float]  # as believed, given the parent
+    chance: list[float]  # estimated chances, given the parent
     origins: Sequence[str]
     arrived_us: Sequence[int]
     path: Sequence[int]

@@ -28,8 +28,8 @@ class PrefixIndex:
     def __init__(self, chunk: int) -> None:
         """``chunk``: how many tokens are shared at a time."""
         self.chunk = chunk
-        self._holders: dict[int, dict[Region, None]] = {}  # by mark: the regions that hold that chunk, the latest last
-        self._kept: dict[int, Region] = {}  # by last mark: the regions of requests that have ended
+        self._holders: dict[int, dict[Region, None]] = {}  # regions that hold a chunk, the latest last, by its mark
+        self._kept: dict[int, Region] = {}  # regions of ended requests, by their last mark
 
     def add(self, region: Region) -> None:
         """Index the chunks of a region that have become ready."""

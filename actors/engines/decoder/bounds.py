@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 MOST_LAYERS = 2048  # the deepest published model has 160
 MOST_SIZE = 1 << 24  # the widest matrix of a published model has 262,144 rows
 MOST_POSITIONS = 1 << 34
-NUMBERS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float)}  # by the annotation of a field
+NUMBERS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float)}  # types by the annotation of a field
 # Names of numbers in configurations of Hugging Face and in GGUF metadata, and the most that they may be. A name takes
 # the first pattern that it matches whole.
 _MOST: Sequence[tuple[re.Pattern[str], int]] = [

@@ -39,11 +39,11 @@ class Affine:
 
 @dataclass(slots=True)
 class ExpertWeights:
-    router: Matrix  # with a row for the shared expert's gate after those of experts, if it has one
+    router: Matrix  # last row: the shared expert's gate, if it has one
     each: list[tuple[Matrix, Matrix]]  # gate and up side by side, and down
     correction: Tensor | None  # float32 (count,)
     scales: Tensor | None = None  # float32 (count,)
-    norms: list[Affine] = field(default_factory=list)  # in the order of ``ExpertNorms``, or none
+    norms: list[Affine] = field(default_factory=list)  # norms in the order of ``ExpertNorms``, or none
 
 
 @dataclass(slots=True)

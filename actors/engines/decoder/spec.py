@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = "silu", "gelu_tanh", "gelu", "relu", "relu_squared"
 CLAMPED_SWIGLU = "clamped_swiglu"  # gate and up are clamped: gpt-oss's
 XIELU = "xielu"  # arXiv 2411.13010, with two numbers of each layer's own
-XIELU_SLOPE, XIELU_EDGE = 0.5, -1e-6  # at zero, and the largest number that an exponential is taken of
+XIELU_SLOPE, XIELU_EDGE = 0.5, -1e-6  # slope at zero; largest number with an exponential
 ACTIVATIONS = (SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU, XIELU)
-UNWEIGHTED = "unweighted"  # in place of the name of a norm that multiplies by nothing
+UNWEIGHTED = "unweighted"  # name of a norm that multiplies by nothing
 
 
 @dataclass(frozen=True, slots=True)

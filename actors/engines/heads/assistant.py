@@ -32,7 +32,7 @@ from actors.models import Expansion, Leaf
 from protocols.errors import ModelError
 
 SLIDING = "sliding_attention"
-ROOT, BEFORE = -1, -2  # in place of a scratch slot
+ROOT, BEFORE = -1, -2  # values that stand in place of a scratch slot
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ class HeadEngine:
         self.states = torch.zeros(head.stages, slots + 1, head.width, dtype=trunk.dtype, device=trunk.device)
         if head.mask_state is not None:
             self.states[0, slots] = head.mask_state[0]
-        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # by slot: the slot that its row reads the state of
-        self.depths: NDArray[np.int64] = np.zeros(slots, np.int64)  # by slot: 0 in the text, 1 below the root ...
+        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # slot whose state a slot's row reads
+        self.depths: NDArray[np.int64] = np.zeros(slots, np.int64)  # depth by slot: 0 in the text, 1 below the root ...
 
     @torch.inference_mode()
     def feed(self, slot: int, position: int, tapped: Tensor) -> None:

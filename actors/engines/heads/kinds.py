@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from actors.engines.weights.gguf_models import GGUFCheckpoint
 
 EAGLE3, GEMMA4, BLOCK = "EAGLE-3 head", "Gemma 4 assistant", "block drafter"
-NEXT = "layer for more tokens"  # in a GGUF file beside its target's
+NEXT = "layer for more tokens"  # kind of a layer that a GGUF file has beside its target's
 UNREAD = "head of a kind that duoactor does not compute"
 # Heads of other kinds, by their model_type and by what their class begins with
 OTHERS = {"medusa": "medusa", "hydra": "hydra", "mlp_speculator": "mlpspeculator", "eagle": "eaglellama"}
@@ -35,7 +35,7 @@ class MtpConvention:
     last_norm: str
     token_first: bool = True  # order of what is joined
     reads_normed: bool = True  # the target's states after its last norm, or before
-    recycles_normed: bool = True  # so for its own
+    recycles_normed: bool = True  # its own states likewise
 
     def prefix_of(self, stage: int, layers: int) -> str:
         """``layers``: of the target."""

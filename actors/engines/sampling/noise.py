@@ -58,7 +58,7 @@ def hash31(keyed: Sequence[Keys], tokens: int | Tensor, device: torch.device | s
     else:
         ids = tokens.to(device=device, dtype=torch.int32)
     key = torch.tensor([[_signed(a), _signed(b)] for a, b in keyed], dtype=torch.int32).view(-1, 2)
-    key = key.to(device, non_blocking=True)  # or the host would wait for the forward that is under way
+    key = key.to(device, non_blocking=True)  # a blocking copy would wait for the running forward
     x = ids * _signed(_GOLDEN) + key[:, :1]
     part = torch.empty_like(x)
 

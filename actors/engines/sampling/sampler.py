@@ -31,7 +31,7 @@ log = logging.getLogger("duoactor.engines")
 Chooser = Callable[[Tensor, list[Keys], list[float]], Tensor]  # takes rows, their keys and factors
 UNFILTERED = (0, 1.0, 0.0)  # top_k, top_p and min_p that remove nothing
 LEAST = 16  # vocabulary that compiled kernels need: a vector of ids
-NO_TOKEN = -1  # in place of the token of a row whose logits are not finite
+NO_TOKEN = -1  # token of a row whose logits are not finite
 _FIRST_SORTED = 128  # likeliest tokens that top_p looks at first; it seldom needs more
 _BITS = 2 ** torch.arange(8, dtype=torch.uint8)
 

@@ -32,7 +32,7 @@ class States:
 
     def __init__(self, layers: Sequence[int]) -> None:
         self.layers = tuple(layers)
-        self._unread: dict[int, _Unread] = {}  # by request
+        self._unread: dict[int, _Unread] = {}  # rows that no reader has had, by request
         self._lock = Lock()  # a piece of a prompt may be computed while the one before is sent
 
     def add(self, handle: int, position: int, part: torch.Tensor) -> None:

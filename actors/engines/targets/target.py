@@ -266,7 +266,7 @@ class Target:
             if (constraint := self._requests[window.handle].constraint) is not None:
                 group.masks = constraint.masks(window.tokens, window.parents)
         best = self.engine.best
-        told = best is not None or not logits.is_cpu  # by ``NO_TOKEN``: to read a device once more would take long
+        told = best is not None or not logits.is_cpu  # ``NO_TOKEN`` says it: to read a device once more would take long
         at = lambda rows, tokens: [] if told else logits[rows, tokens].tolist()  # noqa: E731
         return self._walked(windows, sample(logits, groups, best), lambda: logits, at)
 

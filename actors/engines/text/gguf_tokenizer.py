@@ -92,7 +92,7 @@ PATTERNS: dict[str, Sequence[str] | str] = {
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), (_BLOOM,)),
     "viking": (_BLOOM, r"\p{N}"),
 }
-NORMALISED = frozenset({"qwen2", "qwen35", "stablelm2", "megrez"})  # to composed characters (NFC), as Qwen's do
+NORMALISED = frozenset({"qwen2", "qwen35", "stablelm2", "megrez"})  # texts become composed characters (NFC)
 WHOLE_FIRST = frozenset(
     {*LLAMA3, "tekken", "glm4", "glm5", "minicpm5", "youtu"}
 )  # a word that is a token is not merged

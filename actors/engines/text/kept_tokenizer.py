@@ -22,7 +22,7 @@ PROBE = "A line, 12345 and\n\n  <b>Ünïcode</b> 日本語 \U0001f600\t</s><|im_
 class KeptTokenizer:
     """What :class:`FastTokenizer` is made of; without ``backend`` there can be none."""
 
-    backend: str = ""  # as a tokenizer.json
+    backend: str = ""  # text of a tokenizer.json
     chat_template: str | dict[str, str] | None = None
     response_template: Any = None
     special_tokens_map: dict[str, Any] | None = None
@@ -87,7 +87,7 @@ class FastTokenizer:
         return [self.backend_tokenizer.id_to_token(token) or "" for token in ids]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        # as a batch, because other threads then go on meanwhile
+        # a batch, because other threads then go on meanwhile
         (found,) = self.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(found.ids)
 

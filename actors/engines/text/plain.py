@@ -10,7 +10,7 @@ from typing import Any
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, ToolCall
 
-BREAKS = "".join(map(chr, range(0xE000, 0xE100)))  # for private use: a character outside the texts marks the places
+BREAKS = "".join(map(chr, range(0xE000, 0xE100)))  # private use: a character outside the texts marks the places
 LITERAL = re.compile(r'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)', re.DOTALL)  # a string of JSON; one without an end ends the text
 NOTHING = r"(?!)"  # matches nowhere
 BEFORE = "\n"  # a character that no tokenizer merges with a special token's name

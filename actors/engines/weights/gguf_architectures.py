@@ -164,7 +164,7 @@ def _granite_hybrid(shared: str, experts: Made) -> Architecture:
     )
 
 
-ARCHITECTURES = {  # by the name in the file
+ARCHITECTURES = {  # architectures by their name in the file
     "llama": Architecture("llama", STANDARD, turned=True),
     "qwen2": Architecture("qwen2", STANDARD),
     "qwen3": Architecture("qwen3", STANDARD | QUERY_NORMS),

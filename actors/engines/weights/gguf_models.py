@@ -174,7 +174,7 @@ class GGUFCheckpoint:
         width = said.get(f"{begin}attention.key_length", said.get(f"{begin}attention.value_length"))
         idle = {**IDLE, "attention.value_length": (width,)}
         if said.get(f"{begin}rope.scaling.type") == "yarn" and not said.get(f"{begin}rope.scaling.yarn_log_multiplier"):
-            usual = 1 + 0.1 * np.log(max(said.get(f"{begin}rope.scaling.factor", 1.0), 1.0))  # by which it stretches
+            usual = 1 + 0.1 * np.log(max(said.get(f"{begin}rope.scaling.factor", 1.0), 1.0))  # the usual stretch
             idle["rope.scaling.yarn_attn_factor"] = (float(np.float32(usual)),)
         for key in idle.keys() - self.file.asked:
             found = said.get(begin + key)

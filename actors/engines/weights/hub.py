@@ -62,7 +62,7 @@ def located(name: str) -> str:
 def check_known(name: str) -> None:
     """Raise ModelError where neither this machine nor a hub in reach has a model of that name. Nothing is
     downloaded."""
-    repo = name.partition(":")[0]  # in front of a quantisation
+    repo = name.partition(":")[0]  # name without its quantisation
     if Path(name).exists():
         return
     if not HUB_ID.fullmatch(repo) or (snapshot(repo) is None and files_of(repo, unknown(name)) is None):

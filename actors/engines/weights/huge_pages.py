@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 PAGE = 2 << 20  # bytes
 CHUNK = 32 * PAGE  # asked for at once; what is not written to takes no memory
 LINE = 64  # bytes: of a cache
-Room = Callable[[int], NDArray[np.uint8]]  # by the number of bytes
+Room = Callable[[int], NDArray[np.uint8]]  # memory for a number of bytes
 
 
 class HugePages:

@@ -12,7 +12,7 @@ import torch
 
 from actors.engines.decoder.configuration import spec_of
 
-_FLOAT = "__float__"  # as transformers writes them
+_FLOAT = "__float__"  # key of floats, as transformers writes them
 
 
 class PlainConfig(SimpleNamespace):

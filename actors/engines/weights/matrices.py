@@ -16,8 +16,8 @@ from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.formats import E2M1, GROUP, MXFP4, NUMBER, PANEL, Codes, Form, half_powers, in_float16
 
 FP4 = torch.tensor(E2M1) / 2
-FORM_OF = {(4, 8.0): NUMBER[Form(4, 8)], (8, 128.0): NUMBER[Form(8, 128)]}  # by bits and the zero of all groups
-WITH_ZEROS = {4: NUMBER[Form(4, minima=True)]}  # by bits, where groups have zeros of their own
+FORM_OF = {(4, 8.0): NUMBER[Form(4, 8)], (8, 128.0): NUMBER[Form(8, 128)]}  # forms by bits and the zero of all groups
+WITH_ZEROS = {4: NUMBER[Form(4, minima=True)]}  # forms by bits, where groups have zeros of their own
 CLOSE = 1e-3  # relative: float16 has scales to within half of it, unless they are below its normal numbers
 
 
@@ -125,7 +125,7 @@ class Dequantised:
     """A matrix that is computed when it is asked for: those of all layers at once take several times their files."""
 
     shape: tuple[int, ...]
-    make: Callable[[], Tensor]  # in float32
+    make: Callable[[], Tensor]  # makes the matrix in float32
     form: int = 0  # number of the products that read its codes, see :class:`Codes`; 0: none do
     read: Callable[[Tensor], Codes] | None = None  # codes of int64 rows
 

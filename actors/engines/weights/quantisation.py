@@ -17,7 +17,7 @@ from protocols.errors import ModelError
 
 Config = Mapping[str, Any]
 T = TypeVar("T", bound=Struct)
-ALL = 0  # in a block: all rows or inputs of the matrix
+ALL = 0  # block size that means all rows or inputs of the matrix
 ROW, TENSOR = (1, ALL), (ALL, ALL)
 
 

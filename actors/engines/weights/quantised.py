@@ -353,7 +353,7 @@ def _state(name: str, stored: Tensor) -> dict[str, Any]:
 
 
 _GPTQ = {"qweight", "qzeros", "scales", "g_idx"}
-READERS: dict[str, tuple[Callable[[str, Parts, LayerForm], Weight], set[str]]] = {  # with the tensors that each may use
+READERS: dict[str, tuple[Callable[[str, Parts, LayerForm], Weight], set[str]]] = {  # and the tensors that each may use
     "packed": (_packed, {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx"}),
     "scaled": (_scaled, {"weight", "weight_scale", "weight_scale_inv", "weight_zero_point"}),
     "mxfp8": (_mxfp8, {"weight", "weight_scale"}),

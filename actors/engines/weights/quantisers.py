@@ -190,7 +190,7 @@ class Awq:
         return LayerForm("awq", "integers", 4, (1, size) if size > 0 else ROW, self.config.zero_point)
 
 
-OLD_AWQ = {"w_bit": "bits", "q_group_size": "group_size"}  # in quant_config.json
+OLD_AWQ = {"w_bit": "bits", "q_group_size": "group_size"}  # keys in quant_config.json
 
 
 # FP8, as DeepSeek, Qwen and Mistral publish it, and of AutoFP8

@@ -21,7 +21,7 @@ USUAL = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)  # llama-ser
 
 
 class LlamaParameters(StructureParameters, frozen=True, kw_only=True):
-    """What both requests have beside the names that :mod:`duoactor.serve.other_names` knows."""
+    """What both requests have besides the names that :mod:`duoactor.serve.other_names` knows."""
 
     n_predict: Limit = -1  # 0: the prompt is read, and nothing is written
     n_probs: Annotated[int, Meta(ge=0, le=20)] = 0
@@ -29,7 +29,7 @@ class LlamaParameters(StructureParameters, frozen=True, kw_only=True):
     return_tokens: bool = False
     post_sampling_probs: Literal[False] = False
     response_fields: tuple[str, ...] = ()
-    logit_bias: Any = msgspec.field(default_factory=dict)  # as OpenAI has it, or pairs, where false forbids a token
+    logit_bias: Any = msgspec.field(default_factory=dict)  # OpenAI's form, or pairs, where false forbids a token
 
     @property
     def text(self) -> str:

@@ -25,11 +25,11 @@ from protocols.messages import Chunk, RequestStats, Tokenized, TokenLogprobs
 class CompletionRequest(StructureParameters, frozen=True, kw_only=True):
     prompt: Annotated[str | tuple[Any, ...], Meta(description="a text, token ids, or an array of either")]
     max_tokens: Limit = 16
-    max_completion_tokens: Limit | None = None  # the chat API's name, which guidellm sends beside the other
+    max_completion_tokens: Limit | None = None  # the chat API's name, which guidellm sends with the other
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool = False
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # as vLLM has them
-    suffix: str = ""  # what stands behind the answer
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # vLLM's parameter
+    suffix: str = ""  # text after the answer
 
     @property
     def most(self) -> int:

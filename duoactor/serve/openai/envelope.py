@@ -61,7 +61,7 @@ class OpenAIAnswer(Answer):
         self._n = wanted.n
         self._with_usage = wanted.stream_options.include_usage
         self._always = self._with_usage and wanted.stream_options.continuous_usage_stats
-        self._running: dict[int, RequestStats] = {}  # so far, by choice
+        self._running: dict[int, RequestStats] = {}  # statistics so far, by choice
         self._traced = wanted.trace
         self._identified = wanted.return_token_ids
         self._timed, self._began = wanted.timings_per_token and wanted.n == 1, time.monotonic()

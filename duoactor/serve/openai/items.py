@@ -122,7 +122,7 @@ class ItemPage(msgspec.Struct, frozen=True):
 def turns(instructions: str, given: str | Sequence[InputItem]) -> tuple[ChatTurn, ...]:
     """Calls that follow one another, or a text, are one turn of the assistant's, as chat templates have it."""
     made = [ChatTurn("system", instructions)] if instructions else []
-    thought = ""  # in front of the assistant's next turn
+    thought = ""  # thought in front of the assistant's next turn
     if isinstance(given, str):
         return (*made, ChatTurn("user", given))
     for at, item in enumerate(given):

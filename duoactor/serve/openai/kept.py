@@ -32,7 +32,7 @@ class Conversation(NamedTuple):
 class Kept:
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._room = most, most_bytes
-        self._found: OrderedDict[tuple[str, str], Conversation] = OrderedDict()  # by key's holder and id
+        self._found: OrderedDict[tuple[str, str], Conversation] = OrderedDict()  # keyed by the key's holder and id
 
     def keep(self, holder: str, ident: str, conversation: Conversation) -> None:
         """Keep a conversation. The oldest make room."""

@@ -40,7 +40,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     tool_call_id: str | None = None
     audio: Any = None
     reasoning_content: str | None = None  # what the model thought, as DeepSeek and vLLM call it
-    reasoning: str | None = None  # as others do
+    reasoning: str | None = None  # other servers' name
     prefix: bool = False  # DeepSeek's: the answer continues this message, the last
 
 

@@ -119,7 +119,7 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
         super().__init__(model, "resp_", parser)
         self._wanted = wanted
         self._sequence = 0
-        self.ended: Callable[[Response], None] | None = None  # to call once the answer is complete
+        self.ended: Callable[[Response], None] | None = None  # called once the answer is complete
 
     def opening(self, chunk: Chunk) -> bytes:
         begun = self._response("in_progress")

@@ -32,7 +32,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """Always comes behind a CallBegan, even if the text was cut off inside the call, which then is not ``whole``."""
+    """Always comes after a CallBegan, even if the text was cut off inside the call, which then is not ``whole``."""
 
     whole: bool = True
 

@@ -21,14 +21,14 @@ _NAME = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """Calls are JSON objects with a name and arguments, behind ``mark``."""
+    """Calls are JSON objects with a name and arguments, after ``mark``."""
 
     mark: str
     close: str = ""  # the mark after a call
     opening: str = ""  # characters that may stand between the mark and a call
-    between: str = ""  # characters that may stand behind a call; small models close too often
+    between: str = ""  # characters that may stand after a call; small models close too often
     bare: bool = False  # the text may begin with a call: an answer may be JSON too, so it must name a function
-    series: bool = False  # calls may follow one another behind one mark
+    series: bool = False  # calls may follow one another after one mark
     named: bool = False  # a name and its arguments may stand there in place of an object
     key: str = "arguments"
     grammar: tuple[str, str] = ("call", "call")  # Lark of one call, and of several
@@ -111,7 +111,7 @@ def form_parser(form: CallForm, names: Collection[str], sure: bool = False) -> R
 
 
 def _calls(text: Reader, form: CallForm, names: Collection[str]) -> Steps:
-    """A mark without a call behind it is text."""
+    """A mark without a call after it is text."""
     known = names if form.bare else None
     called = form.bare and (yield from _call(text, 0, known))
     while True:
@@ -170,7 +170,7 @@ def _call(text: Reader, at: int, names: Collection[str] | None = None) -> Genera
 
 
 def _skip_rest(text: Reader) -> Steps:
-    """Skip the rest of the call's object, behind its arguments."""
+    """Skip the rest of the call's object, after its arguments."""
     at = yield from text.past("")
     if text.text[at : at + 1] in (",", "}"):
         end = yield from text.value(at, depth=1)

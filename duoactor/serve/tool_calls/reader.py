@@ -27,7 +27,7 @@ class ValueEnd:
         self._string = self._escaped = self._scalar = False
 
     def find(self, text: str, at: int) -> int:
-        """Goes on at ``at``. The position behind the value's last character, or -1 while it is not in ``text``."""
+        """Goes on at ``at``. The position after the value's last character, or -1 while it is not in ``text``."""
         while at < len(text):
             if self._escaped:
                 self._escaped = False
@@ -71,7 +71,7 @@ class Reader:
         self._held: tuple[str, int] | None = None  # the name of a call, and where its arguments begin
         self._refused = 0  # characters of the text that look like a call and are none
         self._events: list[Event] = []
-        self._space = ""  # at the end of what was said: dropped if a call follows
+        self._space = ""  # white space at the end of the text: dropped if a call follows
         self._called = self._behind_call = self._in_call = False
 
     # --- in ----------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Reader:
             yield
 
     def value(self, at: int, depth: int = 0) -> Generator[None, None, int]:
-        """The position behind the JSON value at ``at``, or inside which that is; -1: the text ends inside it."""
+        """The position after the JSON value at ``at``, or inside which that is; -1: the text ends inside it."""
         end = ValueEnd(depth)
         seen = at
         while (found := end.find(self.text, seen)) < 0 and not self.ended:

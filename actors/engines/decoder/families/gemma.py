@@ -144,7 +144,7 @@ def _attention_4(config: Any, index: int, shares: int | None) -> Attention:
 def _of_layer(config: Any, layer: int, name: str) -> int:
     """A number of a layer's own."""
     each = config.per_layer_config
-    if isinstance(each, dict):  # as it is written, layer 5 of 30 as "05"
+    if isinstance(each, dict):  # layers are numbered by names: layer 5 of 30 is "05"
         own: dict[str, Any] = next((one for key, one in each.items() if int(key) == layer), {})
         return int(own.get(name) or getattr(config, name))
     return int(getattr(each[layer], name))

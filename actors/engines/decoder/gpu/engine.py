@@ -131,5 +131,5 @@ def recorded_bytes(config: Any, dtype: torch.dtype) -> int:
     assert spec is not None
     widths = (one.heads * (one.width + 2) for one in spec.attentions)
     seen = MAX_PARTS * max(widths, default=0) * torch.float32.itemsize
-    logits = 3 * MAX_ROWS * spec.vocabulary * torch.float32.itemsize  # as computed, as kept, and as handed on
+    logits = 3 * MAX_ROWS * spec.vocabulary * torch.float32.itemsize  # three copies: as computed, stored, and handed on
     return seen + logits + WORKSPACE

@@ -90,7 +90,7 @@ class Graphs:
         self._places = 0 if body.recurrence is None else body.recurrence.memory.count
         self._prompts = not body.spec.experts  # the host sends many rows to their experts
         self._vocabulary = vocabulary
-        self._replays: dict[tuple[int, bool], Program] = {}  # by rows and whether they are a prompt's
+        self._replays: dict[tuple[int, bool], Program] = {}  # programs by rows and whether they are a prompt's
         device = body.pool.device
         states = 0 if self._recurrence is None else 4 * sum(self._recurrence.words(MAX_ROWS))
         self._buffer = RoundBuffer(self.layout.bytes + states, device)

@@ -44,7 +44,7 @@ class RoundPlan(NamedTuple):
     rows: int
     items: NDArray[np.int32]  # (n, 3)
     numbers: NDArray[np.int32]  # (4, n): parts of the rows before, base, prefix and length of each
-    tails: dict[int, NDArray[np.int64]]  # by row
+    tails: dict[int, NDArray[np.int64]]  # tails by row
 
     @property
     def bytes(self) -> int:

@@ -44,7 +44,7 @@ def view(segment: Segment, step: int = BLOCK) -> View:
     start = first * BLOCK
     size = -(-(int(counts[beside].max()) - start) // step) * step
     copies: list[Slots] = []
-    by_slot: dict[int, int] = {}  # by slot: a branch that has it behind its ancestors
+    by_slot: dict[int, int] = {}  # branch that has a slot behind its ancestors
     branch = np.full(len(visible), -1)
     for row in beside[::-1]:  # the deepest node of a branch comes last, and its ancestors can use the same copies
         path = np.flatnonzero(visible[row, start:]) + start

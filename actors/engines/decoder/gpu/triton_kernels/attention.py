@@ -23,7 +23,7 @@ from actors.engines.decoder.spec import Attention
 # Tokens of one part; their keys and values are all on their way at once. On an H200, 32 key heads of 128, in us: 8 rows
 # behind 500 tokens 10 (with 128: 14), 64 rows 33 (47), 32 requests of four 109 (140), but one row behind 4,000 32 (29).
 SPLIT = 64
-PROGRAMS = 8  # on a multiprocessor at once, as many as find room; 4 and 16 take as long
+PROGRAMS = 8  # programs that one multiprocessor has room for; 4 and 16 take as long
 JOINED = 16  # parts that are joined at a time
 TILE = 16  # rows of one product, query heads that share keys included: the least that tensor cores take
 LOG2_E = 1.4426950408889634
