@@ -27,7 +27,7 @@ class Committer:
     def __init__(self, context: Context, sources: Sources, leases: Leases, outbox: Outbox, faults: Faults) -> None:
         self.context, self.state = context, context.state
         self.sources, self.leases, self.outbox, self.faults = sources, leases, outbox, faults
-        # what rounds wait for, beside drafters
+        # work that rounds wait for, drafters not among it
         self._drafting = {"reading", *(source.name for source in sources if source.together)}
         self._prompts_us = 0.0  # time that forwards have taken for prompts since the start
 
@@ -95,12 +95,8 @@ class Committer:
     ) -> Part:
         """Commit one stream's window. ``cores_us``: part of the forward for each stream with a drafter that works on
         CPUs of the target."""
-        stream, chosen, outcome, forward_us = (
-            batch.streams[at],
-            batch.windows[at],
-            computed.outcomes[at],
-            computed.forward_us,
-        )
+        stream, chosen, outcome = batch.streams[at], batch.windows[at], computed.outcomes[at]
+        forward_us = computed.forward_us
         assert isinstance(outcome, Outcome)
         trace = stream.delivery.trace
         traced = None if trace is None else trace.seen(stream.tree, chosen, outcome.path)
@@ -108,7 +104,7 @@ class Committer:
         most, times = len(committed.tokens), stream.times
         for_drafter_us, spent, times.spent_us = stream.wait.take_waited(), times.spent_us, defaultdict(float)
         wall_us, own_us = times.round_over(self.context.clock(), self._prompts_us)
-        own_us -= spent["reading"]  # whoever goes on with the text has that behind it
+        own_us -= spent["reading"]  # whoever goes on with the text has read that already
         wait_us = for_drafter_us
         for name in self._drafting:
             wait_us += spent[name]

@@ -13,7 +13,7 @@ from actors.verifier.waits import DrafterPace
 from protocols.messages import ActorStatus, DrafterStatus, Grow, Hello, Promote
 from protocols.security import ANYBODY, Holder, KeyRole
 
-DRIFT = 1e-4  # by which two quartz clocks may part: some 100 parts per million
+DRIFT = 1e-4  # drift between two quartz clocks: some 100 parts per million
 
 
 @dataclass(slots=True)
@@ -27,15 +27,12 @@ class PeerClock:
     offset: float | None = None
     heard_at: float = 0.0
 
-    def heard(self, sent_us: float, now_us: float) -> None:
+    def sent(self, sent_us: float, now_us: float) -> float:
+        """When a message that arrives at ``now_us`` was sent, on our clock; ``sent_us``: on the peer's."""
         difference = now_us - sent_us
         if self.offset is None or difference <= self.offset + DRIFT * (now_us - self.heard_at):
             self.offset, self.heard_at = difference, now_us
-
-    def own(self, peer_us: float) -> float:
-        """A time on the peer's clock as ours shows it. Something was heard before."""
-        assert self.offset is not None
-        return peer_us + self.offset
+        return sent_us + self.offset
 
 
 @dataclass(slots=True)
@@ -111,8 +108,7 @@ class DrafterPeer(Peer):
 
     def dated(self, message: Grow, arrived_us: float) -> list[tuple[int, int]]:
         """The message's forwards as (start, length) on our clock, in microseconds: it tells them by its own."""
-        self.clock.heard(message.sent_us, arrived_us)
-        sent = self.clock.own(message.sent_us)
+        sent = self.clock.sent(message.sent_us, arrived_us)
         return [(max(0, round(sent - age)), length) for age, length in message.forwards]
 
     def fenced(self) -> None:

@@ -14,7 +14,7 @@ from protocols.messages import Role
 SHARE = 0.002
 LEASE_SHARE = 0.06
 NEWCOMERS, NEWCOMERS_SHARE = b"", 0.03  # the account of all newcomers together, and its share
-# A client's share, beside its requests. A Status, its dearest message, takes some 0.2 ms: 250 a second.
+# A client's share, its requests not counted. A Status, its dearest message, takes some 0.2 ms: 250 a second.
 CLIENT_SHARE = 0.05
 BURST_S = 0.01  # what a peer may owe beyond its share before it is dropped: some 130 messages
 # A message's largest charge: beyond it the machine was busy.
@@ -55,15 +55,12 @@ class Floods:
 
     def drops(self, peer: bytes, now: float) -> bool:
         """Whether the message that has just arrived from the peer is to be dropped unread."""
-        newcomer = (
-            self._debt(NEWCOMERS, now) > NEWCOMERS_BURST_S
-            and self._role(peer) is not Role.CLIENT
-            and self._is_new(peer, now)
-        )
-        if not self._owes(self._account(peer), now) and not newcomer:
-            return False
-        self._flooding.add(peer)
-        return True
+        flood = self._debt(NEWCOMERS, now) > NEWCOMERS_BURST_S
+        newcomer = flood and self._role(peer) is not Role.CLIENT and self._is_new(peer, now)
+        dropped = self._owes(self._account(peer), now) or newcomer
+        if dropped:
+            self._flooding.add(peer)
+        return dropped
 
     def unwanted(self, peer: bytes) -> bool:
         """Whether a connection whose message was dropped is better ended: it has no role, and its own account owes."""

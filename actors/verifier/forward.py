@@ -1,7 +1,7 @@
 """One forward of the target, or several in a row: what is computed, and which stream an exception belongs to.
 
 Where a round verifies no drafts there is nothing to decide between one forward and the next, and what a round takes
-beside its forward is paid once for several (multi-step decoding).
+besides its forward is paid once for several (multi-step decoding).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def compute(
     """Run a forward, and further ones as far as the batch allows. Raises nothing.
 
     When the forward raises, its parts are computed again one by one, to find the faulty part. ``goes_on``: whether
-    nothing has to be decided behind what the forwards brought; asked before each further one. Its time is not
+    nothing has to be decided after what the forwards brought; asked before each further one. Its time is not
     counted."""
     windows = [Window(s.handle, w.tokens, w.parents) for s, w in zip(batch.streams, batch.windows, strict=True)]
     begin, steps, asked_s = timer(), 1, 0.0
@@ -51,7 +51,7 @@ def compute(
 
 
 def _with_prompt(model: TargetModel, windows: list[Window], handle: int, rows: int) -> list[Outcome | Exception | None]:
-    """A piece of a prompt, beside a round if there is one."""
+    """A piece of a prompt, with a round if there is one."""
     if not windows:
         return [_prefill(model, handle, rows)]
     try:
@@ -77,11 +77,8 @@ def _verify(model: TargetModel, windows: list[Window]) -> list[Outcome | Excepti
         if len(windows) == 1 and not windows[0].tokens:
             return [error]
         trace = None if isinstance(error, RequestError) else error  # else its sentence says all
-        log.warning(
-            "a round of %d requests failed (%s); each is tried alone and without drafts",
-            *(len(windows), error),
-            exc_info=trace,
-        )
+        what = "a round of %d requests failed (%s); each is tried alone and without drafts"
+        log.warning(what, len(windows), error, exc_info=trace)
     return [_decode_alone(model, window) for window in windows]
 
 

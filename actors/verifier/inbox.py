@@ -56,9 +56,8 @@ Routes = Mapping[type[Message], tuple[Role, Callable[[bytes, Any], None]]]
 
 class Inbox:
     def __init__(self, context: Context, listener: Listener, peers: Peers, routes: Routes) -> None:
-        self.context, self.state, self.listener, self.peers, self.routes = (
-            context, context.state, listener, peers, routes,
-        )  # fmt: skip
+        self.context, self.state, self.listener = context, context.state, listener
+        self.peers, self.routes = peers, routes
         self.floods, self._timer = Floods(context.state, peers.role, peers.account), context.equipment.timer
         self._cpu_timer = context.equipment.cpu_timer
         self._decoder = wire.Decoder(ToVerifier)
@@ -149,7 +148,7 @@ class Inbox:
         if isinstance(message, Heartbeat):
             self.context.send(peer, message)
         elif isinstance(message, Goodbye):
-            self.peers.goodbye(peer, message)
+            self.peers.gone(peer, message.reason or "said goodbye")
         elif route is not None and route[0] is role:
             route[1](peer, message)
         else:

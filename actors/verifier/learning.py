@@ -11,7 +11,7 @@ from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Finished, Load, Promote, Undo
 
-MAX_TOKENS = 16_384  # tokens of one text, or told with one heartbeat, which then ends: half a millisecond to encode
+MAX_TOKENS = 16_384  # tokens of one text, or sent with one heartbeat, which then ends: half a millisecond to encode
 MAX_WAITING = 262_144  # tokens of texts, some 10 MB: those of minutes in which streams leave a learner no CPU
 
 
@@ -26,7 +26,8 @@ class Learning:
     def ended(self, stream: Stream) -> None:
         """A request is over."""
         self._wanted = self._wanted or self.state.learner is not None
-        committed, start = stream.text.committed, _start(stream)
+        committed = stream.text.committed
+        start = stream.text.prompt_len + stream.text.generated  # its own output: a client's claimed tokens are prompt
         if self._wanted and self._tells(stream) and start < len(committed) <= MAX_TOKENS:
             self._waiting.append(Finished(tuple(committed), start, stream.text.sampling))
             self._waiting_tokens += len(committed)
@@ -62,22 +63,19 @@ class Learning:
             if drafter.loads(message.model_id):
                 drafter.serving.trouble = ""  # what kept it from an earlier one need not keep it from this
                 self.send(drafter.peer, Load(message.version, message.path))
-        self._draft_with(message)
-
-    def _draft_with(self, message: Promote) -> None:
-        """Load the weights into the verifier's own draft model, if it has that model."""
-        inline = self.context.equipment.inline
+        inline = self.context.equipment.inline  # the verifier's own draft model
         if inline is not None and inline.model_id == message.model_id:
             inline.load(Load(message.version, message.path))
 
     def reported(self, drafter: DrafterPeer) -> None:
-        """A drafter said which weights it serves with. It is told which are in force until it does, or says why not."""
+        """A drafter said which weights it serves with. It is sent those in force until it does, or says why not."""
         promoted = self.state.promoted
         if promoted is None or not drafter.loads(promoted.model_id):
             return
         # The message may be about an earlier version: the Load was lost, or it was not connected then.
-        of_another = drafter.serving.path is not None and drafter.serving.path != promoted.path
-        if of_another or (drafter.serving.version != promoted.version and not drafter.serving.trouble):
+        serving = drafter.serving
+        of_another = serving.path is not None and serving.path != promoted.path
+        if of_another or (serving.version != promoted.version and not serving.trouble):
             self.send(drafter.peer, Load(promoted.version, promoted.path))
 
     def undo(self, message: Undo) -> str:
@@ -96,8 +94,3 @@ class Learning:
             raise RequestError(FailureCode.NOT_FOUND, "no learner is connected; start one with `duoactor learner`")
         self._handed = (message.rid, said)
         return said
-
-
-def _start(stream: Stream) -> int:
-    """The start of its output: a client's claimed tokens count as prompt."""
-    return stream.text.prompt_len + len(stream.message.generated)

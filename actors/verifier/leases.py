@@ -27,9 +27,8 @@ class Leases:
 
     def lend(self, stream: Stream, to: DrafterPeer | None = None) -> bool:
         """Give the stream to a drafter (None: the best placed one) under a new epoch."""
-        if not stream.strategy.drafter or stream.status not in (Stage.PREFILL, Stage.DECODE):
-            return False
-        if self._target_comes_first(stream):
+        open_to_drafts = stream.strategy.drafter and stream.status in (Stage.PREFILL, Stage.DECODE)
+        if not open_to_drafts or self._target_comes_first(stream):
             return False
         drafter = to or self._best(stream)
         if drafter is None or not self._takes(drafter, stream):
@@ -64,13 +63,10 @@ class Leases:
         """The stream is over; the room that it had at its drafter may be another's."""
         drafter = self.state.drafters.of(stream.loan.holder)
         self.recall(stream)
-        others = {key: until for key, until in self._declined.items() if key[1] != stream.rid}
-        self._declined = {
-            key: until
-            for key, until in others.items()
-            if drafter is None or key[0] != drafter.peer or until == math.inf
-        }
-        if len(self._declined) < len(others):
+        declined = {key: until for key, until in self._declined.items() if key[1] != stream.rid}
+        short = [key for key, until in declined.items() if drafter and key[0] == drafter.peer and until < math.inf]
+        self._declined = {key: until for key, until in declined.items() if key not in short}
+        if short:
             self.offer()
 
     def move(self, old: DrafterPeer, new: DrafterPeer | None) -> int:

@@ -20,7 +20,6 @@ from protocols.messages import (
     ActorDown,
     ActorUp,
     Drain,
-    Goodbye,
     Heartbeat,
     Hello,
     Message,
@@ -100,7 +99,7 @@ class Peers:
             self.publish(ActorUp(hello.role, hello.actor_id, hello.model_id))
 
     def _renamed(self, hello: Hello, holder: Holder) -> Hello:
-        """A drafter's Hello, with the beginning of its key behind a name that another key's drafter has: nobody takes
+        """A drafter's Hello, with the beginning of its key after a name that another key's drafter has: nobody takes
         another's place by its name, and nobody keeps another out."""
         named = self.state.drafters.named(hello.actor_id) if hello.role is Role.DRAFTER else None
         if named is None or self.holder(named.peer).key == holder.key:
@@ -203,9 +202,6 @@ class Peers:
             info.identity,
         )
         self.send(peer, welcome)
-
-    def goodbye(self, peer: bytes, message: Goodbye) -> None:
-        self.gone(peer, message.reason or "said goodbye")
 
     def gone(self, peer: bytes, reason: str) -> None:
         """A peer has left, or is taken for dead: its leases, budgets or requests end."""

@@ -70,14 +70,8 @@ class Room:
             text = stream.text
             prompt, written = text.committed[: text.prompt_len], text.committed[text.prompt_len :]
             try:
-                handle = self.target.open(
-                    prompt,
-                    text.sampling,
-                    written,
-                    stream.wait.max_window,
-                    stream.scope,
-                    stream.grammar,
-                )
+                most = stream.wait.max_window
+                handle = self.target.open(prompt, text.sampling, written, most, stream.scope, stream.grammar)
             except PoolFull as error:
                 if any(s.handle >= 0 for s in streams):
                     self._full_at = streams.added

@@ -29,6 +29,7 @@ MAX_PIECE = 64  # rows of a piece that others wait for, in a forward of its own:
 MAX_SHARED = 256  # rows of a forward that a piece shares with a round
 LEAST_PIECE = 16  # rows of a shared forward that are kept for the prompt
 MAX_ROWS = 512  # rows of one forward: their logits alone take 300 MB with a vocabulary of 152,000
+Asked = dict[Stream, dict[Source, str]]  # sources that each stream asks, and what trials know them by
 
 
 class Scheduler:
@@ -79,14 +80,13 @@ class Scheduler:
         self._served.remove(kind)
         self._served.append(kind)
         if kind == "prefill":
-            self._prefilling_since = self.context.clock()
-            return self._piece(prompts[0])
+            return self._prompt(prompts)
         self._prefilling_since = None
         held = self.room.hold(kinds[kind][:1] if kind == "alone" else kinds[kind])
         if not held:  # all were preempted
             return self._next()
         prompt = prompts[0] if beside and kind == "decode" and prompts[0].status is Stage.PREFILL else None
-        return self._round(held, prompt, prompts) or self._instead(prompts)
+        return self._round(held, prompt, prompts) or self._prompt(prompts)
 
     # --- prompts -----------------------------------------------------------------------------------------------------
 
@@ -115,13 +115,13 @@ class Scheduler:
         rows = min(max(1, self._time_for_prompt()), len(stream.text)) if decoding else 0
         return Batch(decoding=decoding, piece=stream, piece_rows=rows)
 
-    def _instead(self, prompts: Sequence[Stream]) -> Batch | None:
-        """All streams of the round wait for drafts: a prompt has the time."""
-        waiting = [stream for stream in prompts if stream.status is Stage.PREFILL]
-        if not waiting:
+    def _prompt(self, prompts: Sequence[Stream]) -> Batch | None:
+        """The next piece of the first prompt, alone: it has its turn, or all streams of the round wait for drafts."""
+        first = next((stream for stream in prompts if stream.status is Stage.PREFILL), None)
+        if first is None:
             return None
         self._prefilling_since = self.context.clock()
-        return self._piece(waiting[0])
+        return self._piece(first)
 
     def _rows_beside(self, streams: int, drafts: int) -> int:
         """Rows of a prompt that share a round's forward."""
@@ -151,27 +151,25 @@ class Scheduler:
             price.rate(decoding) * price.verifying(own),
         )
         using = {stream: self._uses(stream, allowance) for stream in streams}
-        streams = self._grow(using, allowance)
-        if not streams:
+        using = self._grow(using, allowance)
+        if not using:
             return None
         drafting_us = (self.context.clock() - begun) * 1e6
         if prompt is None:
             most = MAX_ROWS - own
         else:
             most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
-        using = {stream: using[stream] for stream in streams}
         free = not prompts and all(self._undecided(stream, sources) for stream, sources in using.items())
         least = allowance.verifying if free else 0.0
-        windows = self._windows({stream: self._cap(stream) for stream in streams}, allowance, most, least)
+        windows = self._windows({stream: self._cap(stream) for stream in using}, allowance, most, least)
         drafts = sum([len(chosen.nodes) for chosen in windows])
-        rows = self._rows_beside(len(streams), drafts) if prompt is not None else 0
+        rows = self._rows_beside(len(using), drafts) if prompt is not None else 0
         steps = self._steps(using, allowance) if free and not drafts else 1
-        asked = tuple([using[stream] for stream in streams])
-        reading_us = min(sum([stream.times.spent_us["reading"] for stream in streams]), drafting_us)
-        parts = tuple(streams), tuple(windows), asked, allowance
+        reading_us = min(sum([stream.times.spent_us["reading"] for stream in using]), drafting_us)
+        parts = tuple(using), tuple(windows), tuple(using.values()), allowance
         return Batch(*parts, decoding, prompt, rows, steps, free, drafting_us, reading_us)
 
-    def _steps(self, using: dict[Stream, dict[Source, str]], allowance: Allowance) -> int:
+    def _steps(self, using: Asked, allowance: Allowance) -> int:
         """The number of forwards that may follow one another while no source :meth:`finds` drafts: until there is a
         chunk to send, or a source that rests is to be asked again."""
         steps = chunk_forwards(self.context.price, allowance.streams)
@@ -187,7 +185,7 @@ class Scheduler:
         return stream.undecided and not any(source.exclusive or overlaps for source in sources)
 
     def finds(self, batch: Batch, outcomes: Sequence[Outcome]) -> bool:
-        """Whether a source has drafts behind what a row of forwards has brought that are worth the end of the row."""
+        """Whether a source has drafts that are worth the end of a row of forwards, after what it has brought."""
         for stream, asked, outcome in zip(batch.streams, batch.asked, outcomes, strict=True):
             for source in asked:
                 if self.sources.ask(source, False, source.finds, stream, outcome.tokens, batch.allowance):
@@ -210,8 +208,8 @@ class Scheduler:
 
     # --- sources -----------------------------------------------------------------------------------------------------
 
-    def _grow(self, using: dict[Stream, dict[Source, str]], allowance: Allowance) -> list[Stream]:
-        """Let the sources grow the trees. Returns the streams that neither wait nor have failed."""
+    def _grow(self, using: Asked, allowance: Allowance) -> Asked:
+        """Let the sources grow the trees. Returns those of the streams that neither wait nor have failed."""
         ready = list[Stream]()
         for stream, sources in using.items():
             for source in sources:
@@ -234,7 +232,7 @@ class Scheduler:
         for stream in ready:
             if stream.grammar is not None:
                 self.faults.guard(stream, self.sources["grammar"].grow, [stream], allowance)
-        return [stream for stream in ready if stream.status is Stage.DECODE]
+        return {stream: using[stream] for stream in ready if stream.status is Stage.DECODE}
 
     def _uses(self, stream: Stream, allowance: Allowance) -> dict[Source, str]:
         """The sources that are asked for the next round, with what trials know them by: those of the method that do not

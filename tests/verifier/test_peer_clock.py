@@ -10,24 +10,23 @@ from tests.world.simulation import Simulation, World
 
 def test_a_message_that_waited_says_nothing_of_the_clocks():
     clock = PeerClock()
-    clock.heard(1000.0, 501_100.0)
-    clock.heard(2000.0, 512_000.0)  # lay behind a forward of 10 ms
-    assert clock.own(2000.0) == pytest.approx(502_100.0, abs=10)
-    clock.heard(3000.0, 503_050.0)  # the quickest yet
-    assert clock.own(4000.0) == 504_050.0
+    clock.sent(1000.0, 501_100.0)
+    assert clock.sent(2000.0, 512_000.0) == pytest.approx(502_100.0, abs=10)  # it waited for a forward of 10 ms
+    clock.sent(3000.0, 503_050.0)  # the quickest yet
+    assert clock.sent(4000.0, 514_000.0) == 504_050.0
 
 
 def test_clocks_that_part_slowly_are_followed():
     clock = PeerClock()
     for second in range(100):
         peer_us = second * 1e6
-        clock.heard(peer_us, 500.0 + peer_us * (1 + DRIFT / 2))
-    assert clock.own(99e6) == pytest.approx(500.0 + 99e6 * (1 + DRIFT / 2), abs=1.0)
+        sent = clock.sent(peer_us, 500.0 + peer_us * (1 + DRIFT / 2))
+    assert sent == pytest.approx(500.0 + 99e6 * (1 + DRIFT / 2), abs=1.0)
 
 
 def test_a_drafter_that_began_anew_has_a_clock_of_its_own():
     clock = PeerClock()
-    clock.heard(9e6, 9e6 + 70.0)
+    clock.sent(9e6, 9e6 + 70.0)
     assert PeerClock() != clock and PeerClock().offset is None
 
 
