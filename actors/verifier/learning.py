@@ -26,8 +26,7 @@ class Learning:
     def ended(self, stream: Stream) -> None:
         """A request is over."""
         self._wanted = self._wanted or self.state.learner is not None
-        committed = stream.text.committed
-        start = stream.text.prompt_len + stream.text.generated  # its own output: a client's claimed tokens are prompt
+        committed, start = stream.text.committed, _start(stream)
         if self._wanted and self._tells(stream) and start < len(committed) <= MAX_TOKENS:
             self._waiting.append(Finished(tuple(committed), start, stream.text.sampling))
             self._waiting_tokens += len(committed)
@@ -94,3 +93,8 @@ class Learning:
             raise RequestError(FailureCode.NOT_FOUND, "no learner is connected; start one with `duoactor learner`")
         self._handed = (message.rid, said)
         return said
+
+
+def _start(stream: Stream) -> int:
+    """The start of its output: a client's claimed tokens count as prompt."""
+    return stream.text.prompt_len + len(stream.message.generated)
