@@ -10,7 +10,7 @@ from actors.models import DEFAULT_NODES
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
-EVERY_SOURCE = ("text", "memory", "datastore", "drafter", "inline", "head")
+EVERY_SOURCE = ("text", "memory", "datastore", "recycling", "drafter", "inline", "head")
 
 # Which nodes of the tree are verified in a round: none, so that the root alone is; the likeliest path; those that are
 # worth their time; or all that the verifier's own proposer has proposed.

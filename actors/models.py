@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 RENDERING, NOTHING_READ = Rendering(), Reading()
 DEFAULT_NODES = 31  # nodes of the largest window and the longest draft, if no number is named: 32 rows with the root
 MOST_PROBABLE = 1.001  # 1, and the rounding of a float32 softmax
+RANKED = 8  # likeliest tokens of a row that a target tells; fewer of a smaller vocabulary
 MAX_FAILURES = 3  # failures of a model in a row: then no request is the cause, and a process ends, to be started anew
 
 
@@ -65,6 +66,18 @@ class Window(msgspec.Struct, frozen=True):
     handle: int
     tokens: Sequence[int] = ()
     parents: Sequence[int] = ()  # index into ``tokens``; ROOT for children of the root
+    ranks: bool = False  # whether the outcome is to have :attr:`Outcome.ranked`
+
+
+class Ranked(NamedTuple):
+    """What the target thought likeliest after each row of a window, its root first, before any penalty or mask."""
+
+    tokens: list[NDArray[np.int64]]  # (RANKED,) of each row, best first
+    logits: list[NDArray[np.float32]]  # (RANKED,) of each row; NaN or infinite where the target's are
+
+    def then(self, more: Ranked) -> Ranked:
+        """These rows and those of a further forward."""
+        return Ranked(self.tokens + more.tokens, self.logits + more.logits)
 
 
 @dataclass(slots=True)
@@ -77,6 +90,7 @@ class Outcome:
     # the target's token after the root, then after each node of the window; after a prefill there are none
     sampled: list[int] = field(default_factory=list)
     reused: int = 0  # after a prefill: tokens of the prompt that were not computed, because an earlier one had them
+    ranked: Ranked | None = None  # of the root and of each node of the window, if the window asks for it
 
 
 class Constraint(Protocol):

@@ -127,7 +127,8 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
     memory: Annotated[
         int,
         Meta(
-            description="tokens of finished texts to keep, in which method auto finds drafts; 28 bytes each; 0: none",
+            description="tokens of finished texts to keep, in which method auto finds drafts; 28 bytes each; 0: none, "
+            "and no token recycling",
             ge=0,
             le=1 << 30,
         ),

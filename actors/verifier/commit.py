@@ -162,7 +162,9 @@ class Committer:
         if tree.root.children:
             stream.tally.foreseen += 1
         logprobs = outcome.logprobs[:taken]
-        committed = Committed(base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled)
+        committed = Committed(
+            base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled, outcome.ranked
+        )
         stream.wait.covered = covered
         for source in self.sources.named(stream.sources):
             try:

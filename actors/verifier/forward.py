@@ -34,7 +34,8 @@ def compute(
     When the forward raises, its parts are computed again one by one, to find the faulty part. ``goes_on``: whether
     nothing has to be decided after what the forwards brought; asked before each further one. Its time is not
     counted."""
-    windows = [Window(s.handle, w.tokens, w.parents) for s, w in zip(batch.streams, batch.windows, strict=True)]
+    asked = zip(batch.streams, batch.windows, batch.ranks, strict=True)
+    windows = [Window(stream.handle, window.tokens, window.parents, ranks) for stream, window, ranks in asked]
     begin, steps, asked_s = timer(), 1, 0.0
     if batch.piece is not None:
         found = _with_prompt(model, windows, batch.piece.handle, batch.piece_rows)
@@ -105,6 +106,8 @@ def _went_on(model: TargetModel, windows: list[Window], outcomes: list[Outcome])
     for outcome, more in zip(outcomes, further, strict=True):
         outcome.tokens = [*outcome.tokens, *more.tokens]
         outcome.logprobs = [*outcome.logprobs, *more.logprobs]
+        if outcome.ranked is not None and more.ranked is not None:
+            outcome.ranked = outcome.ranked.then(more.ranked)
     return True
 
 

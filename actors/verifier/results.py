@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from actors.models import Ranked
 from actors.tree.tree import Node
 from protocols.messages import FinishReason, TokenLogprobs
 
@@ -44,6 +45,7 @@ class Committed(msgspec.Struct, frozen=True, eq=False):
     root: Node  # node that the window hung on
     held: Sequence[Node | None]  # [i]: the tree's node of token i
     sampled: Sequence[int]  # the target's token after the root and after each node of the window
+    ranked: Ranked | None = None  # see :attr:`actors.models.Outcome.ranked`
 
 
 @dataclass(slots=True)

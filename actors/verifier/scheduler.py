@@ -166,7 +166,7 @@ class Scheduler:
         rows = self._rows_beside(len(using), drafts) if prompt is not None else 0
         steps = self._steps(using, allowance) if free and not drafts else 1
         reading_us = min(sum([stream.times.spent_us["reading"] for stream in using]), drafting_us)
-        parts = tuple(using), tuple(windows), tuple(using.values()), allowance
+        parts = tuple(using), tuple(windows), tuple(using.values()), self._ranks(using), allowance
         return Batch(*parts, decoding, prompt, rows, steps, free, drafting_us, reading_us)
 
     def _steps(self, using: Asked, allowance: Allowance) -> int:
@@ -177,6 +177,17 @@ class Scheduler:
             rests = max(2, stream.rest.until - stream.tally.rounds)  # one forward more, or each would be a row
             steps = int(min(steps, stream.text.left, rests))
         return max(1, steps)
+
+    def _ranks(self, using: Asked) -> tuple[bool, ...]:
+        """Of which streams the target says what else was likely: of those with a source that reads it; else of one that
+        has such a source at rest, so that this goes on learning at the price of one stream."""
+        asked = [any(source.ranks for source in sources) for sources in using.values()]
+        if not any(asked):
+            for at, stream in enumerate(using):
+                if any(source.ranks for source in self.sources.named(stream.strategy.sources)):
+                    asked[at] = True
+                    break
+        return tuple(asked)
 
     def _undecided(self, stream: Stream, sources: Mapping[Source, str]) -> bool:
         """Whether forwards may follow one another until one of ``sources`` has drafts: a draft model always has some,

@@ -45,11 +45,12 @@ def _library(settings: VerifierSettings, info: ModelInfo) -> Library:
     from actors.verifier.sources.memory import Memory
 
     memory = Memory(settings.memory, os.urandom(16)) if settings.memory else None
+    recycles = info.device != "cpu"  # there, rows cost too much for it (docs/experiments/recycling.md)
     if not settings.datastore:
-        return Library(memory=memory)
+        return Library(memory=memory, recycles=recycles)
     store = Datastore.open(settings.datastore, info.tokenizer_digest)
     log.info("datastore %s: %d tokens of %d documents", settings.datastore, store.meta.tokens, store.meta.documents)
-    return Library(store, memory)
+    return Library(store, memory, recycles)
 
 
 def _calibrated(model: TargetModel) -> tuple[CostModel, Callable[[], None]]:

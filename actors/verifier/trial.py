@@ -18,7 +18,7 @@ class Stakes(NamedTuple):
 
 DRAFTS = Stakes(1.02, 8.0, 64)  # below, work gains nothing
 # Asking costs a fraction of a millisecond; a text may begin to repeat itself at any place.
-LOOKUPS = dict.fromkeys(("text", "memory", "datastore"), Stakes(1.0, 1.0, 1))
+LOOKUPS = dict.fromkeys(("text", "memory", "datastore", "recycling"), Stakes(1.0, 1.0, 1))
 
 
 class Trial(Backoff):

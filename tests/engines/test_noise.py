@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from actors.engines.sampling.noise import _gumbel, gumbel, hash31, keys
+from actors.engines.sampling.noise import _gumbel, gumbel, hash31
+from actors.noise import gumbel_at, keys
 
 M32 = (1 << 32) - 1
 GOLDEN_KEYS = (2802244911, 1293516399)
@@ -53,6 +54,13 @@ def test_torch_and_plain_integers_hash_alike(seed):
     positions = [0, 1, 77, 4095, 2**20]
     dense = hash31(keyed(seed, positions), 300)
     assert dense.tolist() == [[reference_hash(seed, p, t) for t in range(300)] for p in positions]
+
+
+def test_the_noise_of_one_token_is_that_of_the_tensor():
+    tokens = [0, 1, 77, 49151, 262143]
+    for seed, position in ((0, 0), (7, 4095), (2**64 - 1, 12)):
+        expected = gumbel(seed, [position], torch.tensor(tokens)).flatten().tolist()
+        assert [gumbel_at(keys(seed, position), token) for token in tokens] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_hash_never_changes():

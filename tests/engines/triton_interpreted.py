@@ -45,7 +45,6 @@ from actors.engines.decoder.spec import Attention, Norm
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.sampling import sampler
-from actors.engines.sampling.noise import keys
 from actors.engines.weights import quantised
 from actors.engines.weights.blocks import Blocks, Grouped
 from actors.engines.weights.formats import KINDS
@@ -55,6 +54,7 @@ from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.quantisation import LayerForm
 from actors.engines.weights.source import ModuleSource
 from actors.models import Leaf
+from actors.noise import keys
 from protocols.messages import Sampling
 from tests.engines.families import every_part, model_of
 from tests.engines.recorded_rounds import TEXTS, fill, lay_out, some_trees, together, tree_round

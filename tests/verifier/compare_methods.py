@@ -1,7 +1,8 @@
 """`auto` beside vanilla, answer by answer, in one process: where do rounds of a real target gain or lose?
 
 By hand: ``python -m tests.verifier.compare_methods TARGET [--temperature T] [--streams N]``. Times are CPU time of the
-thread that computes and decides, so that other work on the machine matters little.
+thread that computes and decides, so that other work on the machine matters little. With ``--gpu-ms`` the texts are the
+target's own too, but each forward counts for what it would take on a GPU, where rows cost next to nothing.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 
 import uvloop
 
 from actors.cost import CostModel
 from actors.engines.build import EngineOptions, build_target
+from actors.engines.targets.target import Target
+from actors.models import Outcome, Window
 from actors.settings import VerifierSettings
 from actors.verifier.compute import TURN_S, InlineCompute
 from actors.verifier.context import Equipment
@@ -46,10 +51,33 @@ PROMPTS = (
 )
 
 
+GPU = {1: 1.0, 2: 1.005, 4: 1.015, 8: 1.03, 16: 1.07, 32: 1.13, 64: 1.3, 128: 1.7}  # a forward's time by its rows
+
+
+class Pretended:
+    """A clock on which forwards take what they would take on a GPU, and everything else its CPU time."""
+
+    def __init__(self, model: Target, forward_ms: float) -> None:
+        self.cost = CostModel({rows: 1000 * forward_ms * times for rows, times in GPU.items()})
+        self._model, self._ahead_s, self._verify = model, 0.0, model.verify
+        model.verify = self.verify  # type: ignore[method-assign]
+
+    def __call__(self) -> float:
+        return time.thread_time() + self._ahead_s
+
+    def verify(self, windows: Sequence[Window]) -> list[Outcome]:
+        begun = time.thread_time()
+        outcomes = self._verify(windows)
+        rows = sum(1 + len(window.tokens) for window in windows)
+        self._ahead_s += self.cost.own(rows) / 1e6 - (time.thread_time() - begun)
+        return outcomes
+
+
 async def compare(options: argparse.Namespace) -> None:
     model, codec = build_target(options.target, EngineOptions(threads=options.threads))
-    cost, clock, network = _calibrated(model)[0], time.thread_time, MemoryNetwork()
-    library = Library(memory=Memory(100_000))
+    pretended, network = Pretended(model, options.gpu_ms) if options.gpu_ms else None, MemoryNetwork()
+    cost, clock = (pretended.cost, pretended) if pretended else (_calibrated(model)[0], time.thread_time)
+    library = Library(memory=Memory(100_000), recycles=bool(options.gpu_ms) and not options.no_recycling)
     equipment = Equipment(model, codec, cost, InlineCompute(TURN_S), library=library, clock=clock, timer=clock)
     verifier = Verifier(VerifierSettings(bind=ADDRESS), equipment, network.listen(ADDRESS))
     tasks = [asyncio.create_task(verifier.run(asyncio.Event()))]
@@ -68,7 +96,8 @@ async def compare(options: argparse.Namespace) -> None:
         return (await caller.collect(rid))[rid]
 
     ratios, equal, found = list[float](), 0, {method: list[Round]() for method in METHODS}
-    groups = [PROMPTS[at : at + options.streams] for at in range(0, len(PROMPTS), options.streams)]
+    prompts = asked_of(options.prompts) if options.prompts else PROMPTS
+    groups = [prompts[at : at + options.streams] for at in range(0, len(prompts), options.streams)]
     for number, texts in enumerate(groups):
         speeds, answers = dict[str, float](), dict[str, list[list[int]]]()
         for method in METHODS if number % 2 else METHODS[::-1]:
@@ -89,6 +118,13 @@ async def compare(options: argparse.Namespace) -> None:
     )
     for method in METHODS:
         show(method, found[method], cost)
+
+
+def asked_of(path: str) -> tuple[str, ...]:
+    """First questions of a file in Spec-Bench's form without the longest, every fourth: all kinds are among them."""
+    with open(path) as lines:
+        texts = [json.loads(line)["turns"][0] for line in lines]
+    return tuple(text for text in texts if len(text) < 1200)[::4]
 
 
 def show(method: str, rounds: list[Round], cost: CostModel) -> None:
@@ -117,6 +153,9 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=80)
+    parser.add_argument("--prompts", default="", help="a JSONL file of Spec-Bench")
+    parser.add_argument("--gpu-ms", type=float, default=0.0, help="a forward's time on a GPU that is pretended")
+    parser.add_argument("--no-recycling", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
     uvloop.run(compare(parser.parse_args()))
 

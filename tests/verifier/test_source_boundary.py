@@ -375,4 +375,4 @@ def test_every_method_names_sources_that_the_boundary_knows():
             return {source.name for source in system.verifier.sources}
 
     named = {name for strategy in STRATEGIES.values() for name in strategy.sources}
-    assert named - run(story()) <= {"inline", "head", "memory", "datastore", "rest"}
+    assert named - run(story()) <= {"inline", "head", "memory", "datastore", "recycling", "rest"}

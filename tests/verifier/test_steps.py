@@ -149,7 +149,7 @@ def batch_of(target: ToyTarget) -> Batch:
     stream.handle = target.open(PROMPT, SAMPLING)
     while target.prefill(stream.handle) is None:
         pass
-    return Batch((stream,), (NO_WINDOW,), steps=STEPS)
+    return Batch((stream,), (NO_WINDOW,), ranks=(False,), steps=STEPS)
 
 
 def test_whoever_disturbs_ends_them_behind_the_forward_that_runs():

@@ -1,18 +1,4 @@
-"""Shared noise: the Gumbel variable ``G(seed, position, token)`` that target and draft both add to their logits.
-
-``argmax(logits / T + G)`` is a sample of ``softmax(logits / T)`` (Gumbel, 1954); because the noise is a hash of
-``(seed, position, token)`` instead of a generator's state, target and draft see the same one and tend to pick the
-same token (Gumbel coupling; Daliri, Musco, Suresh, arXiv 2408.07978), and a resumed request goes on with it.
-
-    k0, k1 = the two halves of splitmix64's output function over (seed, position)         on the host
-    h      = mix(token * GOLDEN + k0, k1) >> 1                                            31 bits, per token
-    u      = (float32(h) + 0.5) * 2**-31, at most 1 - 2**-24
-    G      = -log(-log1p(-u))                                                             within [-2.9, 22.2]
-
-``mix`` is murmur3's 32-bit finaliser with better constants (lowbias32: Wellons, "Prospecting for hash functions",
-2018), with the second key folded in between its two multiplications. Everything before ``u`` is integer arithmetic
-modulo 2**32 and so gives the same bits everywhere; the logarithms may differ between devices in the last place.
-"""
+"""Shared noise (:mod:`actors.noise`) of many tokens at once, as tensors on any device."""
 
 from __future__ import annotations
 
@@ -21,26 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_M64 = (1 << 64) - 1
-_STEP = 0x9E3779B97F4A7C15  # splitmix64's increment: 2**64 / golden ratio
-_GOLDEN, _MUL1, _MUL2 = 0x9E3779B1, 0x7FEB352D, 0x846CA68B
-_BELOW_ONE = 1.0 - 2.0**-24
+from actors.noise import BELOW_ONE, GOLDEN, MUL1, MUL2, Keys, keys
+
 _CACHED = 1 << 17  # elements that the passes over one block keep in a core's L2 cache
-
-
-Keys = tuple[int, int]
-
-
-def _mix64(z: int) -> int:
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _M64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _M64
-    return z ^ (z >> 31)
-
-
-def keys(seed: int, position: int) -> Keys:
-    """The two unsigned 32-bit keys of a text position; ``seed`` counts modulo 2**64."""
-    z = _mix64((_mix64((seed + _STEP) & _M64) + (position + 1) * _STEP) & _M64)
-    return z >> 32, z & 0xFFFFFFFF
 
 
 def _signed(x: int) -> int:
@@ -59,7 +28,7 @@ def hash31(keyed: Sequence[Keys], tokens: int | Tensor, device: torch.device | s
         ids = tokens.to(device=device, dtype=torch.int32)
     key = torch.tensor([[_signed(a), _signed(b)] for a, b in keyed], dtype=torch.int32).view(-1, 2)
     key = key.to(device, non_blocking=True)  # a blocking copy would wait for the running forward
-    x = ids * _signed(_GOLDEN) + key[:, :1]
+    x = ids * _signed(GOLDEN) + key[:, :1]
     part = torch.empty_like(x)
 
     def fold(shift: int) -> None:  # x ^= x >> shift, logically: int32 shifts drag the sign along
@@ -68,10 +37,10 @@ def hash31(keyed: Sequence[Keys], tokens: int | Tensor, device: torch.device | s
         x.bitwise_xor_(part)
 
     fold(16)
-    x.mul_(_MUL1)
+    x.mul_(MUL1)
     fold(15)
     x.bitwise_xor_(key[:, 1:])
-    x.mul_(_signed(_MUL2))
+    x.mul_(_signed(MUL2))
     fold(16)
     return x.bitwise_right_shift_(1).bitwise_and_(0x7FFFFFFF)
 
@@ -95,5 +64,5 @@ def gumbel_of(keyed: Sequence[Keys], tokens: int | Tensor, device: torch.device 
 
 
 def _gumbel(h: Tensor) -> Tensor:
-    u = h.to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=_BELOW_ONE)
+    u = h.to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=BELOW_ONE)
     return u.neg_().log1p_().neg_().log_().neg_()

@@ -23,8 +23,10 @@ from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.records import CHOICE
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.engine import Choice, Picks
-from actors.engines.sampling.noise import Keys, gumbel, gumbel_of, keys
+from actors.engines.sampling.noise import gumbel, gumbel_of
 from actors.engines.sampling.tally import Tally
+from actors.models import RANKED, Ranked
+from actors.noise import Keys, keys
 from protocols.messages import Sampling, TokenLogprobs
 
 log = logging.getLogger("duoactor.engines")
@@ -307,6 +309,30 @@ def _completed(flat: list[int], logits: Tensor, groups: Sequence[Rows]) -> list[
             if flat[place] < 0:
                 flat[place] = int(group.state.choose(own, group.positions[i : i + 1], group.paths[i : i + 1]))
     return flat
+
+
+def ranked(logits: Tensor) -> Callable[[], Ranked]:
+    """The likeliest tokens of each row of ``logits`` ``(rows, vocabulary)``. A GPU begins now; the result waits."""
+    if (host := for_kernels(logits)) is not None:
+        return lambda: ranked_compiled(host)
+    count = min(RANKED, logits.shape[1])
+    values, ids = logits.topk(count)
+    both = torch.cat([ids.int(), values.float().view(torch.int32)], 1)  # one transfer
+
+    def wait() -> Ranked:
+        numbers = both.cpu().numpy()
+        return Ranked([*numbers[:, :count].astype(np.int64)], [*numbers[:, count:].view(np.float32)])
+
+    return wait
+
+
+def ranked_compiled(host: NDArray[np.float32]) -> Ranked:
+    """:func:`ranked` of an array that :func:`for_kernels` would give."""
+    kernels, shape = compiled_kernels(), (len(host), min(RANKED, host.shape[1]))
+    assert kernels is not None
+    ids, values = np.empty(shape, np.int64), np.empty(shape, np.float32)
+    kernels.largest_rows(host, ids, values)
+    return Ranked([*ids], [*values])
 
 
 def logprobs(logits: Tensor, chosen: Sequence[int], top: int) -> list[TokenLogprobs]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -17,11 +18,20 @@ from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
 from actors.engines.decoder.cpu.rings import Rings, RingState
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch, TextState
-from actors.engines.sampling.sampler import NO_TOKEN, Rows, SamplerState, choices_of, picked, sample
+from actors.engines.sampling.sampler import (
+    NO_TOKEN,
+    Rows,
+    SamplerState,
+    choices_of,
+    picked,
+    ranked,
+    ranked_compiled,
+    sample,
+)
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, not_finite, self_check
 from actors.engines.targets.states import States, Taps
-from actors.models import DEFAULT_NODES, Constraint, KeptStates, Outcome, Window
+from actors.models import DEFAULT_NODES, Constraint, KeptStates, Outcome, Ranked, Window
 from actors.tree.accept import walk
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode, Sampling, TokenLogprobs
@@ -246,7 +256,8 @@ class Target:
             picks = self.engine.pick(batch, None, choices_of(groups))
             if picks is not None:
                 at = lambda rows, tokens: picks.rows[rows, tokens].tolist()  # noqa: E731
-                return self._walked(windows, picked(picks, groups), lambda: picks.logits, at)
+                likeliest = partial(ranked_compiled, picks.rows) if _ranks(windows) else None
+                return self._walked(windows, picked(picks, groups), lambda: picks.logits, at, likeliest)
         return self._verified(windows, groups, self._forward(batch))
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
@@ -265,10 +276,11 @@ class Target:
         for window, group in zip(windows, groups, strict=True):  # masks are made while a GPU computes the logits
             if (constraint := self._requests[window.handle].constraint) is not None:
                 group.masks = constraint.masks(window.tokens, window.parents)
+        likeliest = ranked(logits) if _ranks(windows) else None
         best = self.engine.best
         told = best is not None or not logits.is_cpu  # ``NO_TOKEN`` says it: to read a device once more would take long
         at = lambda rows, tokens: [] if told else logits[rows, tokens].tolist()  # noqa: E731
-        return self._walked(windows, sample(logits, groups, best), lambda: logits, at)
+        return self._walked(windows, sample(logits, groups, best), lambda: logits, at, likeliest)
 
     def _plainly_sampled(self, windows: Sequence[Window]) -> bool:
         """Whether no window's logits are changed before a token is chosen, so that the engine may choose."""
@@ -281,9 +293,10 @@ class Target:
         sampled: list[list[int]],
         logits: Callable[[], torch.Tensor],
         at: Callable[[list[int], list[int]], list[float]],
+        likeliest: Callable[[], Ranked] | None,
     ) -> list[Outcome]:
-        """Walk down each window along the sampled tokens and commit the path. ``logits``: those of all rows, made when
-        they are needed. ``at``: of rows one token's each.
+        """Walk down each window along the sampled tokens and commit the path. ``logits`` and ``likeliest``: those of
+        all rows, made when they are needed; None: no window asks for these. ``at``: of rows one token's each.
 
         Raises RequestError where the logits of a committed token are not finite; of a row beside the path nobody asks.
         Accepted nodes that are not in canonical slots are copied there. Requests are changed last: if anything raises
@@ -313,6 +326,8 @@ class Target:
                 walked_tokens.append(token)
             first_row += len(chosen)
         self._check(walked_tokens, at(walked_rows, walked_tokens))
+        if likeliest is not None:
+            _tell(windows, outcomes, likeliest())
         if source:
             self.engine.pool.copy(source, target)
         first_row = 0
@@ -341,3 +356,17 @@ class Target:
         """The logits ``(rows, vocab_size)``, without columns of a padded vocabulary."""
         logits = self.engine.forward(batch, select)
         return logits if logits.shape[1] == self.info.vocab_size else logits[:, : self.info.vocab_size]
+
+
+def _ranks(windows: Sequence[Window]) -> bool:
+    return any(window.ranks for window in windows)
+
+
+def _tell(windows: Sequence[Window], outcomes: Sequence[Outcome], ranked: Ranked) -> None:
+    """Hand each window that asks for them its rows of ``ranked``."""
+    (tokens, logits), first = ranked, 0
+    for window, outcome in zip(windows, outcomes, strict=True):
+        end = first + len(outcome.sampled)
+        if window.ranks:
+            outcome.ranked = Ranked(tokens[first:end], logits[first:end])
+        first = end

@@ -23,6 +23,7 @@ from actors.verifier.results import Committed
 from actors.verifier.sources.bits import DATASTORE, MEMORY, TEXT, WHOLE
 from actors.verifier.sources.lookahead import Lookahead, LookaheadSession
 from actors.verifier.sources.memory import Memory, Remembered
+from actors.verifier.sources.recycling import Recycling, Table
 from actors.verifier.sources.source import SLICE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
@@ -205,7 +206,10 @@ class Whole(_Proposing):
 class Library:
     """The sources of one verifier process, but for drafters and grammars."""
 
-    def __init__(self, datastore: Datastore | None = None, memory: Memory | None = None) -> None:
+    def __init__(
+        self, datastore: Datastore | None = None, memory: Memory | None = None, recycles: bool = False
+    ) -> None:
+        """``recycles``: whether what the target thought likely is remembered with the texts."""
         self.datastore, self.memory = datastore, memory
         self.sources: list[Source] = [
             Whole("pld", lambda stream: _of_length(PromptLookup(), stream)),
@@ -220,6 +224,8 @@ class Library:
             self.sources.append(Lookup("datastore", DATASTORE, lambda stream: beside))
         if memory is not None:
             self.sources.append(Lookup("memory", MEMORY, lambda stream: Remembered(memory, stream.scope)))
+            if recycles:
+                self.sources.append(Recycling(Table(), memory.owner))
 
     def add(self, source: Source) -> None:
         """A further source. Retrieval comes before draft models."""

@@ -64,6 +64,7 @@ class Source:
     bit: int  # in :attr:`Node.sources`
     exclusive = False  # only the most promising of such sources (draft models) works for a stream
     binds = False  # whether the output must follow it, so that a request cannot go on without it
+    ranks = False  # whether ``learn`` reads :attr:`Committed.ranked`
     together = False  # whether ``grow`` takes all streams of a round at once, which share its steps
 
     def judged_as(self, stream: Stream) -> str:

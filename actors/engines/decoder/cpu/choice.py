@@ -54,7 +54,7 @@ def _mix(z):
 
 @linked
 def _keys(seed, position):
-    """:func:`actors.engines.sampling.noise.keys`."""
+    """:func:`actors.noise.keys`."""
     z = _mix(_mix(seed + _STEP) + (position + np.uint64(1)) * _STEP)
     return np.uint32(z >> np.uint64(32)), np.uint32(z & np.uint64(0xFFFFFFFF))
 
@@ -267,6 +267,13 @@ def choose_rows(rows, logits, tokens):
     tile = np.empty(LANES, np.float32)
     for at in range(len(rows)):
         tokens[at] = _choose(rows[at], _row(logits, at), tile)
+
+
+@kept(types.void(_logits, types.Array(types.int64, 2, "C"), types.Array(types.float32, 2, "C")))
+def largest_rows(logits, ids, values):
+    """The largest of each row of ``logits``, best first: their ``ids`` and ``values``."""
+    for at in range(len(logits)):
+        _largest(_row(logits, at), ids[at], values[at])
 
 
 @kept(
