@@ -14,14 +14,15 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import uvloop
 
 from actors.cost import CostModel
 from actors.engines.build import EngineOptions, build_target
 from actors.engines.targets.target import Target
-from actors.models import Outcome, Window
 from actors.settings import VerifierSettings
 from actors.verifier.compute import TURN_S, InlineCompute
 from actors.verifier.context import Equipment
@@ -51,7 +52,9 @@ PROMPTS = (
 )
 
 
-GPU = {1: 1.0, 2: 1.005, 4: 1.015, 8: 1.03, 16: 1.07, 32: 1.13, 64: 1.3, 128: 1.7}  # a forward's time by its rows
+T = TypeVar("T")
+# A forward's time on a GPU, by its rows
+GPU = {1: 1.0, 2: 1.005, 4: 1.015, 8: 1.03, 16: 1.07, 32: 1.13, 64: 1.3, 128: 1.7, 256: 3.3}
 
 
 class Pretended:
@@ -59,18 +62,24 @@ class Pretended:
 
     def __init__(self, model: Target, forward_ms: float) -> None:
         self.cost = CostModel({rows: 1000 * forward_ms * times for rows, times in GPU.items()})
-        self._model, self._ahead_s, self._verify = model, 0.0, model.verify
-        model.verify = self.verify  # type: ignore[method-assign]
+        self._ahead_s, most = 0.0, max(GPU)
+        verify, beside, prefill = model.verify, model.verify_beside, model.prefill
+        rows_of = lambda windows: sum(1 + len(window.tokens) for window in windows)  # noqa: E731
+        for name, call, rows in (
+            ("verify", verify, rows_of),
+            ("verify_beside", beside, lambda windows, _, limit: rows_of(windows) + limit),
+            ("prefill", prefill, lambda _, limit=None: min(limit or most, most)),
+        ):
+            setattr(model, name, partial(self._timed, call, rows))
 
     def __call__(self) -> float:
         return time.thread_time() + self._ahead_s
 
-    def verify(self, windows: Sequence[Window]) -> list[Outcome]:
+    def _timed(self, call: Callable[..., T], rows: Callable[..., int], *given: Any) -> T:
         begun = time.thread_time()
-        outcomes = self._verify(windows)
-        rows = sum(1 + len(window.tokens) for window in windows)
-        self._ahead_s += self.cost.own(rows) / 1e6 - (time.thread_time() - begun)
-        return outcomes
+        outcome = call(*given)
+        self._ahead_s += self.cost.own(rows(*given)) / 1e6 - (time.thread_time() - begun)
+        return outcome
 
 
 async def compare(options: argparse.Namespace) -> None:
