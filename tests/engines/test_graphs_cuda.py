@@ -10,9 +10,10 @@ from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.decoder.gpu.engine import GpuEngine
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Direct
 from actors.engines.decoder.gpu.groups import GroupedMatrix
+from actors.engines.sampling.sampler import ranked
 from actors.engines.targets.target import Target
 from actors.engines.weights.blocks import Blocks
-from actors.models import Window
+from actors.models import RANKED, Window
 from protocols.messages import Sampling
 from tests.engines.recorded_rounds import TEXTS, fill, some_trees, together, tree_round
 from tests.engines.test_llama import BUNDLED, chain, ids, load
@@ -113,6 +114,19 @@ def test_the_bits_of_a_token_do_not_depend_on_the_span(start, dtype):
     near = chain(engine, tokens, start, 4)
     for span in (start + 70, 2048):
         assert torch.equal(chain(engine, tokens, start, 4, span // 64 * 64), near), span
+
+
+def test_likely_tokens_are_those_of_a_cpu_and_nothing_waits_before_they_are_read():
+    logits = torch.randn(5, 152_000, generator=torch.Generator().manual_seed(0))
+    there, expected = logits.to("cuda"), logits.topk(RANKED)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        wait = ranked(there)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    told = wait()
+    assert [row.tolist() for row in told.tokens] == expected.indices.tolist()
+    assert [row.tolist() for row in told.logits] == expected.values.tolist()
 
 
 def test_a_round_waits_for_nothing_before_its_tokens_are_read():

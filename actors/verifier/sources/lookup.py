@@ -23,7 +23,7 @@ from actors.verifier.results import Committed
 from actors.verifier.sources.bits import DATASTORE, MEMORY, TEXT, WHOLE
 from actors.verifier.sources.lookahead import Lookahead, LookaheadSession
 from actors.verifier.sources.memory import Memory, Remembered
-from actors.verifier.sources.recycling import Recycling, Table
+from actors.verifier.sources.recycling import Recycled, Recycling
 from actors.verifier.sources.source import SLICE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
@@ -225,7 +225,7 @@ class Library:
         if memory is not None:
             self.sources.append(Lookup("memory", MEMORY, lambda stream: Remembered(memory, stream.scope)))
             if recycles:
-                self.sources.append(Recycling(Table(), memory.owner))
+                self.sources.append(Recycling(Recycled(), memory.owner))
 
     def add(self, source: Source) -> None:
         """A further source. Retrieval comes before draft models."""

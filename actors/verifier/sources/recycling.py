@@ -39,7 +39,7 @@ TRUST = {False: 0.25, True: 0.6}
 NO_TOKEN = -1  # before the first token of a text
 
 
-class Table:
+class Recycled:
     """The likeliest tokens of rows of earlier forwards. The oldest rows are overwritten first."""
 
     def __init__(self, rows: int = ROWS) -> None:
@@ -133,7 +133,7 @@ class Recycling(Source):
 
     name, bit, ranks = "recycling", RECYCLING, True
 
-    def __init__(self, table: Table, holder: Callable[[str], int]) -> None:
+    def __init__(self, table: Recycled, holder: Callable[[str], int]) -> None:
         self._table, self._holder = table, holder
         # trust in a row's chances, by whether texts are sampled and by whether two tokens are followed
         self._trust = {(sampled, both): Calibration() for sampled in (False, True) for both in (False, True)}

@@ -7,7 +7,7 @@ from actors.cost import Known
 from actors.models import RANKED, Ranked
 from actors.noise import gumbel_at, keys
 from actors.verifier.results import NO_WINDOW, Chosen, Committed
-from actors.verifier.sources.recycling import NO_TOKEN, TRUST, Recycling, Table
+from actors.verifier.sources.recycling import NO_TOKEN, TRUST, Recycled, Recycling
 from actors.verifier.sources.source import Allowance
 from protocols.messages import Sampling
 from tests.world.streams import toy_stream
@@ -28,7 +28,7 @@ def found(table, before, last, holder=HOLDER):
 
 
 def test_two_tokens_are_looked_up_before_one_and_the_newest_row_counts():
-    table = Table(8)
+    table = Recycled(8)
     table.put(HOLDER, 1, 2, *row(10))
     table.put(HOLDER, 3, 2, *row(11))
     assert found(table, 1, 2) == (True, 10) and found(table, 3, 2) == (True, 11)
@@ -38,13 +38,13 @@ def test_two_tokens_are_looked_up_before_one_and_the_newest_row_counts():
 
 
 def test_texts_of_another_holder_are_not_found():
-    table = Table(8)
+    table = Recycled(8)
     table.put(HOLDER, 1, 2, *row(10))
     assert table.find(HOLDER + 1, 1, 2) is None and not table.knows(HOLDER + 1, 1, 2) and table.knows(HOLDER, 1, 2)
 
 
 def test_the_oldest_rows_make_room_and_leave_nothing_behind():
-    table = Table(4)
+    table = Recycled(4)
     for token in range(50):
         table.put(HOLDER, token, token + 1, *row(token + 2))
     assert len(table) == 4 and len(table._places) == 8
@@ -53,20 +53,20 @@ def test_the_oldest_rows_make_room_and_leave_nothing_behind():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_rows_that_are_not_finite_are_not_kept(bad):
-    table, (tokens, logits) = Table(4), row(10)
+    table, (tokens, logits) = Recycled(4), row(10)
     table.put(HOLDER, 1, 2, tokens, np.where(np.arange(RANKED) == 0, np.float32(bad), logits))
     assert len(table) == 0
 
 
 def test_a_vocabulary_smaller_than_a_row_is_kept():
-    table = Table(4)
+    table = Recycled(4)
     table.put(HOLDER, 1, 2, np.array([1, 0]), np.array([2.0, 1.0], np.float32))
     known = table.find(HOLDER, 1, 2)
     assert known is not None and known[1][:2] == [1, 0] and known[2][2:] == [-math.inf] * (RANKED - 2)
 
 
 def source_and_stream(sampling=None):
-    source = Recycling(Table(64), lambda scope: HOLDER)
+    source = Recycling(Recycled(64), lambda scope: HOLDER)
     return source, toy_stream([1, 2], **({"sampling": sampling} if sampling else {}))
 
 
@@ -127,7 +127,7 @@ def test_nodes_that_were_not_accepted_are_recycled_too():
 
 
 def test_the_first_token_of_a_text_has_none_before_it():
-    source = Recycling(Table(8), lambda scope: HOLDER)
+    source = Recycling(Recycled(8), lambda scope: HOLDER)
     stream = toy_stream([2])
     commit(source, stream, [3], [row(3)])
     assert found(source._table, NO_TOKEN, 2)[1] == 3
