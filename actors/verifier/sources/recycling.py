@@ -31,11 +31,11 @@ from actors.verifier.streams import Stream
 from protocols.messages import Sampling
 
 ROWS = 1 << 16  # rows of a table, which then takes 20 MB
-# Share of a row's chances that its tokens have where the last token, or the last two, come again. SmolLM2-135M, 20
-# chats of 120 tokens: 0.25 and 0.75 greedy, 0.25 and 0.4 at temperature 1. What texts teach soon counts for more.
 ASKING_US, LITTLE = 100.0, 0.1  # time of a question and of what it teaches, and tokens that it may cost
-HALF = 0.5  # no token has a larger chance where only the last token is known
+# Share of a row's chances that its tokens have where the last token (False), or the last two (True), come again.
+# SmolLM2-135M, 20 chats of 120 tokens: 0.25 and 0.75 greedy, 0.25 and 0.4 at temperature 1. Texts soon correct it.
 TRUST = {False: 0.25, True: 0.6}
+HALF = 0.5  # no token has a larger chance where only the last token is known
 NO_TOKEN = -1  # before the first token of a text
 
 
@@ -230,7 +230,7 @@ def _contexts(text: Sequence[int], committed: Committed) -> Iterator[tuple[int, 
     """The last two tokens of the text of each row that the target computed: the root, then the window's nodes, or where
     forwards followed one another what each of them brought."""
     base, chosen = committed.base_len, committed.chosen
-    before, root = [NO_TOKEN, *text[:base][-2:]][-2:]
+    before, root = [NO_TOKEN, *text[max(0, base - 2) : base]][-2:]
     if not chosen.tokens:
         return pairwise([before, root, *committed.tokens[:-1]])
     above = [root if parent == ROOT else chosen.tokens[parent] for parent in chosen.parents]
