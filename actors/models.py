@@ -90,7 +90,7 @@ class Outcome:
     # the target's token after the root, then after each node of the window; after a prefill there are none
     sampled: list[int] = field(default_factory=list)
     reused: int = 0  # after a prefill: tokens of the prompt that were not computed, because an earlier one had them
-    ranked: Ranked | None = None  # of the root and of each node of the window, if the window asks for it
+    ranked: Ranked | None = None  # rows of the root and each node of the window, if the window asks for them
 
 
 class Constraint(Protocol):

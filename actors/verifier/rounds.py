@@ -21,7 +21,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     streams: tuple[Stream, ...] = ()
     windows: tuple[Chosen, ...] = ()  # windows of ``streams``, in that order
     asked: tuple[dict[Source, str], ...] = ()  # sources that each of ``streams`` asked, and what trials know them by
-    ranks: tuple[bool, ...] = ()  # of which of ``streams`` the target says what else was likely
+    ranks: tuple[bool, ...] = ()  # for each of ``streams``: whether the target says what else was likely
     allowance: Allowance = NOBODY  # what those sources may add
     decoding: int = 0  # streams that decode, whether they have a part in it or wait
     piece: Stream | None = None  # stream with a prompt that goes on

@@ -179,8 +179,8 @@ class Scheduler:
         return max(1, steps)
 
     def _ranks(self, using: Asked) -> tuple[bool, ...]:
-        """Of which streams the target says what else was likely: of those with a source that reads it; else of one that
-        has such a source at rest, so that this goes on learning at the price of one stream."""
+        """Whether the target says what else was likely in each stream: in those with a source that reads it; else in
+        one that has such a source at rest, which so goes on learning at the price of one stream."""
         asked = [any(source.ranks for source in sources) for sources in using.values()]
         if not any(asked):
             for at, stream in enumerate(using):
