@@ -111,7 +111,7 @@ def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(p
 
 
 def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
-    fields = {"Temperature": "0.8", "Token limit": "1200"}
+    fields = {"Temperature": "0.8", "Token limit": "1800"}
     ask(page, "tree", **fields, Seed="7")  # method tree always drafts
     expect(page.locator("#answer .t").nth(20)).to_be_attached()
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
@@ -119,7 +119,7 @@ def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
     other = {"drafter-1": "drafter-2", "drafter-2": "drafter-1"}[before]
     page.locator(f'[data-drafter="{before}"]').get_by_role("button", name=f"Swap to {other}").click()
     finished(page)
-    assert page.locator("#answer").text_content() == truth(url, temperature=0.8, max_tokens=1200, seed=7)
+    assert page.locator("#answer").text_content() == truth(url, temperature=0.8, max_tokens=1800, seed=7)
     page.locator("#picture").press("Home")
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
     page.locator("#picture").press("End")
