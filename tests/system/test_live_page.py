@@ -110,20 +110,28 @@ def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(p
     page.get_by_role("button", name="Pause").click()
 
 
-def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
-    fields = {"Temperature": "0.8", "Token limit": "1800"}
-    ask(page, "tree", **fields, Seed="7")  # method tree always drafts
+def swapped_in_mid_stream(page: Page, url: str, seed: int) -> bool:
+    """Swap drafters while an answer streams, whose text must stay. Returns whether the other drafted at its end: an
+    answer may be over before that one has read the text."""
+    ask(page, "tree", **{"Temperature": "0.8", "Token limit": "1800"}, Seed=str(seed))  # method tree always drafts
     expect(page.locator("#answer .t").nth(20)).to_be_attached()
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
     before = re.search(r"drafter-\d", page.locator("#facts").inner_text())[0]
     other = {"drafter-1": "drafter-2", "drafter-2": "drafter-1"}[before]
     page.locator(f'[data-drafter="{before}"]').get_by_role("button", name=f"Swap to {other}").click()
     finished(page)
-    assert page.locator("#answer").text_content() == truth(url, temperature=0.8, max_tokens=1800, seed=7)
+    assert page.locator("#answer").text_content() == truth(url, temperature=0.8, max_tokens=1800, seed=seed)
     page.locator("#picture").press("Home")
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
     page.locator("#picture").press("End")
-    expect(page.locator("#facts")).to_contain_text(other)
+    expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
+    swapped = other in page.locator("#facts").inner_text()
+    page.get_by_role("button", name="New chat").click()
+    return swapped
+
+
+def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
+    assert any(swapped_in_mid_stream(page, url, seed) for seed in range(7, 12))
 
 
 def test_a_race_is_run_by_the_target_alone_and_with_drafts_and_all_write_the_same(page):
