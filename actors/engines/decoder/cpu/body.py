@@ -79,7 +79,7 @@ class _Turns:
 
 
 class CompiledBody:
-    """From tokens to logits over a pool. The bits of a row depend on its visible slots alone."""
+    """Tokens to logits over a pool. A row's bits depend on its visible slots alone."""
 
     def __init__(
         self, weights: DecoderWeights, pool: KVPool, rings: Rings | None, team: Any, int8: bool, vocabulary: int

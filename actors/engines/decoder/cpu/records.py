@@ -16,14 +16,13 @@ IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 PLAIN, RMS, CENTRED = 0, 1, 2
 # A norm: the address of its weights, that of what is added, or 0, and how it computes
 NORM = np.dtype([(name, np.int64) for name in ("weight", "bias", "kind")])
-# Of a layer what is not a product. Norms: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
-# behind them, where there are any. By address ``heads``, the norms of queries and keys
-# (and ``head_biases``; ``late``: behind their rotation), ``turns`` and ``query_turns``,
-# cosine and sine of every pair of keys and of queries at each position, ``sinks``, ``experts``, ``latent`` and, in
-# place of attention, ``mixer`` (of types of their names): 0 where there are none. ``inner_size``: of the MLP, or of the
-# shared expert, or 0. Of attention the heads of ``queries``, the ``kv_heads`` that they see, of which the layer has
-# ``own`` or none, their ``width``, and how many heads are ``normed``. ``beside``: the address of two jobs, see the spec
-# of that name
+# A layer without its products. Norms: ``inputs`` and ``inner`` before its two halves; ``behind`` and ``last`` after
+# them, where there are any. Addresses, 0 where there is nothing: ``heads`` and ``head_biases``, the norms of queries
+# and keys (``late``: after their rotation); ``turns`` and ``query_turns``, cosine and sine of every pair of keys and of
+# queries at each position; ``sinks``; ``experts``, ``latent`` and ``mixer``, records of those names, the last in place
+# of attention; ``beside``, two jobs, see ``Beside`` in the spec. ``inner_size``: width of the MLP or of the shared
+# expert, or 0. Attention has heads of ``queries``, the ``kv_heads`` that they see, of which the layer has ``own`` or
+# none, heads of ``width`` numbers, and ``normed`` heads with a norm
 LAYER = np.dtype(
     [(name, NORM) for name in ("inputs", "inner", "behind", "last")]
     + [(name, np.int64) for name in ("heads", "head_biases", "late", "whole")]
