@@ -99,8 +99,8 @@ class Peers:
             self.publish(ActorUp(hello.role, hello.actor_id, hello.model_id))
 
     def _renamed(self, hello: Hello, holder: Holder) -> Hello:
-        """A drafter's Hello, with the beginning of its key after a name that another key's drafter has: nobody takes
-        another's place by its name, and nobody keeps another out."""
+        """A drafter's Hello. If a drafter with another key has its name, the name gets the beginning of its key: a name
+        neither replaces a drafter nor bars one."""
         named = self.state.drafters.named(hello.actor_id) if hello.role is Role.DRAFTER else None
         if named is None or self.holder(named.peer).key == holder.key:
             return hello

@@ -1,4 +1,4 @@
-"""Which tokens the target verifies next: windows are cut out of what the sources have added to the trees."""
+"""The tokens that the target verifies next: windows are cut out of what the sources have added to the trees."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 from actors.settings import VerifierSettings
 from duoactor import AsyncClient
 from protocols.messages import ChatTurn, Chunk, Generate
-from tests.serve.time_streams import spent_s
+from tests.serve.time_streams import spent_s, until_open
 from tests.world.processes import below, free_port
 
 WORDS = (Path(__file__).parents[2] / "docs/how-it-works.md").read_text().split()
@@ -236,15 +235,6 @@ def tell(
         row(name, in_the_middle([one[step][0] for one in parts], 3), in_the_middle(spent, 3) if any(spent) else "")
     row("**all, HTTP**", in_the_middle(whole), "")
     row("all, ipc", in_the_middle(direct), "")
-
-
-async def until_open(port: int) -> None:
-    while True:
-        with suppress(OSError):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            return
-        await asyncio.sleep(0.1)
 
 
 async def beside(servers: Sequence[Http], options: argparse.Namespace) -> None:

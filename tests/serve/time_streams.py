@@ -123,15 +123,19 @@ async def measured(
     return found
 
 
-async def table(options: argparse.Namespace, address: str, port: int, pids: Sequence[int | None]) -> None:
-    async with AsyncClient(address, timeout=60) as client:
-        await client.status()
+async def until_open(port: int) -> None:
     while True:
         with suppress(OSError):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.close()
-            break
+            return
         await asyncio.sleep(0.1)
+
+
+async def table(options: argparse.Namespace, address: str, port: int, pids: Sequence[int | None]) -> None:
+    async with AsyncClient(address, timeout=60) as client:
+        await client.status()
+    await until_open(port)
     if not options.watchers:
         print("| streams | chunks a second | gateway, µs a chunk | verifier, µs a chunk |\n|---|---|---|---|")
         for streams in options.streams:

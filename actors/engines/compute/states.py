@@ -41,7 +41,7 @@ def record_parts(mixer: Recurrent) -> list[int]:
 
 
 class Claim:
-    """A number out of those that are free, until nobody holds it."""
+    """A number that is taken from the free ones, and free again once nobody holds the claim."""
 
     __slots__ = ("_free", "number")
 

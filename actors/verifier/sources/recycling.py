@@ -35,7 +35,6 @@ ASKING_US, LITTLE = 100.0, 0.1  # time of a question and of what it teaches, and
 # Share of a row's chances that its tokens have where the last token (False), or the last two (True), come again.
 # SmolLM2-135M, 20 chats of 120 tokens: 0.25 and 0.75 greedy, 0.25 and 0.4 at temperature 1. Texts soon correct it.
 TRUST = {False: 0.25, True: 0.6}
-HALF = 0.5  # no token has a larger chance where only the last token is known
 NO_TOKEN = -1  # before the first token of a text
 
 
@@ -193,7 +192,7 @@ class Recycling(Source):
         above, chance, position, least = ROOT, 1.0, length, _worth(allowance, 0)
         while True:
             known = self._table.find(text.holder, before, last) if chance * SUREST > least else None
-            if known is not None and chance * (SUREST if known[0] else HALF) > least:
+            if known is not None:
                 both, tokens, logits = known
                 trust, (likely, claims) = text.trust[both], _ranked(tokens, logits, TRUST[both], sampling, position)
                 found.asked[above] = trust, likely, claims
