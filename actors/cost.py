@@ -68,13 +68,9 @@ UNKNOWN = Curve({1: 1000.0})  # before anything is measured
 class CostModel:
     """The calibrated curve times a slowly moving factor for context, contention and clocks. Times are microseconds."""
 
-    def __init__(
-        self, measured: Mapping[int, float], branch: float = 0.0, lent: Mapping[int, float] | None = None
-    ) -> None:
-        """``measured``: times by rows. ``branch``: what each path of a window beside the first adds, as a fraction of a
-        forward of one row. ``lent``: times by rows if the CPUs of resting drafters compute as well; None: there are
-        none."""
-        self.branch = branch
+    def __init__(self, measured: Mapping[int, float], lent: Mapping[int, float] | None = None) -> None:
+        """``measured``: times by rows. ``lent``: times by rows if the CPUs of resting drafters compute as well; None:
+        there are none."""
         self.own = Curve(measured)
         self.lent = Curve(lent) if lent else self.own
         self.uses_lent = False  # whether those CPUs compute at present

@@ -74,58 +74,33 @@ def best_cut(chances: Sequence[float], cost: Cost, rate: float) -> tuple[int, fl
 
 
 def priced_windows(
-    trees: Sequence[Candidates], limit: int, cost: Cost, rate: float, branch: float | None = 0.0, least: float = 0.0
+    trees: Sequence[Candidates], limit: int, cost: Cost, rate: float, branches: bool = True, least: float = 0.0
 ) -> list[list[Likely]]:
     """The windows of the streams of one forward, which share its rows: the nodes of all trees in one order, best first,
     and the prefix that maximises ``expected tokens - rate * time`` (docs/how-it-works.md, "One price").
 
-    ``limit``: of all of them together. ``cost`` and ``rate``: see :func:`best_cut`. Every path of a tree beside the
-    first takes the time of ``branch`` tokens more. Where none is worth that, windows are paths; None: they always are.
-    ``least``: value below which there is no window.
+    ``limit``: of all of them together. ``cost`` and ``rate``: see :func:`best_cut`. ``branches``: whether a window may
+    have more than one path. ``least``: value below which there is no window.
     """
-    orders = [[best_nodes(one.tree, one.limit) for one in trees]] if branch is not None else []
-    branching = bool(branch) and any(map(branches, orders[0]))
-    if not orders or branching:
-        orders.append([likeliest_path(one.tree, one.limit) for one in trees])
-    best_value = least
-    best: list[tuple[int, Likely]] = []
-    for each in orders:
-        likely = [(at, one) for at, nodes in enumerate(each) for one in nodes]
-        if len(each) > 1:
-            likely.sort(key=lambda one: one[1][1], reverse=True)  # stable: no node comes before its parent
-        del likely[limit:]
-        best_count, expected, beside, after = 0, 0.0, 0.0, len(likely)
-        continued: set[Node] = set()  # nodes that have a child among those chosen
-        for count, (at, (node, chance)) in enumerate(likely, 1):
-            expected += chance
-            beside += trees[at].row
-            if branching and branch and node.parent is not None:
-                if node.parent in continued:
-                    beside += branch
-                continued.add(node.parent)
-            value = expected - rate * cost[count] - beside
-            after -= 1
-            if value > best_value:
-                best_count, best_value = count, value
-            elif value + chance * after <= best_value:
-                break  # even if the others cost nothing and were as likely as this one
-        best = likely[:best_count] or best
-    if len(trees) == 1:
-        return [[one for _, one in best]]
+    listed = best_nodes if branches else likeliest_path
+    likely = [(at, one) for at, (tree, most, _) in enumerate(trees) for one in listed(tree, most)]
+    if len(trees) > 1:
+        likely.sort(key=lambda one: one[1][1], reverse=True)  # stable: no node comes before its parent
+    del likely[limit:]
+    best, best_value, expected, beside, after = 0, least, 0.0, 0.0, len(likely)
+    for count, (at, (_, chance)) in enumerate(likely, 1):
+        expected += chance
+        beside += trees[at].row
+        value = expected - rate * cost[count] - beside
+        after -= 1
+        if value > best_value:
+            best, best_value = count, value
+        elif value + chance * after <= best_value:
+            break  # even if the others cost nothing and were as likely as this one
     windows: list[list[Likely]] = [[] for _ in trees]
-    for at, one in best:
+    for at, one in likely[:best]:
         windows[at].append(one)
     return windows
-
-
-def branches(likely: list[Likely]) -> bool:
-    """Whether these nodes, best first, are more than one path."""
-    above = likely[0][0].parent if likely else None
-    for node, _ in likely:
-        if node.parent is not above:
-            return True
-        above = node
-    return False
 
 
 def in_tree_order(nodes: list[Node], root: Node) -> tuple[list[Node], list[int]]:

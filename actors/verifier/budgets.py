@@ -8,7 +8,6 @@ from __future__ import annotations
 from actors.methods import Strategy
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
-from actors.verifier.loans import NOTHING
 from actors.verifier.streams import Stream
 from protocols.messages import Budget, Generate, Kind, Plan
 
@@ -39,10 +38,8 @@ def first_plan(context: Context, strategy: Strategy, message: Generate) -> Plan:
     )
 
 
-def plan_for(context: Context, stream: Stream, drafter: DrafterPeer, drafts: bool = True) -> Plan:
-    """The plan of ``drafter`` for a stream. ``drafts``: False: it pauses."""
-    if not drafts:
-        return NOTHING
+def plan_for(context: Context, stream: Stream, drafter: DrafterPeer) -> Plan:
+    """The plan of ``drafter`` for a stream."""
     first = first_plan(context, stream.strategy, stream.message)
     budget = budget_of(context, stream, drafter)
     gamma = first.gamma or budget.gamma

@@ -123,7 +123,7 @@ class Committer:
         for source in self.sources.named(stream.sources) if path else ():
             if hits := sum([bits & source.bit > 0 for bits in path]):
                 self.state.counters[f"accepted_from_{source.name}"] += hits
-        loan, drafter = stream.loan, self.state.drafters.of(stream.loan.holder)
+        loan, drafter = stream.loan, stream.loan.drafter
         stats = RoundStats(
             stream.rid,
             stream.tally.rounds,
@@ -182,5 +182,5 @@ class Committer:
         if committed.finish is not None:
             stream.become(Stage.FINISHING)
             self.leases.ended(stream)
-        elif (drafter := self.state.drafters.of(stream.loan.holder)) is not None:
+        elif (drafter := stream.loan.drafter) is not None:
             self.leases.outgrown(stream, drafter)

@@ -10,9 +10,10 @@ from actors.verifier.loans import MAX_NAMED
 from actors.verifier.totals import Totals
 from actors.verifier.trials import Trials
 from actors.verifier.waits import DrafterPace
-from protocols.messages import ActorStatus, DrafterStatus, Grow, Hello, Promote
+from protocols.messages import ActorStatus, DrafterStatus, DraftStats, Grow, Hello, Promote
 from protocols.security import ANYBODY, Holder, KeyRole
 
+NOT_SAID = DraftStats("", (), 0.0)
 DRIFT = 1e-4  # drift between two quartz clocks: some 100 parts per million
 
 
@@ -33,15 +34,6 @@ class PeerClock:
         if self.offset is None or difference <= self.offset + DRIFT * (now_us - self.heard_at):
             self.offset, self.heard_at = difference, now_us
         return sent_us + self.offset
-
-
-@dataclass(slots=True)
-class Serving:
-    """The weights that a drafter's new leases get."""
-
-    version: int = 0
-    trouble: str = ""  # why these are not the weights of its last order
-    path: str | None = None  # directory of the latter; None: it has not said
 
 
 @dataclass(slots=True)
@@ -83,9 +75,9 @@ class DrafterPeer(Peer):
     clock: PeerClock = field(default_factory=PeerClock)
     reserve: bool = False  # an operator moved its leases to another: it is used while no other is there
     draining: bool = False  # it was asked to leave
-    leases: set[str] = field(default_factory=set)
+    leases: int = 0  # streams that it is lent, as :class:`Loan` counts them
     dropped: int = 0  # messages that were fenced off
-    serving: Serving = field(default_factory=Serving)
+    said: DraftStats = NOT_SAID  # its last report: the weights that new leases get
     states: KeptStates | None = None  # what its head reads of the target
 
     def __post_init__(self) -> None:
@@ -100,16 +92,14 @@ class DrafterPeer(Peer):
         """Whether a text of ``length`` tokens leaves its model room for a draft; a proposer has no limit."""
         return not self.hello.max_context or length < self.hello.max_context
 
-    def lent(self, rid: str) -> None:
-        self.leases.add(rid)
-
-    def returned(self, rid: str) -> None:
-        self.leases.discard(rid)
-
     def dated(self, message: Grow, arrived_us: float) -> list[tuple[int, int]]:
         """The message's forwards as (start, length) on our clock, in microseconds: it tells them by its own."""
         sent = self.clock.sent(message.sent_us, arrived_us)
         return [(max(0, round(sent - age)), length) for age, length in message.forwards]
+
+    def reported(self, message: DraftStats) -> None:
+        self.said = message
+        self.pace.measured(message.step_us)
 
     def fenced(self) -> None:
         """A message of its was dropped."""
@@ -124,8 +114,8 @@ class DrafterPeer(Peer):
         self.draining = True
 
     def status(self, promoted: Promote | None, trials: Trials, totals: Totals) -> DrafterStatus:
-        serving, drafts = self.serving, totals.of_drafter(self.actor_id)
-        serves_it = promoted is not None and 0 < promoted.version == serving.version
+        said, drafts = self.said, totals.of_drafter(self.actor_id)
+        gain = promoted.gain if promoted is not None and 0 < promoted.version == said.version else 0.0
         known = trials.all_of(self.source)
         if self.draining:
             state = "draining"
@@ -139,7 +129,7 @@ class DrafterPeer(Peer):
             actor_id=self.actor_id,
             model_id=self.hello.model_id,
             state=state,
-            leases=len(self.leases),
+            leases=self.leases,
             step_us=self.pace.step_us,
             drafted=sum(one.tokens for one in drafts),
             accepted=sum(one.accepted for one in drafts),
@@ -148,9 +138,9 @@ class DrafterPeer(Peer):
             pid=self.hello.pid,
             speedup=latest.gain.mean if latest is not None and latest.rounds else 0.0,
             tokens_per_second=drafts[-1].rate.mean if drafts else 0.0,
-            version=serving.version,
-            gain=promoted.gain if promoted is not None and serves_it else 0.0,
-            trouble=serving.trouble,
+            version=said.version,
+            gain=gain,
+            trouble=said.trouble,
         )
 
 
@@ -159,10 +149,6 @@ class Drafters:
 
     def __init__(self) -> None:
         self.by_peer: dict[bytes, DrafterPeer] = {}
-
-    def of(self, peer: bytes | None) -> DrafterPeer | None:
-        """The drafter that a stream is lent to."""
-        return self.by_peer.get(peer) if peer is not None else None
 
     def named(self, actor_id: str) -> DrafterPeer | None:
         return next((d for d in self.by_peer.values() if d.actor_id == actor_id), None)

@@ -92,5 +92,5 @@ class Floods:
     def _debt(self, account: bytes, now: float) -> float:
         owed, since = self._debts.get(account, (0.0, now))
         own = [drafter for drafter in self._state.drafters.by_peer.values() if drafter.account == account]
-        share = SHARE * max(1, len(own)) + LEASE_SHARE * sum(len(drafter.leases) for drafter in own)
+        share = SHARE * max(1, len(own)) + LEASE_SHARE * sum(drafter.leases for drafter in own)
         return max(0.0, owed - (now - since) * (NEWCOMERS_SHARE if account == NEWCOMERS else share))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from actors.models import Outcome, TargetModel, Window
 from actors.verifier.rounds import Batch
 from protocols.errors import RequestError
 
 log = logging.getLogger("duoactor.verifier")
+T = TypeVar("T")
 
 
 class Computed(NamedTuple):
@@ -53,25 +55,19 @@ def compute(
 
 def _with_prompt(model: TargetModel, windows: list[Window], handle: int, rows: int) -> list[Outcome | Exception | None]:
     """A piece of a prompt, with a round if there is one."""
-    if not windows:
-        return [_prefill(model, handle, rows)]
     try:
-        outcomes, first = model.verify_beside(windows, handle, rows)
+        if windows:
+            outcomes, first = model.verify_beside(windows, handle, rows)
+            return [*outcomes, first]
     except Exception:
         log.warning("a round beside a prompt failed; each is tried alone", exc_info=True)
-        return [*_verify(model, windows), _prefill(model, handle, rows)]
-    return [*outcomes, first]
-
-
-def _prefill(model: TargetModel, handle: int, rows: int) -> Outcome | Exception | None:
-    try:
-        return model.prefill(handle, rows or None)
-    except Exception as error:
-        return error
+    verified = _verify(model, windows) if windows else []
+    return [*verified, _tried(partial(model.prefill, handle, rows or None))]
 
 
 def _verify(model: TargetModel, windows: list[Window]) -> list[Outcome | Exception | None]:
-    """A round. Where it fails, each stream gets a row of its own without drafts."""
+    """A round. Where it fails, each stream gets a row of its own without drafts. That is allowed because a round that
+    failed has committed nothing, see :meth:`actors.models.TargetModel.verify`."""
     try:
         return [*model.verify(windows)]
     except Exception as error:
@@ -80,7 +76,8 @@ def _verify(model: TargetModel, windows: list[Window]) -> list[Outcome | Excepti
         trace = None if isinstance(error, RequestError) else error  # else its sentence says all
         what = "a round of %d requests failed (%s); each is tried alone and without drafts"
         log.warning(what, len(windows), error, exc_info=trace)
-    return [_decode_alone(model, window) for window in windows]
+    alone = [_tried(partial(model.verify, [Window(window.handle)])) for window in windows]
+    return [found if isinstance(found, Exception) else found[0] for found in alone]
 
 
 def _unended(batch: Batch, outcomes: list[Outcome | Exception | None]) -> list[Outcome]:
@@ -111,9 +108,9 @@ def _went_on(model: TargetModel, windows: list[Window], outcomes: list[Outcome])
     return True
 
 
-def _decode_alone(model: TargetModel, window: Window) -> Outcome | Exception:
-    """Allowed because a round that failed has committed nothing, see :meth:`actors.models.TargetModel.verify`."""
+def _tried(part: Callable[[], T]) -> T | Exception:
+    """The result of a part, or the exception that it raised."""
     try:
-        return model.verify([Window(window.handle)])[0]
+        return part()
     except Exception as error:
         return error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from msgspec.structs import replace
+
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.owners import EVERYBODY
@@ -26,18 +28,14 @@ class Learning:
     def ended(self, stream: Stream) -> None:
         """A request is over."""
         self._wanted = self._wanted or self.state.learner is not None
-        committed, start = stream.text.committed, _start(stream)
-        if self._wanted and self._tells(stream) and start < len(committed) <= MAX_TOKENS:
-            self._waiting.append(Finished(tuple(committed), start, stream.text.sampling))
-            self._waiting_tokens += len(committed)
+        text, message = stream.text, stream.message
+        may_serve_others = stream.scope == EVERYBODY or self.context.settings.learn_salted
+        free = message.structured_outputs is None and message.dictation is None  # else it tells little of the target
+        if self._wanted and may_serve_others and free and text.given < len(text) <= MAX_TOKENS:
+            self._waiting.append(Finished(tuple(text.committed), text.given, text.sampling))
+            self._waiting_tokens += len(text)
             while self._waiting_tokens > MAX_WAITING:
                 self._next()
-
-    def _tells(self, stream: Stream) -> bool:
-        """Whether a text may serve others, and tells of the target: a grammar's or a dictated one does not."""
-        message = stream.message
-        free = stream.scope == EVERYBODY or self.context.settings.learn_salted
-        return free and message.structured_outputs is None and message.dictation is None
 
     def tell(self) -> None:
         """With every heartbeat. What the learner's connection does not take is lost."""
@@ -60,7 +58,7 @@ class Learning:
         self.state.promoted = message
         for drafter in self.state.drafters.by_peer.values():
             if drafter.loads(message.model_id):
-                drafter.serving.trouble = ""  # what kept it from an earlier one need not keep it from this
+                drafter.said = replace(drafter.said, trouble="")  # an earlier one's need not be this one's
                 self.send(drafter.peer, Load(message.version, message.path))
         inline = self.context.equipment.inline  # the verifier's own draft model
         if inline is not None and inline.model_id == message.model_id:
@@ -72,9 +70,9 @@ class Learning:
         if promoted is None or not drafter.loads(promoted.model_id):
             return
         # The message may be about an earlier version: the Load was lost, or it was not connected then.
-        serving = drafter.serving
-        of_another = serving.path is not None and serving.path != promoted.path
-        if of_another or (serving.version != promoted.version and not serving.trouble):
+        said = drafter.said
+        of_another = said.path is not None and said.path != promoted.path
+        if of_another or (said.version != promoted.version and not said.trouble):
             self.send(drafter.peer, Load(promoted.version, promoted.path))
 
     def undo(self, message: Undo) -> str:
@@ -93,8 +91,3 @@ class Learning:
             raise RequestError(FailureCode.NOT_FOUND, "no learner is connected; start one with `duoactor learner`")
         self._handed = (message.rid, said)
         return said
-
-
-def _start(stream: Stream) -> int:
-    """The start of its output: a client's claimed tokens count as prompt."""
-    return stream.text.prompt_len + len(stream.message.generated)

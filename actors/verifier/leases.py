@@ -39,8 +39,7 @@ class Leases:
             self._declined[drafter.peer, stream.rid] = self.context.clock() + RETRY_S
             return False
         self._declined.pop((drafter.peer, stream.rid), None)
-        drafter.lent(stream.rid)
-        stream.loan.taken(drafter.peer, drafter.actor_id)
+        stream.loan.taken(drafter)
         return True
 
     def opening(self, stream: Stream) -> Open:
@@ -53,15 +52,13 @@ class Leases:
 
     def recall(self, stream: Stream) -> None:
         """End the lease. What the drafter still sends is fenced off by the epoch."""
-        drafter = self.state.drafters.of(stream.loan.holder)
-        if drafter is not None:
-            self.context.send(drafter.peer, Close(stream.rid, stream.loan.epoch))
-            drafter.returned(stream.rid)
+        if stream.loan.drafter is not None:
+            self.context.send(stream.loan.drafter.peer, Close(stream.rid, stream.loan.epoch))
         self._end(stream)
 
     def ended(self, stream: Stream) -> None:
         """The stream is over; the room that it had at its drafter may be another's."""
-        drafter = self.state.drafters.of(stream.loan.holder)
+        drafter = stream.loan.drafter
         self.recall(stream)
         declined = {key: until for key, until in self._declined.items() if key[1] != stream.rid}
         short = [key for key, until in declined.items() if drafter and key[0] == drafter.peer and until < math.inf]
@@ -72,7 +69,7 @@ class Leases:
     def move(self, old: DrafterPeer, new: DrafterPeer | None) -> int:
         """Every lease of ``old`` goes to ``new`` (to whoever is best placed if None, or if ``new`` does not take it);
         how many went where they should."""
-        return sum(self.hand_over(s, new) for s in self.state.requests if s.loan.holder == old.peer)
+        return sum(self.hand_over(s, new) for s in self.state.requests if s.loan.drafter is old)
 
     def lose(self, drafter: DrafterPeer) -> None:
         """A drafter is gone: its streams go on with another, or alone."""
@@ -80,7 +77,7 @@ class Leases:
         self._declined = {key: until for key, until in self._declined.items() if key[0] != drafter.peer}
         if drafter.states is not None:
             self.leave_states(drafter.states)
-        for stream in [s for s in self.state.requests if s.loan.holder == drafter.peer]:
+        for stream in [s for s in self.state.requests if s.loan.drafter is drafter]:
             self._end(stream)
             self.lend(stream)
 
@@ -90,7 +87,6 @@ class Leases:
 
     def declined(self, stream: Stream, drafter: DrafterPeer, message: Decline) -> None:
         """The drafter does not hold the lease: nothing is expected of it, and another may be offered it."""
-        drafter.returned(stream.rid)
         until = math.inf if message.lasting else self.context.clock() + RETRY_S
         self._declined[drafter.peer, stream.rid] = until
         self._end(stream)
@@ -104,7 +100,7 @@ class Leases:
     def offer(self) -> None:
         """Offer the streams without a drafter."""
         for stream in self.state.requests:
-            if stream.loan.holder is None:
+            if stream.loan.drafter is None:
                 self.lend(stream)
 
     def replace(self, stream: Stream, drafter: DrafterPeer) -> None:
@@ -118,7 +114,7 @@ class Leases:
         """To whoever is best placed if None, or if ``to`` does not take it; whether it went where it should."""
         self.recall(stream)
         moved = self.lend(stream, to)
-        if stream.loan.holder is None:
+        if stream.loan.drafter is None:
             self.lend(stream)
         return moved
 
@@ -138,7 +134,7 @@ class Leases:
             able = [d for d in able if not trials.rests(d.source, group, stream, stream.tally.rounds)]
 
         def rank(drafter: DrafterPeer) -> tuple[float, int, float]:
-            steps, leases = drafter.pace.steps, len(drafter.leases - {stream.rid})
+            steps, leases = drafter.pace.steps, drafter.leases - (stream.loan.drafter is drafter)
             gain = (trials.expected(drafter.source, group, stream) - 1.0) * steps(1) / steps(leases + 1)
             return round(gain, 2), -leases, -steps(1)
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from protocols.limits import MAX_FORWARDS, MAX_NODES
 from protocols.messages import Drafting, Method, Plan
+
+if TYPE_CHECKING:
+    from actors.verifier.drafters import DrafterPeer
 
 MAX_NAMED = 20  # drafters in a sentence, or in a stream's statistics: the latest that had it
 NOTHING = Plan(Method.VANILLA)  # the plan of a drafter that rests
@@ -18,7 +22,7 @@ NOTHING = Plan(Method.VANILLA)  # the plan of a drafter that rests
 @dataclass(slots=True)
 class Loan:
     plan: Plan
-    holder: bytes | None = None  # routing id of the drafter
+    drafter: DrafterPeer | None = None  # the drafter that has the lease
     names: list[str] = field(default_factory=list)  # actor ids of its holders, the latest last
     epoch: int = 0  # 0: no drafter has it
     told_plan: Plan | None = None
@@ -31,24 +35,27 @@ class Loan:
     @property
     def name(self) -> str:
         """Actor id of the drafter; empty: none has it."""
-        return self.names[-1] if self.holder is not None else ""
+        return self.drafter.actor_id if self.drafter is not None else ""
 
     @property
     def works(self) -> bool:
         """Whether a drafter has it and does not rest."""
-        return self.holder is not None and self.plan.method != Method.VANILLA
+        return self.drafter is not None and self.plan.method != Method.VANILLA
 
     def begin(self, epoch: int, plan: Plan) -> None:
         """A drafter is offered the lease, and with it the whole text."""
         self.epoch, self.plan, self.told_plan = epoch, plan, plan
 
-    def taken(self, holder: bytes, name: str) -> None:
-        self.holder = holder
-        self.names = [*(other for other in self.names if other != name), name][-MAX_NAMED:]
+    def taken(self, drafter: DrafterPeer) -> None:
+        self.drafter = drafter
+        drafter.leases += 1
+        self.names = [*(other for other in self.names if other != self.name), self.name][-MAX_NAMED:]
 
     def end(self) -> None:
         """No drafter has the lease any more: what one still sends is fenced off."""
-        self.holder, self.epoch = None, 0
+        if self.drafter is not None:
+            self.drafter.leases -= 1
+        self.drafter, self.epoch = None, 0
 
     def told(self, length: int) -> None:
         """The drafter knows the plan and ``length`` tokens."""

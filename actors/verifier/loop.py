@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -17,7 +16,6 @@ from actors.settings import VerifierSettings
 from actors.tasks import until_one_ends
 from actors.verifier.admission import Admission
 from actors.verifier.commit import Committer
-from actors.verifier.compute import Compute
 from actors.verifier.context import Context, Equipment
 from actors.verifier.faults import Faults
 from actors.verifier.forward import Computed, compute
@@ -38,29 +36,9 @@ from actors.verifier.sources.source import Source
 from actors.verifier.state import HEARTBEAT_MS, State
 from actors.verifier.tokenization import Tokenization
 from actors.verifier.trials import Trials
-from protocols import wire
-from protocols.messages import (
-    Budget,
-    Cancel,
-    Decline,
-    Detokenize,
-    DraftStats,
-    Drain,
-    DrainActor,
-    Generate,
-    Grow,
-    Message,
-    Promote,
-    Resync,
-    Role,
-    Status,
-    Swap,
-    Tokenize,
-    Undo,
-)
+from protocols import messages, wire
+from protocols.messages import Message, Role
 from protocols.transport import Listener
-
-log = logging.getLogger("duoactor")
 
 # How long the verifier waits for clients to confirm that it leaves. Closing a connection discards what its reader has
 # not read yet, and a reader on a busy machine is some 0.1 s late.
@@ -71,13 +49,14 @@ class Verifier:
     """Puts the parts of the verifier together and runs their loop."""
 
     def __init__(self, settings: VerifierSettings, equipment: Equipment, listener: Listener) -> None:
-        self.clock = clock = equipment.clock or asyncio.get_running_loop().time
-        self.compute: Compute = equipment.compute
+        clock = equipment.clock or asyncio.get_running_loop().time
+        self.compute = equipment.compute
         publish: Callable[[Message], None] = lambda message: self.publish(message)  # noqa: E731
         self.listener, self.wake = listener, asyncio.Event()
         self.state = State(equipment.incarnation, clock())
+        price = Price(equipment.cost, equipment.measure_again)
         self.context = context = Context(
-            settings, equipment, Price(equipment.cost), Trials(), self.state, clock, self._send, publish, self.wake.set
+            settings, equipment, price, Trials(), self.state, clock, self._send, publish, self.wake.set
         )
         self.leases, self.learning = Leases(context), Learning(context)
         grammars = Grammars(equipment.codec, equipment.model.info, equipment.cpu_timer)
@@ -90,32 +69,30 @@ class Verifier:
         self.sources = Sources(every, self.state.counters)
         self.outbox = Outbox(context, self.admission, faults, self.peers.gone)
         self.committer = Committer(context, self.sources, self.leases, self.outbox, faults)
-        self.room = Room(context, self.sources, self.leases, self.learning, self.admission, faults)
-        self.scheduler = Scheduler(context, self.sources, self.room, self.admission, faults)
+        room = Room(context, self.sources, self.leases, self.learning, self.admission, faults)
+        self.scheduler = Scheduler(context, self.sources, room, self.admission, faults)
         self.inbox = Inbox(context, listener, self.peers, self._routes(remote))
-        self._handled = 0  # messages before the batch that is computed
         self._begun = clock()  # when this round began; a wait for drafts is a part of it
-        self._doubted = False  # the calibration; the next start measures again
 
     def _routes(self, remote: Remote) -> Routes:
         """Which role sends a message, and what takes it."""
         operations = Operations(self.context, self.leases, self.admission, self.learning)
         tokenization = Tokenization(self.context)
         return {
-            Grow: (Role.DRAFTER, remote.arrived),
-            Resync: (Role.DRAFTER, remote.resync),
-            Decline: (Role.DRAFTER, remote.decline),
-            DraftStats: (Role.DRAFTER, remote.stats),
-            Budget: (Role.CONTROLLER, operations.budget),
-            Promote: (Role.LEARNER, self.learning.promote),
-            Generate: (Role.CLIENT, self.admission.ask),
-            Cancel: (Role.CLIENT, self.admission.cancel),
-            Tokenize: (Role.CLIENT, tokenization.ask),
-            Detokenize: (Role.CLIENT, tokenization.ask),
-            Status: (Role.CLIENT, operations.status),
-            Swap: (Role.CLIENT, operations.order),
-            DrainActor: (Role.CLIENT, operations.order),
-            Undo: (Role.CLIENT, operations.order),
+            messages.Grow: (Role.DRAFTER, remote.arrived),
+            messages.Resync: (Role.DRAFTER, remote.resync),
+            messages.Decline: (Role.DRAFTER, remote.decline),
+            messages.DraftStats: (Role.DRAFTER, remote.stats),
+            messages.Budget: (Role.CONTROLLER, operations.budget),
+            messages.Promote: (Role.LEARNER, self.learning.promote),
+            messages.Generate: (Role.CLIENT, self.admission.ask),
+            messages.Cancel: (Role.CLIENT, self.admission.cancel),
+            messages.Tokenize: (Role.CLIENT, tokenization.ask),
+            messages.Detokenize: (Role.CLIENT, tokenization.ask),
+            messages.Status: (Role.CLIENT, operations.status),
+            messages.Swap: (Role.CLIENT, operations.order),
+            messages.DrainActor: (Role.CLIENT, operations.order),
+            messages.Undo: (Role.CLIENT, operations.order),
         }
 
     @property
@@ -132,11 +109,11 @@ class Verifier:
                 self.outbox.flush(wait=False)
                 if self.state.draining and not self.state.requests:
                     return
-                if not self.room.free():  # else there is room for others
+                if not self.scheduler.room.free():  # else there is room for others
                     await self._idle()
                 continue
             self._share_cpus()
-            started = self.clock()
+            started = self.context.clock()
             computed = await self._compute(batch)
             self.inbox.read()  # what arrived meanwhile is filed before the commit
             done = self.committer.commit(batch, computed, started, self._took_us)
@@ -146,47 +123,39 @@ class Verifier:
 
     def _compute(self, batch: Batch) -> Awaitable[Computed]:
         """Run the batch, and meanwhile, or before it where nothing overlaps, send the last tokens and read texts."""
-        self._handled, timer = self.inbox.handled, self.context.equipment.timer
-        work = partial(compute, self.context.target, batch, partial(self._goes_on, batch), timer)
-        if not self.compute.overlaps:
-            self._beside()
-            return self.compute.start(work)
-        result = self.compute.start(work)
-        self.scheduler.prepare(batch)
-        self._beside()
-        return result
-
-    def _goes_on(self, batch: Batch, outcomes: list[Outcome]) -> bool:
-        """Whether another forward may follow: no message has come since the batch began, and no source has drafts."""
-        if not self.compute.overlaps:  # the event loop, which waits for the forward, does not read
-            self.inbox.read()
-        return self.inbox.handled == self._handled and not self.scheduler.finds(batch, outcomes)
-
-    def _beside(self) -> None:
+        goes_on = partial(self._goes_on, batch, self.inbox.handled)
+        work = partial(compute, self.context.target, batch, goes_on, self.context.equipment.timer)
+        result = None
+        if self.compute.overlaps:
+            result = self.compute.start(work)
+            self.scheduler.prepare(batch)
         self.outbox.flush()
         self.context.library.read()
+        return result or self.compute.start(work)
+
+    def _goes_on(self, batch: Batch, handled: int, outcomes: list[Outcome]) -> bool:
+        """Whether another forward may follow: ``handled`` is still the number of messages, and no source has drafts."""
+        if not self.compute.overlaps:  # the event loop, which waits for the forward, does not read
+            self.inbox.read()
+        return self.inbox.handled == handled and not self.scheduler.finds(batch, outcomes)
 
     def _learn(self, done: Round) -> None:
         """All observers learn from one record."""
         price, trials, streams = self.context.price, self.context.trials, done.streams or 1
         price.observe(done)
-        if not self._doubted and price.target.measured_busy:
-            self._doubted = True
-            log.info("rounds are faster than this model was measured; the next start measures it again")
-            self.context.equipment.measure_again()
         drafts = done.drafts or 1
         row_us = price.rows(streams)[drafts] * price.target.factor.mean / drafts
         for source, part in trials.learn(done, price.plain(streams), row_us):
-            drafter = self.state.drafters.of(part.stream.loan.holder)
+            drafter = part.stream.loan.drafter
             if drafter is not None and drafter.source == source:
                 self.leases.replace(part.stream, drafter)
         for part in done.parts if self.state.drafters.by_peer else ():
-            if part.stream.loan.holder is None:
+            if part.stream.loan.drafter is None:
                 self.leases.lend(part.stream)
 
     def _took_us(self) -> float:
         """Microseconds of the round that ends now."""
-        ended = self.clock()
+        ended = self.context.clock()
         took_us, self._begun = (ended - self._begun) * 1e6, ended
         return took_us
 
@@ -203,13 +172,17 @@ class Verifier:
             await asyncio.sleep(0)
         else:
             due, loop = self.scheduler.due, asyncio.get_running_loop()
-            timer = loop.call_at(loop.time() + max(0.0, due - self.clock()), self.wake.set) if due is not None else None
+            timer = (
+                loop.call_at(loop.time() + max(0.0, due - self.context.clock()), self.wake.set)
+                if due is not None
+                else None
+            )
             await self.wake.wait()
             if timer is not None:
                 timer.cancel()
             self.wake.clear()
         if not self.state.requests.decoding:
-            self._begun = self.clock()
+            self._begun = self.context.clock()
 
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
@@ -240,7 +213,7 @@ class Verifier:
         self.outbox.flush(wait=False)
         self.admission.close()
         for peer in [*self.state.clients]:
-            if not self._send(peer, Drain()):  # drafters stay: they serve the next verifier at this address
+            if not self._send(peer, messages.Drain()):  # drafters stay: they serve the next verifier at this address
                 self.peers.gone(peer, "unreachable")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):

@@ -85,7 +85,7 @@ class Peers:
         self._welcome(peer, holder)
         match hello.role:
             case Role.DRAFTER:
-                for stale in (self.state.drafters.named(hello.actor_id), self.state.drafters.of(peer)):
+                for stale in (self.state.drafters.named(hello.actor_id), self.state.drafters.by_peer.get(peer)):
                     if stale is not None:
                         self.leases.lose(stale)  # the same actor, restarted or reconnected
                 drafter = self.state.drafters.by_peer[peer] = DrafterPeer(peer, hello, now, holder)
@@ -118,7 +118,7 @@ class Peers:
         if asked.cancelled():
             return
         reader = asked.result()
-        if self.state.drafters.of(drafter.peer) is drafter:
+        if self.state.drafters.by_peer.get(drafter.peer) is drafter:
             drafter.states = reader
         else:  # it has left already
             self.leases.leave_states(reader)

@@ -7,8 +7,10 @@ stream. Tokens per microsecond now are the price of all of them (docs/how-it-wor
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Callable
 
 from actors.calibration import USUAL
 from actors.chains import Costs
@@ -17,15 +19,17 @@ from actors.estimate import Estimate
 from actors.tree.window import Cost
 from actors.verifier.rounds import Round
 
+log = logging.getLogger("duoactor.verifier")
 PIECE_MEMORY = 4  # pieces of prompts: each sees more tokens than the one before, so that its rows take longer
 GUESSED = 8  # rounds that asked sources of drafts, by which those are guessed that ask none
 GOOD_AGREEMENT = 0.8  # a good draft's agreement: where even it does not pay, none is tried
 
 
 class Price:
-    def __init__(self, target: CostModel) -> None:
-        """``target``: the calibration of its forwards."""
-        self.target = target
+    def __init__(self, target: CostModel, measure_again: Callable[[], None] = lambda: None) -> None:
+        """``target``: the calibration of its forwards. ``measure_again``: called once, if that is out of date."""
+        self.target, self._measure_again = target, measure_again
+        self._doubted = False
         # by the binary digits of the number of streams; of a forward, uncorrected, beyond that of one with as many rows
         self._shared = defaultdict[int, Estimate](Estimate)
         self._rates = defaultdict[int, Estimate](Estimate)
@@ -79,10 +83,6 @@ class Price:
                 return True
         return False
 
-    def branch(self) -> float:
-        """Time of each path of a window after the first."""
-        return self.target.branch * self.target(1)
-
     def drafts_within(self, streams: int, time_us: float, most: int) -> int:
         """The rows of drafts that a round of ``streams`` has time for, at most ``most``."""
         return bisect_right(range(1, most + 1), time_us / self.target.factor.mean, key=self.rows(streams).__getitem__)
@@ -116,6 +116,10 @@ class Price:
             self._verifying.add_time(beside_us)
         elif not done.asked or self._beside.weight < GUESSED:
             self._beside.add_time(beside_us, weight=done.steps)
+        if not self._doubted and self.target.measured_busy:
+            self._doubted = True
+            log.info("rounds are faster than this model was measured; the next start measures it again")
+            self._measure_again()
 
     def _observe_prompt(self, done: Round, time_us: float) -> None:
         """A prompt's last piece teaches nothing: it has fewer rows than were asked for, nobody knows how many."""

@@ -205,14 +205,13 @@ class Scheduler:
 
     def _cap(self, stream: Stream) -> int | None:
         """Nodes of the stream's window, as the controller commands."""
-        drafter = self.state.drafters.of(stream.loan.holder)
+        drafter = stream.loan.drafter
         return budget_of(self.context, stream, drafter).window if drafter is not None else None
 
     def _windows(
         self, caps: Mapping[Stream, int | None], allowance: Allowance, most: int = MAX_ROWS, least: float = 0.0
     ) -> list[Chosen]:
-        branch_us = self.context.price.branch() if self.context.target.branches else None
-        return choose(caps, allowance, branch_us, most, least)
+        return choose(caps, allowance, self.context.target.branches, most, least)
 
     def _window(self, stream: Stream, allowance: Allowance, cap: int | None) -> Chosen:
         return self._windows({stream: cap}, allowance)[0]
@@ -232,7 +231,7 @@ class Scheduler:
                         self.sources.failed(source, error)
                     stream.times.spent_us[source.name] += (self.context.clock() - begun) * 1e6
             waits = False
-            if stream.loan.holder is not None:
+            if stream.loan.drafter is not None:
                 window = partial(self._window, stream, allowance)
                 waits = self.sources.ask(self.remote, False, self.remote.consult, stream, allowance, window)
             if stream.status is Stage.DECODE and not waits:
@@ -249,7 +248,7 @@ class Scheduler:
         """The sources that are asked for the next round, with what trials know them by: those of the method that do not
         rest. One draft model at most works for a stream."""
         rounds, rest = stream.tally.rounds, stream.rest
-        if rest.whole and rounds < rest.until and stream.loan.holder is None:
+        if rest.whole and rounds < rest.until and stream.loan.drafter is None:
             return {}
         group, judged = stream.groups[allowance.streams], may_rest(self.context, stream)
         trials, until = self.context.trials, math.inf
@@ -271,7 +270,7 @@ class Scheduler:
                 (models if source.exclusive else found)[source] = name
         rest.until = until
         best = self._best(stream, group, models) if judged and len(models) > 1 else next(iter(models), None)
-        if stream.loan.holder is not None:
+        if stream.loan.drafter is not None:
             self.remote.works(stream, best is self.remote)
         if best is not None:
             found[best] = models[best]

@@ -71,7 +71,7 @@ def _calibrated(model: TargetModel) -> tuple[CostModel, Callable[[], None]]:
             return measure(model)
 
     found = kept(Timing, model.info, time_rounds, **how)  # rounds correct what has changed since
-    return CostModel(found.alone_us, found.branch, found.lent_us), lambda: forget(Timing, model.info, **how)
+    return CostModel(found.alone_us, found.lent_us), lambda: forget(Timing, model.info, **how)
 
 
 def _ready(model: Target, cost: CostModel, inline: InlineDraft | None) -> str:

@@ -65,6 +65,11 @@ class Transcript:
         return self.sampling.temperature > 0
 
     @property
+    def given(self) -> int:
+        """Tokens that came with the request: its prompt, and the output that its client claims to have."""
+        return self.prompt_len + self.generated
+
+    @property
     def written(self) -> int:
         """Tokens of output."""
         return len(self.committed) - self.prompt_len
@@ -116,7 +121,7 @@ class Rest:
 class Delivery:
     """The part of the output that the client has, and the rest."""
 
-    offset: int  # output tokens that the client has
+    offset: int = 0  # output tokens that the client has
     trace: Trace | None = None  # makes the trace of its rounds, if its client asked for one
     cached_tokens: int = 0  # prompt tokens that were not computed again, because an earlier one began with them
     unsent: list[tuple[Committed, RoundTrace | None]] = field(default_factory=list)
@@ -188,14 +193,9 @@ class Stream:
         self.loan.told(len(self.text))
 
     @property
-    def deadline(self) -> float:
-        """When its answer must be complete; infinite if it has no deadline."""
-        return self.times.arrived + self.message.deadline_ms / 1000 if self.message.deadline_ms else math.inf
-
-    @property
     def suspect(self) -> bool:
         """Whether it may have crashed the verifier. Such streams are computed alone, one at a time."""
-        return self.message.attempt >= SUSPECTED and self.text.written - self.text.generated < SETTLED_TOKENS
+        return self.message.attempt >= SUSPECTED and len(self.text) - self.text.given < SETTLED_TOKENS
 
     @property
     def undecided(self) -> bool:
@@ -312,7 +312,8 @@ class Streams:
     def overdue(self, now: float) -> list[Stream]:
         """Those with a deadline that has passed before their last token was committed."""
         timed = [stream for stream in self._open.values() if stream.message.deadline_ms]
-        return [stream for stream in timed if stream.deadline < now and stream.status is not Stage.FINISHING]
+        late = [stream for stream in timed if stream.times.arrived + stream.message.deadline_ms / 1000 < now]
+        return [stream for stream in late if stream.status is not Stage.FINISHING]
 
     @property
     def decoding(self) -> int:

@@ -18,33 +18,24 @@ from protocols.messages import Sampling
 
 
 class Shape(NamedTuple):
-    """A round: its rows, and how many paths its window has after the first."""
+    """A round: its rows, and the CPUs that compute it."""
 
     rows: int
-    leaves: int = 0
     lent: bool = False  # the target also uses the CPUs of resting drafters
 
-    def parents(self) -> list[int]:
-        """See :class:`Window`."""
-        chain = list(range(-1, self.rows - 2))
-        return [*chain[: len(chain) - self.leaves], *chain[: self.leaves]]  # a leaf beside each of the first nodes
 
-
-BUSH = Shape(16, leaves=7)  # shape that prices branches
 # The first are measured however long it takes. Kernels work in tiles (six rows with AVX2), so that time climbs in
 # steps: a window has to know that its seventh row costs as much as the first six together, and the eighth nothing more.
-NEEDED = (*map(Shape, (1, 4, 8, 16, 32, 64)), BUSH)
+NEEDED = tuple(map(Shape, (1, 4, 8, 16, 32, 64)))
 FINE = tuple(map(Shape, (6, 7, 12, 2, 3, 5, 10, 14, 18, 24, 48)))
-LENT = tuple(Shape(rows, lent=lent) for lent in (False, True) for rows in (1, 4, 8, 16))
+LENT = tuple(Shape(rows, lent) for lent in (False, True) for rows in (1, 4, 8, 16))
 
 
 class Timing(msgspec.Struct, frozen=True):
     """Microseconds of a round by its rows, with the target's own CPUs (``alone_us``) and with those of resting
-    drafters too, and what a branch adds, in rounds of one row. ``lent_us``: None: there are no such CPUs, or they do
-    not help."""
+    drafters too. ``lent_us``: None: there are no such CPUs, or they do not help."""
 
     alone_us: dict[int, float]
-    branch: float
     lent_us: dict[int, float] | None
 
 
@@ -52,19 +43,13 @@ def measure(model: TargetModel, timer: Callable[[], float] | None = None) -> Tim
     """By this thread's CPU time where it computes: others that want the processors meanwhile lengthen some row counts'
     rounds and not others', and such prices would last."""
     timer = timer or (time.thread_time if model.info.device == "cpu" else time.perf_counter)
-    fitting = [
-        shape
-        for shape in (*NEEDED, *FINE)
-        if shape.rows - 1 <= model.max_window and (model.branches or not shape.leaves)
-    ]
+    fitting = [shape for shape in (*NEEDED, *FINE) if shape.rows - 1 <= model.max_window]
     try:
         found = _measured(model, timer, fitting, NEEDED)
     except RequestError:  # a small pool has no room for the largest windows
         found = _measured(model, timer, [shape for shape in fitting if shape.rows - 1 <= DEFAULT_NODES], NEEDED)
-    alone_us = {shape.rows: us for shape, us in sorted(found.items()) if not shape.leaves}
-    chain_us, bush_us = (found.get(shape, 0.0) for shape in (Shape(BUSH.rows), BUSH))
-    branch = max(0.0, bush_us - chain_us) / BUSH.leaves / alone_us[1]
-    return Timing(alone_us, branch, _lent(model, timer, alone_us) if model.has_spare_cpus else None)
+    alone_us = {shape.rows: us for shape, us in sorted(found.items())}
+    return Timing(alone_us, _lent(model, timer, alone_us) if model.has_spare_cpus else None)
 
 
 def _lent(model: TargetModel, timer: Callable[[], float], alone_us: Mapping[int, float]) -> dict[int, float] | None:
@@ -76,7 +61,7 @@ def _lent(model: TargetModel, timer: Callable[[], float], alone_us: Mapping[int,
         found = _measured(model, timer, shapes, [shape for shape in shapes if shape.rows == 1])
     finally:
         model.use_spare_cpus(False)
-    rows = [rows for rows, _, lent in found if lent and Shape(rows) in found]
+    rows = [rows for rows, lent in found if lent and Shape(rows) in found]
     ratios = [min(1.0, found[Shape(count, lent=True)] / found[Shape(count)]) for count in rows]
     own = Curve(alone_us)
     lent_us = {count: own(count) * float(np.interp(count, rows, ratios)) for count in own.rows}
@@ -103,7 +88,7 @@ def _measured(
 
     def round_s(shape: Shape) -> float:
         nonlocal left
-        window = Window(handle, tokens[: shape.rows - 1], shape.parents())
+        window = Window(handle, tokens[: shape.rows - 1], range(-1, shape.rows - 2))
         begin = timer()
         left -= len(model.verify([window])[0].tokens)
         return timer() - begin

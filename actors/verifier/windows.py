@@ -12,12 +12,11 @@ from actors.verifier.streams import Stream
 
 
 def choose(
-    caps: Mapping[Stream, int | None], allowance: Allowance, branch_us: float | None, most: int, least: float
+    caps: Mapping[Stream, int | None], allowance: Allowance, branches: bool, most: int, least: float
 ) -> list[Chosen]:
     """The windows of the streams' next round. ``caps``: nodes of each at most; ``most``: of all of them together.
 
-    ``branch_us``: of each path beside the first; None: windows cannot hold more than one. ``least``: tokens that priced
-    windows must gain."""
+    ``branches``: whether a window may hold more than one path. ``least``: tokens that priced windows must gain."""
     taken = dict[Stream, list[Likely]]()
     priced = dict[Stream, Candidates]()
     for stream, cap in caps.items():
@@ -35,10 +34,8 @@ def choose(
         rigid = sum(map(len, taken.values()))
         rows = Known(lambda drafts: allowance.rows[rigid + drafts] - allowance.rows[rigid])
     if priced:
-        branch = branch_us * allowance.rate if branch_us is not None else None
-        windows = priced_windows([*priced.values()], most, rows, allowance.row_rate, branch, least)
-        for stream, window in zip(priced, windows, strict=True):
-            taken[stream] = window
+        windows = priced_windows([*priced.values()], most, rows, allowance.row_rate, branches, least)
+        taken.update(zip(priced, windows, strict=True))
     return [_laid_out(stream, taken[stream]) if stream in taken else NO_WINDOW for stream in caps]
 
 

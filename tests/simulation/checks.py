@@ -62,7 +62,7 @@ def _left_at(world: World, name: str) -> dict[str, int]:
         counts["texts too many of the verifier's own draft"] = max(0, len(inline.model.contexts) - MAX_KEPT)
         counts["weights too many of the verifier's own draft"] = max(0, len(inline.generations._held) - 2)
     for peer in state.drafters.by_peer.values():
-        counts[f"leases of {peer.actor_id} at the verifier"] = len(peer.leases)
+        counts[f"leases of {peer.actor_id} at the verifier"] = peer.leases
     return counts
 
 

@@ -94,7 +94,7 @@ def test_a_version_that_drafters_do_not_load_is_found():
 
 
 def test_a_learner_that_is_told_another_text_is_found():
-    with patch("actors.verifier.learning._start", lambda request: request.text.prompt_len - 1):
+    with patch("actors.verifier.streams.Transcript.given", property(lambda text: text.prompt_len - 1)):
         assert "the learner is told" in problems(CALM)
 
 

@@ -118,8 +118,8 @@ def test_siblings_that_add_up_to_more_than_certainty_are_worth_their_share():
     assert chances == pytest.approx({1: 0.6, 2: 0.4, 3: 0.3})
 
 
-def priced(tree, cost, rate, branch=0.0):
-    (window,) = priced_windows([Candidates(tree, 9)], 9, Known(cost), rate, branch)
+def priced(tree, cost, rate, branches=True):
+    (window,) = priced_windows([Candidates(tree, 9)], 9, Known(cost), rate, branches)
     return [node.token for node, _ in window]
 
 
@@ -171,10 +171,5 @@ def test_a_higher_confidence_for_a_known_node_raises_its_subtree():
 
 
 def test_without_branches_only_the_likeliest_path_is_priced():
-    assert priced(grown(), float, rate=1e-6, branch=None) == [1, 2, 3]
+    assert priced(grown(), float, rate=1e-6, branches=False) == [1, 2, 3]
     assert len(priced(grown(), float, rate=1e-6)) == 5
-
-
-def test_where_branches_cost_more_than_they_bring_the_path_stands_alone():
-    for branch, window in ((0.1, [1, 2, 5, 3]), (0.5, [1, 2, 3])):
-        assert priced(grown(), float, rate=1e-3, branch=branch) == window

@@ -38,7 +38,7 @@ LANGUAGE = ToyLanguage()
 
 def floods(leases: int = 0, clients: tuple[bytes, ...] = (), asked: bool = False) -> Floods:
     """One drafter, ``d``, with so many leases; ``asked``: for each of its messages."""
-    drafter = SimpleNamespace(leases=set(range(leases)), answers=lambda: asked, account=b"d")
+    drafter = SimpleNamespace(leases=leases, answers=lambda: asked, account=b"d")
     drafters = SimpleNamespace(by_peer={b"d": drafter})
     roles = {b"d": Role.DRAFTER, **dict.fromkeys(clients, Role.CLIENT)}
     return Floods(SimpleNamespace(drafters=drafters), roles.get)

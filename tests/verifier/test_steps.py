@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from actors.models import Outcome
+from actors.verifier.drafters import DrafterPeer
 from actors.verifier.forward import compute
 from actors.verifier.results import NO_WINDOW
 from actors.verifier.rounds import Batch, Round
 from actors.verifier.trace import Trace
-from protocols.messages import Cancel, Chunk, Generate, Plan, RoundStats, Sampling
+from protocols.messages import Cancel, Chunk, Generate, Hello, Plan, Role, RoundStats, Sampling
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -179,7 +180,7 @@ def test_tokens_that_somebody_follows_one_by_one_are_not_taken_together():
     traced, drafted = toy_stream(PROMPT), toy_stream(PROMPT)
     traced.delivery.trace = Trace()
     drafted.loan.begin(1, Plan("tree"))
-    drafted.loan.taken(b"d", "d1")
+    drafted.loan.taken(DrafterPeer(b"d", Hello(Role.DRAFTER, "d", "i"), 0.0))
     assert not any(stream.undecided for stream in (traced, drafted))
 
 

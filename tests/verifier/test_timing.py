@@ -1,6 +1,5 @@
 """What a target's rounds cost by their rows, measured on a model whose time is known."""
 
-import itertools
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -25,9 +24,7 @@ class Tiled:
     now: float = 0.0
     rounds: list[int] = field(default_factory=list)
     max_window: int = 63
-    branches: bool = True
     has_spare_cpus: bool = False
-    branch_ms: float = 0.0
     info: ModelInfo = field(default_factory=lambda: ModelInfo("tiled", 100, 4096, frozenset(), ""))
 
     def open(self, prompt, sampling, generated=(), most_nodes=0):
@@ -40,8 +37,7 @@ class Tiled:
         rows = 1 + len(windows[0].tokens)
         warm = 1.0 if self.rounds else 5.0  # the first forward of a process is slow
         self.rounds.append(rows)
-        beside = sum(after <= before for before, after in itertools.pairwise(windows[0].parents))
-        self.now += self.scale * (warm * tiles(rows) + self.branch_ms * beside) / 1000
+        self.now += self.scale * warm * tiles(rows) / 1000
         return [Outcome([], [1])]
 
     def close(self, handle):
@@ -86,7 +82,7 @@ def test_what_others_take_from_the_processors_at_the_start_does_not_last():
         def verify(self, windows):
             before = self.now
             outcomes = super().verify(windows)
-            if len(self.rounds) // 18 % 2:
+            if len(self.rounds) // 17 % 2:
                 self.now += 2 * (self.now - before)
             return outcomes
 
@@ -99,11 +95,6 @@ def test_a_target_on_the_processor_is_measured_by_cpu_time_which_others_do_not_l
     model = Tiled(info=ModelInfo("tiled", 100, 4096, frozenset(), "", device=device))
     monkeypatch.setattr("actors.verifier.timing.time", SimpleNamespace(**{timer: lambda: model.now}))
     assert measure(model).alone_us == Tiled().measured()
-
-
-def test_a_branch_is_priced_by_what_it_adds_to_a_round():
-    for model, price in ((Tiled(), 0.0), (Tiled(branch_ms=14.0), 14.0 / 7 / 10.0), (Tiled(branches=False), 0.0)):
-        assert model.timing().branch == pytest.approx(price)
 
 
 class Lending(Tiled):

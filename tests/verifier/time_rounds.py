@@ -159,7 +159,7 @@ def equipped() -> Equipment:
     steps = {leaves: ticks.DRAFT(leaves) for leaves in WIDTHS}
     inline = InlineDraft(draft, steps, info.vocab_size, info.eos_token_ids, ticks)
     cost, library = (
-        CostModel({rows: ticks.FORWARD(rows) for rows in (1, 8, 16, 64)}, 0.05),
+        CostModel({rows: ticks.FORWARD(rows) for rows in (1, 8, 16, 64)}),
         Library(memory=Memory(100_000)),
     )
     return Equipment(
@@ -170,9 +170,9 @@ def equipped() -> Equipment:
 def watch(verifier: Verifier, watch: Stopwatch) -> None:
     scheduler, committer, equipment = verifier.scheduler, verifier.committer, verifier.context.equipment
     watch.watch(verifier.inbox, "read", "read")
-    watch.watch(verifier.room, "free", "room")
-    watch.watch(verifier.room, "let_in", "room")
-    watch.watch(verifier.room, "hold", "room")
+    watch.watch(verifier.scheduler.room, "free", "room")
+    watch.watch(verifier.scheduler.room, "let_in", "room")
+    watch.watch(verifier.scheduler.room, "hold", "room")
     watch.watch(scheduler, "plan", "plan: the rest")
     watch.watch(scheduler, "_windows", "plan: windows")
     watch.watch(scheduler, "_uses", "plan: which sources")

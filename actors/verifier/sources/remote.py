@@ -14,6 +14,7 @@ from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
+from actors.verifier.loans import NOTHING
 from actors.verifier.results import Chosen, Committed
 from actors.verifier.sources.bits import DRAFTER
 from actors.verifier.sources.source import SLICE, Allowance, Source
@@ -34,8 +35,7 @@ class Remote(Source):
         self.leases, self.learning, self.gone = leases, learning, gone
 
     def judged_as(self, stream: Stream) -> str:
-        drafter = self.state.drafters.of(stream.loan.holder)
-        return drafter.source if drafter is not None else ""
+        return stream.loan.drafter.source if stream.loan.drafter is not None else ""
 
     def able(self, stream: Stream, allowance: Allowance) -> bool:
         """Not while its CPUs are worth more to the target."""
@@ -45,25 +45,22 @@ class Remote(Source):
 
     def prepare(self, stream: Stream, most: int = SLICE) -> None:
         """Lend it, unless it is lent; send a head the states of what is computed."""
-        drafter = self.state.drafters.of(stream.loan.holder)
-        if drafter is None:
+        if (drafter := stream.loan.drafter) is None:
             self.leases.lend(stream)
         elif (states := self._states(stream, drafter)) is not None:
             self._send(stream, drafter, states)
 
     def works(self, stream: Stream, drafts: bool) -> None:
         """Whether its drafter is to draft from the next verdict on, or to rest."""
-        drafter = self.state.drafters.of(stream.loan.holder)
-        if drafter is not None:
-            stream.loan.plan = plan_for(self.context, stream, drafter, drafts)
+        if stream.loan.drafter is not None:
+            stream.loan.plan = plan_for(self.context, stream, stream.loan.drafter) if drafts else NOTHING
 
     def consult(self, stream: Stream, allowance: Allowance, window: Callable[[int | None], Chosen]) -> bool:
         """Tell the drafter of what was committed, once after each commit. Returns whether the round waits for it.
 
         ``window(n)``: the stream's window now, of at most n nodes."""
-        drafter = self.state.drafters.of(stream.loan.holder)
         loan, wait, length = stream.loan, stream.wait, len(stream.text)
-        if drafter is None:
+        if (drafter := loan.drafter) is None:
             return False
         if wait.decided_at == length:
             if loan.told_len < length and loan.works:  # in lock-step both sides begin their next step together
@@ -122,16 +119,13 @@ class Remote(Source):
         self.context.send(drafter.peer, verdict)
 
     def learn(self, stream: Stream, committed: Committed) -> None:
-        if stream.loan.holder is None:
-            return
-        best = committed.root.best_child(lambda node: node.rank >= 0)
-        stream.wait.observe(best, committed.tokens[0])
+        if stream.loan.drafter is not None:
+            stream.wait.observe(committed.root.best_child(lambda node: node.rank >= 0), committed.tokens[0])
 
     def arrived(self, peer: bytes, message: Grow) -> None:
-        if (stream := self._lent(peer, message)) is not None:
-            drafter, arrived_us = self.state.drafters.by_peer[peer], self.context.now_us()
-            reason = self._merge(stream, drafter, message, arrived_us)
-            if reason is not None:
+        drafter, arrived_us = self.state.drafters.by_peer[peer], self.context.now_us()
+        if (stream := self._lent(drafter, message)) is not None:
+            if (reason := self._merge(stream, drafter, message, arrived_us)) is not None:
                 self._fence(drafter, reason)
             elif stream.delivery.trace is not None:
                 stream.delivery.trace.grew(stream.tree, arrived_us)
@@ -159,7 +153,7 @@ class Remote(Source):
         return None
 
     def resync(self, peer: bytes, message: Resync) -> None:
-        if (stream := self._lent(peer, message)) is None:
+        if (stream := self._lent(self.state.drafters.by_peer[peer], message)) is None:
             return
         stream.tally.resyncs += 1
         loan, text, have = stream.loan, stream.text, message.have_len
@@ -171,26 +165,25 @@ class Remote(Source):
         self.context.send(peer, Verdict(stream.rid, loan.epoch, stream.tally.rounds, have, rest, None, loan.plan))
 
     def decline(self, peer: bytes, message: Decline) -> None:
-        if (stream := self._lent(peer, message)) is not None:
-            self.leases.declined(stream, self.state.drafters.by_peer[peer], message)
+        drafter = self.state.drafters.by_peer[peer]
+        if (stream := self._lent(drafter, message)) is not None:
+            self.leases.declined(stream, drafter, message)
 
     def stats(self, peer: bytes, message: DraftStats) -> None:
         drafter = self.state.drafters.by_peer[peer]
         if message.actor_id != drafter.actor_id:
             self._fence(drafter, "name")
         elif message.step_us:
-            drafter.pace.measured(message.step_us)
-            serving = drafter.serving
-            serving.version, serving.trouble, serving.path = message.version, message.trouble, message.path
+            drafter.reported(message)
             self.learning.reported(drafter)
             self.context.publish(message)
 
-    def _lent(self, peer: bytes, message: Grow | Resync | Decline) -> Stream | None:
+    def _lent(self, drafter: DrafterPeer, message: Grow | Resync | Decline) -> Stream | None:
         """The stream, if the sender holds its lease under the message's epoch; else the message is fenced off."""
         stream = self.state.requests.get(message.rid)
-        if stream is not None and stream.loan.holder == peer and stream.loan.epoch == message.epoch:
+        if stream is not None and stream.loan.drafter is drafter and stream.loan.epoch == message.epoch:
             return stream
-        self._fence(self.state.drafters.by_peer[peer], "lease")
+        self._fence(drafter, "lease")
         return None
 
     def _fence(self, drafter: DrafterPeer, reason: str) -> None:
