@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +31,7 @@ TOKENS = 64  # tokens of an answer
 PROMPTS = 3  # prompts of each task, at most
 AGREES = 0.4  # share of a head's first tokens: below, the head is not the target's, or is read wrongly
 BUSY = 0.75  # load of a CPU
+LABEL = 11  # characters before the text of a line
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
 
 
@@ -170,8 +174,15 @@ def verdict(report: DoctorReport) -> str:
     )
 
 
-def lines(report: DoctorReport) -> list[str]:
-    """The report for people; the verdict first."""
+def lines(report: DoctorReport, width: int = render.UNBOUNDED) -> list[str]:
+    """The report for people, the verdict first, wrapped at ``width`` characters."""
+    wrap = functools.partial(textwrap.wrap, width=width, break_on_hyphens=False)
+    said, *others = _lines(report)
+    wrapped = (wrap(line, subsequent_indent=" " * LABEL) or [""] for line in others)
+    return [*wrap(said), *itertools.chain.from_iterable(wrapped)]
+
+
+def _lines(report: DoctorReport) -> list[str]:
     where, found = report.machine, [report.verdict, ""]
     vectors = ", ".join(report.instructions) or "no vector instructions known"
     found.append(f"machine    {where['cpu']}, {where['cpus']} CPUs, {vectors}")

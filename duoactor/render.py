@@ -73,6 +73,11 @@ def wants_colour(choice: str, stream: TextIO) -> bool:
     return knows_escapes(stream) and "NO_COLOR" not in os.environ
 
 
+def columns(stream: TextIO) -> int:
+    """Characters after which a line is wrapped: a terminal's width; in a pipe lines stay whole."""
+    return width(stream) if stream.isatty() else UNBOUNDED
+
+
 def width(terminal: TextIO) -> int:
     """Its columns."""
     try:
@@ -180,9 +185,13 @@ def table(*columns: str) -> Table:
     return made
 
 
-def print_table(made: Table, spare: Sequence[str] = ()) -> None:
+def print_table(made: Table, spare: Sequence[str] = (), width: int = UNBOUNDED) -> None:
+    """``spare``: columns to leave out where a terminal, or ``width`` characters, are too narrow; the first first."""
     console = _console()
-    console.print(fitted(made, spare, console))
+    console.width = min(console.width, width)
+    with console.capture() as captured:
+        console.print(fitted(made, spare, console))
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def fitted(made: Table, spare: Sequence[str], console: Console) -> Table:

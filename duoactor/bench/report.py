@@ -15,6 +15,7 @@ from duoactor.bench.streams import StreamsLine, summarize_streams
 from duoactor.bench.summary import AVERAGE, MethodLine, Speed, summarize
 
 REPORT = "report.md"
+NARROW = 80  # characters of a table whose columns nothing explains
 
 DEFINITIONS = """\
 - **tokens/s**: output tokens over the client's wall clock from sending the request to its last token, prefill
@@ -53,14 +54,14 @@ class Table:
         ruler = "|---|" + "---:|" * (len(self.columns) - 1)
         return "\n".join([line(self.columns), ruler, *rows])
 
-    def show(self) -> None:
-        """Print the columns for which the terminal has room; a star for bold, which a pipe does not show."""
+    def show(self, width: int = render.UNBOUNDED) -> None:
+        """Print the columns that fit the terminal and ``width`` characters. A star marks what Markdown has in bold."""
         print(f"{self.title}\n")
         made = render.table(self.columns[0], *(f">{name}" for name in self.columns[1:]))
         made.columns[0].no_wrap = False  # figures stay whole on a narrow terminal
         for r, row in enumerate(self.rows):
             made.add_row(*(f"{cell} *" if (r, c) in self.bold else cell for c, cell in enumerate(row)))
-        render.print_table(made, self.columns[:4:-1])
+        render.print_table(made, self.columns[:4:-1], width)
         print()
 
 
@@ -71,8 +72,8 @@ def write_all(results: Results, directory: Path) -> None:
 
 
 def show(results: Results, directory: Path | None = None) -> None:
-    """Print the main table, as far as the terminal is wide, and the short answers."""
-    (streams(results) if results.loads else details(results)).show()
+    """Print the main table and the short answers. Columns beyond ``NARROW`` need the report in ``directory``."""
+    (streams(results) if results.loads else details(results)).show(render.UNBOUNDED if directory else NARROW)
     for sentence in verdict(results):
         print(sentence.replace("**", ""))
     if directory is not None:
@@ -244,12 +245,16 @@ def _equal(lines: Sequence[MethodLine | StreamsLine]) -> list[str]:
     if differing:
         return [f"**Texts that differ from vanilla's**: {', '.join(differing)}."]
     compared = sum(line.compared for line in lines)
+    if compared == 1:
+        return ["The compared text is identical to vanilla's."]
     return [f"All {compared} compared texts are identical to vanilla's."] if compared else []
 
 
 def _losses(ranked: Sequence[MethodLine]) -> list[str]:
     """Tasks where the best method on average is not the best."""
     first, beaten = ranked[0], []
+    if len(first.cells.keys() - {AVERAGE}) < 2:
+        return []
     for task, cell in first.cells.items():
         winner = max((line for line in ranked if task in line.cells), key=lambda line: line.cells[task].speedup)
         if task == AVERAGE or (winner is first and cell.speedup >= 1):

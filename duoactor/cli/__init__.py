@@ -37,7 +37,15 @@ HOMES = {
 
 # Commands of other programs, and what is meant by them here
 STOPPING = "Ctrl-C ends `duoactor up`; from elsewhere, `kill` the pid that `duoactor ps` shows"
-OTHERS = {"stop": STOPPING, "kill": STOPPING, "start": "`duoactor up MODEL` serves a model"}
+DELETING = "models lie in the hub's cache: `hf cache` deletes them"
+OTHERS = {
+    **dict.fromkeys(("stop", "kill"), STOPPING),
+    **dict.fromkeys(("rm", "remove", "delete"), DELETING),
+    "start": "`duoactor up MODEL` serves a model",
+    "models": "`duoactor list` lists the models of this machine",
+    "show": "`duoactor status` shows the model that runs",
+    "version": "`duoactor --version` prints it",
+}
 
 ENGINE = ("torch", "transformers", "safetensors", "huggingface_hub", "numpy", "jinja2")  # packages of the extra
 

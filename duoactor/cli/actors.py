@@ -72,7 +72,7 @@ def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     """Run the verifier, which owns the target model. It streams to clients.
 
     \b
-    Example:  duoactor verifier --target meta-llama/Llama-3.1-8B-Instruct --device cuda
+    Example:  duoactor verifier --target Qwen/Qwen3-8B --device cuda
     """
     settings = settings_from(VerifierSettings, config.read(file).verifier, flags)
     settings = msgspec.structs.replace(
@@ -100,8 +100,10 @@ def drafter(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     embedding and tokenizer.
 
     \b
-    Example:  duoactor drafter --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
-              duoactor drafter --connect tcp://gpu-box:7601 --draft ./head --target Qwen/Qwen3-8B
+    Example:  duoactor drafter --connect tcp://gpu-box:7601 --key laptop.key \\
+                  --server-key verifier.pub
+              duoactor drafter --connect tcp://gpu-box:7601 --draft ./head \\
+                  --target Qwen/Qwen3-8B
     """
     settings = settings_from(DrafterSettings, config.read(file).drafter(str(flags.get("actor_id") or "")), flags)
     settings = msgspec.structs.replace(
@@ -163,7 +165,8 @@ def learner(
     agrees with the target more often, on texts kept apart. They must reach the learner's directory.
 
     \b
-    Example:  duoactor learner --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
+    Example:  duoactor learner --connect tcp://gpu-box:7601 --key laptop.key \\
+                  --server-key verifier.pub
               duoactor learner --undo 3
     """
     settings = settings_from(LearnerSettings, config.read(file).learner, flags)

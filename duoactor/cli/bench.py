@@ -103,10 +103,10 @@ def bench(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, 
 
     \b
     Example:  duoactor bench --limit 2
-              duoactor bench --methods vanilla,sps,tree --tasks code,rag --out results
-              duoactor bench --methods duodecoding@4,duodecoding@6,duodecoding@8 --limit 2
+              duoactor bench --methods sps,tree --tasks code,rag --out results
+              duoactor bench --methods duodecoding@4,duodecoding@8 --limit 2
               duoactor bench --streams 1,4,16,64 --limit 4
-              duoactor bench --suite question.jsonl --target ./my-model --draft ./my-draft --device cuda
+              duoactor bench --suite question.jsonl --target ./my-model
     """
     options = settings_from(BenchOptions, {}, flags)
     job = options.job()

@@ -113,7 +113,7 @@ def demo(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, *
     \b
     Example:  duoactor demo
               duoactor demo --target ./my-model --draft ./my-draft --device cuda
-              duoactor demo --json | jq '.table[] | {name, speedup: .cells.average.speedup}'
+              duoactor demo --json | jq '.table[].cells.average.speedup'
     """
     options = settings_from(DemoOptions, {}, flags)
     prompts = PROMPTS if embedded.is_bundled(pair.verifier.target) else REAL_PROMPTS
@@ -201,12 +201,11 @@ def _introduce(deployment: Deployment, colour: bool) -> None:
     """Print the models' names and the meaning of the colours."""
     target = deployment.verifier.target
     name = render.model_name(target) if embedded.is_bundled(target) else Path(target).name
-    draft = (
-        render.model_name(deployment.drafters[0].draft) if deployment.drafters else "drafts copied from earlier text"
-    )
-    print(f"{name} and {draft}.")
+    draft = render.model_name(deployment.drafters[0].draft) if deployment.drafters else "copied from earlier text"
+    print(f"Target: {name}\nDrafts: {draft}")
     if origin := inflated(target):
-        print(f"{report.inflation(name, origin)}.")
+        small = {**origin, "source": "a smaller model"} if isinstance(origin, dict) else origin
+        print(f"{report.inflation('The target', small)}.")
     if colour:
         print(
             f"{render.ACCEPTED}Green{render.RESET}: drafted, and confirmed by the target. "

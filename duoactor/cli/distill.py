@@ -66,7 +66,8 @@ def distill(prompts: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     or a crash the same command with --resume goes on.
 
     \b
-    Example:  duoactor distill --target my/model --prompts questions.jsonl --out draft --minutes 60
+    Example:  duoactor distill --target my/model --prompts questions.jsonl \\
+                  --out draft --minutes 60
               duoactor up --target my/model --draft draft
               duoactor distill --target my/model --kind head --out head
     """

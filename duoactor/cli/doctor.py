@@ -67,7 +67,7 @@ def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json:
     if as_json:
         render.print_json(report)
     else:
-        click.echo("\n".join(diagnosis.lines(report)))
+        click.echo("\n".join(diagnosis.lines(report, render.columns(sys.stdout))))
         if file is not None:
             done = f"wrote {file}; use it with `duoactor up --config {file}`"
             click.echo(f"\n{done if writes else f'{file} is not written: there is nothing to recommend'}")

@@ -83,7 +83,7 @@ def generate(
 
     \b
     Example:  duoactor generate "def factorial(n):" --max-tokens 50
-              duoactor generate --chat "Wie geht es dir?" --temperature 0.7 --seed 3
+              duoactor generate --chat "Why is the sky blue?" --temperature 0.7
               cat report.txt | duoactor generate - --json
     """
     if "logprobs" in request and not as_json:

@@ -30,7 +30,8 @@ def inflate(source: str, destination: str, as_json: bool, dtype: str | None, **s
     those of SRC (a model directory, or "bundled"); the time of a forward becomes that of a large model.
 
     \b
-    Example:  duoactor inflate bundled big --layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16
+    Example:  duoactor inflate bundled big --layers 32 --hidden 4096 \\
+                  --intermediate 11008 --dtype bfloat16
               duoactor bench --target big --device cuda
     """
     from actors.engines.weights.inflate import Size

@@ -45,17 +45,19 @@ SAMPLING_HELP: Mapping[str, str] = {
 # Flags of other servers, and what is meant by them here
 ELSEWHERE: Mapping[str, str] = {
     "--host": "give the address to listen on as --http HOST:PORT",
-    "--ctx-size": "--context is the longest text, --kv-tokens the room of all requests together",
-    "--max-model-len": "--context is the longest text, --kv-tokens the room of all requests together",
+    **dict.fromkeys(
+        ("--ctx-size", "-c", "--max-model-len"),
+        "--context is the longest text, --kv-tokens the room of all requests together",
+    ),
     "--max-num-seqs": "requests share the room that --kv-tokens says",
-    "--n-gpu-layers": "--device cuda puts the whole target on the GPU",
+    **dict.fromkeys(("--n-gpu-layers", "-ngl"), "--device cuda puts the whole target on the GPU"),
     "--gpu": "--device cuda puts the target on the GPU",
     "--gpus": "--device cuda puts the target on the GPU",
     "--temp": "--temperature is its name here",
     "--n-predict": "--max-tokens is its name here",
-    "-m": "name the model without a flag: `duoactor up MODEL`",
+    **dict.fromkeys(("--model", "-m"), "name the model without a flag: `duoactor up MODEL`"),
     "--alias": "--served-model-name gives the model another name",
-    "--model-draft": "--draft names the draft model",
+    **dict.fromkeys(("--model-draft", "-md"), "--draft names the draft model"),
     "--speculative-config": "--draft, --method and --num-speculative-tokens say how drafts are made",
     "--tensor-parallel-size": "a target runs on one device",
     "--quantization": "the file says how its weights are quantised; --dtype int8 quantises them on a CPU",
@@ -104,12 +106,13 @@ class Command(click.Command):
             ctx.exit()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = tuple(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if error.option_name in ELSEWHERE:
-                meant = ELSEWHERE[error.option_name]
-                raise click.UsageError(f"There is no {error.option_name}; {meant}", ctx) from None
+            for name in (error.option_name, *given):  # click reads -ngl as -n
+                if name.startswith(error.option_name) and name in ELSEWHERE:
+                    raise click.UsageError(f"There is no {name}; {ELSEWHERE[name]}", ctx) from None
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -64,7 +64,7 @@ def prove(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, 
 
     \b
     Example:  duoactor prove
-              duoactor prove --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --minutes 60
+              duoactor prove --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B
               duoactor prove --json | jq .evidence.tokens
     """
     options = settings_from(ProveOptions, {}, flags)

@@ -19,21 +19,26 @@ from protocols.extras import install
 BRIEF = ("connect", "key", "server_key", "http", "api_key", "api_key_file", "cors_origin", "served_model_name", "file")
 
 
-@click.command(cls=Command, brief=dict.fromkeys(BRIEF, ""))
+@click.command(cls=Command, brief=dict.fromkeys(BRIEF, ""), context_settings={"allow_extra_args": True})
 @config_option
 @struct_options(GatewaySettings, also={"http": "--port"})
 @supervised_option
 @log_options
-def serve(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
+@click.pass_context
+def serve(context: click.Context, /, file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     """Serve the HTTP APIs of OpenAI, Anthropic and Ollama, and a page.
 
     For one running verifier, or several that serve the same model; they may be on other hosts.
 
     \b
     Example:  duoactor serve
-              duoactor serve --connect tcp://127.0.0.1:7601 --connect tcp://127.0.0.1:7701
-              duoactor serve --connect tcp://gpu-box:7601 --key web.key --server-key verifier.pub --http 0.0.0.0:8000
+              duoactor serve --connect tcp://127.0.0.1:7601 \\
+                  --connect tcp://127.0.0.1:7701
+              duoactor serve --connect tcp://gpu-box:7601 --key web.key \\
+                  --server-key verifier.pub --http 0.0.0.0:8000
     """
+    if context.args:
+        raise click.UsageError("serve is the gateway of a verifier that runs; `duoactor up MODEL` starts both")
     prepare(supervised, logs)
     settings = settings_from(GatewaySettings, config.read(file).gateway, flags)
     settings = msgspec.structs.replace(settings, connect=settings.connect or (default_address(),))

@@ -25,7 +25,8 @@ def top(environment: Environment, /, place: Place) -> int:
 
     \b
     Example:  duoactor top
-              duoactor top --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
+              duoactor top --connect tcp://gpu-box:7601 --key laptop.key \\
+                  --server-key verifier.pub
     """
     if not (sys.stdin.isatty() and render.knows_escapes(sys.stdout)):
         raise click.UsageError("top needs a terminal; `duoactor status`, with --json too, prints what it shows once")

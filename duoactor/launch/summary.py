@@ -91,7 +91,7 @@ def print_summary(
         print(f"  {name:<14} {place:<14} {model}".rstrip())
     facts = [*facts, *([("page", f"{url}/ in a browser")] if url else [])]
     print("\n" * bool(facts), end="")
-    columns = render.width(sys.stdout) if sys.stdout.isatty() else render.UNBOUNDED
+    columns = render.columns(sys.stdout)
     for label, text in facts:
         begin = f"  {label:<14} "
         print(textwrap.fill(text, columns, initial_indent=begin, subsequent_indent=" " * len(begin)))

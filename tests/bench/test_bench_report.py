@@ -22,6 +22,20 @@ def test_where_nothing_is_faster_than_vanilla_the_report_says_so():
     assert said[2] == "It is beaten on qa (vanilla 1.00, it 0.52); code (vanilla 1.00, it 0.52)."
 
 
+def test_of_one_task_and_one_text_the_report_says_nothing_twice():
+    found = results()
+    found.runs = tuple(
+        one
+        for one in found.runs
+        if one.method in ("vanilla", "transformers") and (one.prompt, one.repeat) == ("qa-1", 0)
+    )
+    assert report.verdict(found) == [
+        "Nothing is faster than vanilla on average; transformers comes nearest (0.52).",
+        "Slower than vanilla on average: transformers (0.52).",
+        "The compared text is identical to vanilla's.",
+    ]
+
+
 def test_a_report_names_models_but_not_the_directories_they_lie_in():
     found = results(models={"target": "/home/somebody/models/big", "draft": "Qwen/Qwen3-0.6B"})
     assert "target big, draft Qwen/Qwen3-0.6B" in report.markdown(found)

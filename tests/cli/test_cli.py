@@ -32,13 +32,14 @@ def test_every_help_has_an_example_and_fits_on_a_screen_or_says_where_the_rest_i
     brief = capsys.readouterr().out
     assert re.search(rf"Example: +(.*\n +)*.*duoactor {name}", brief)
     assert len(brief.splitlines()) <= SCREEN
+    assert [line for line in brief.splitlines() if len(line) > 80] == []
     if "--help-all" in flags_in(brief):
         assert main([name, "--help-all"]) == 0
         assert set(flags_in(brief)) < set(flags_in(capsys.readouterr().out))
 
 
 def flags_in(help_text: str) -> list[str]:
-    return re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", help_text, flags=re.MULTILINE)
+    return re.findall(r"^  (?:-\w, )?(--[a-z-]+)", help_text, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,12 @@ def test_help_has_what_most_people_need_first_and_how_to_connect_last(capsys: py
 
 
 def test_flags_of_other_servers_are_answered_by_those_that_are_meant(capsys: pytest.CaptureFixture[str]):
-    for flag, meant in (("--host", "--http HOST:PORT"), ("--ctx-size", "--kv-tokens"), ("-m", "duoactor up MODEL")):
+    for flag, meant in (
+        ("--host", "--http HOST:PORT"),
+        ("--ctx-size", "--kv-tokens"),
+        ("-m", "duoactor up MODEL"),
+        ("-ngl", "--device cuda"),
+    ):
         assert main(["up", flag, "1"]) == 2
         assert meant in capsys.readouterr().err
     assert main(["generate", "Hi", "--temp", "1"]) == 2 and "--temperature" in capsys.readouterr().err
@@ -100,11 +106,25 @@ def test_flags_of_other_servers_are_answered_by_those_that_are_meant(capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("stop", "`duoactor ps` shows"), ("upp", "did you mean up?"), ("zzz", "--help lists them")]
+    ("name", "meant"),
+    [
+        ("stop", "`duoactor ps` shows"),
+        ("upp", "did you mean up?"),
+        ("models", "`duoactor list`"),
+        ("version", "`duoactor --version`"),
+        ("rm", "hub's cache"),
+        ("zzz", "--help lists them"),
+    ],
 )
 def test_a_command_that_is_none_is_answered_by_the_one_that_is_meant(name, meant, capsys: pytest.CaptureFixture[str]):
     assert main([name]) == 2
     assert f"There is no command {name}; " in (told := capsys.readouterr().err) and meant in told
+
+
+@pytest.mark.parametrize("arguments", [["smollm2"], ["--model", "smollm2"], ["-m", "smollm2"]])
+def test_serve_with_a_model_as_in_vllm_is_answered_by_up(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(["serve", *arguments]) == 2
+    assert "`duoactor up MODEL`" in capsys.readouterr().err
 
 
 def test_no_command_needs_torch_to_show_its_help():

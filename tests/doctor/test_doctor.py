@@ -62,6 +62,15 @@ def test_lines_tell_the_machine_the_figures_and_findings():
     assert text.startswith(report.verdict)
 
 
+def test_lines_fit_a_terminal_and_go_on_below_their_text():
+    report = measured(2.0)
+    report.add("warning", "something to know " * 20)
+    lines = doctor.lines(report, 80)
+    assert max(map(len, lines)) <= 80
+    begin = next(n for n, line in enumerate(lines) if line.startswith("warning    something"))
+    assert len(lines) > begin + 2 and all(line.startswith(" " * 11) for line in lines[begin + 1 :])
+
+
 @pytest.mark.parametrize(("first", "findings"), [(0.72, 0), (0.21, 1)])
 def test_of_a_head_it_says_how_often_its_tokens_are_right_and_warns_where_that_is_too_seldom(first, findings):
     report = measured(2.0)
