@@ -8,6 +8,7 @@ from __future__ import annotations
 from actors.methods import Strategy
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
+from actors.verifier.state import UNSET
 from actors.verifier.streams import Stream
 from protocols.messages import Budget, Generate, Kind, Plan
 
@@ -27,7 +28,9 @@ def kind_of(stream: Stream, drafter: str) -> Kind:
     return Kind(stream.method, drafter, message.num_speculative_tokens, message.sequences)
 
 
-def budget_of(context: Context, stream: Stream, drafter: DrafterPeer) -> Budget:
+def budget_of(context: Context, stream: Stream, drafter: DrafterPeer | None) -> Budget:
+    if drafter is None:
+        return UNSET
     return context.state.budgets.of(kind_of(stream, drafter.actor_id), context.clock())
 
 

@@ -5,7 +5,6 @@ Its result is the :class:`Round` that everybody learns from.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 
 from actors.models import Outcome
@@ -41,10 +40,9 @@ class Committer:
                 self.faults.blame(stream, outcome)
             else:
                 self.faults.went_well()
-        decode_us = computed.forward_us if own else 0.0
+        prompt_us = computed.forward_us if batch.piece is not None else 0.0
         if own and batch.piece is not None:
-            decode_us = min(decode_us, price.forward(own, rows - own))
-        prompt_us = computed.forward_us - decode_us
+            prompt_us -= min(prompt_us, price.forward(own, rows - own))
         self._prompts_us += prompt_us
         drafted = sum([stream.loan.works for stream in batch.streams])
         cores_us = price.cores(rows) / drafted if drafted else 0.0
@@ -96,18 +94,14 @@ class Committer:
         """Commit one stream's window. ``cores_us``: part of the forward for each stream with a drafter that works on
         CPUs of the target."""
         stream, chosen, outcome = batch.streams[at], batch.windows[at], computed.outcomes[at]
-        forward_us = computed.forward_us
         assert isinstance(outcome, Outcome)
-        trace = stream.delivery.trace
+        forward_us, trace, times = computed.forward_us, stream.delivery.trace, stream.times
         traced = None if trace is None else trace.seen(stream.tree, chosen, outcome.path)
         committed = self._extend(stream, chosen, outcome)
-        most, times = len(committed.tokens), stream.times
-        for_drafter_us, spent, times.spent_us = stream.wait.take_waited(), times.spent_us, defaultdict(float)
+        most, for_drafter_us, spent = len(committed.tokens), stream.wait.take_waited(), times.take_spent()
         wall_us, own_us = times.round_over(self.context.clock(), self._prompts_us)
         own_us -= spent["reading"]  # whoever goes on with the text has read that already
-        wait_us = for_drafter_us
-        for name in self._drafting:
-            wait_us += spent[name]
+        wait_us = for_drafter_us + sum([spent[name] for name in self._drafting])
         stream.tally.forward_us += forward_us
         stream.tally.wait_us += wait_us
         times.overhead_us += max(0.0, wall_us - forward_us - wait_us)
@@ -151,7 +145,7 @@ class Committer:
         base, root = len(text.committed), tree.root
         tokens = outcome.tokens[: output.take(outcome.tokens)]
         taken, drafts = len(tokens), len(outcome.path)
-        covered = drafts == len(chosen.nodes)
+        stream.wait.covered = drafts == len(chosen.nodes)
         drafts = drafts if drafts < taken else taken
         accepted = [True] * drafts + [False] * (taken - drafts)
         forced = 0
@@ -159,13 +153,11 @@ class Committer:
             forced += bool(chosen.nodes[at].sources & GRAMMAR)
         text.committed += tokens
         held = tree.advance(tokens).nodes
-        if tree.root.children:
-            stream.tally.foreseen += 1
+        stream.tally.foreseen += bool(tree.root.children)
         logprobs = outcome.logprobs[:taken]
         committed = Committed(
             base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled, outcome.ranked
         )
-        stream.wait.covered = covered
         for source in self.sources.named(stream.sources):
             try:
                 source.learn(stream, committed)
@@ -177,10 +169,10 @@ class Committer:
         return committed
 
     def _go_on(self, stream: Stream, committed: Committed) -> None:
-        """After the commit: the stream has ended, or its drafter may have to."""
+        """After the commit: the stream has ended, or the text has become longer than its drafter can hold."""
         stream.times.last_at = self.context.clock()
         if committed.finish is not None:
             stream.become(Stage.FINISHING)
             self.leases.ended(stream)
-        elif (drafter := stream.loan.drafter) is not None:
-            self.leases.outgrown(stream, drafter)
+        elif (drafter := stream.loan.drafter) is not None and not drafter.holds(len(stream.text)):
+            self.leases.hand_over(stream, None)

@@ -16,25 +16,10 @@ from typing import Any
 from actors.verifier.context import Context
 from actors.verifier.floods import CLIENT_SHARE, Floods
 from actors.verifier.peers import Peers
-from protocols import wire
+from protocols import messages, wire
 from protocols.errors import ProtocolError
 from protocols.limits import clipped
-from protocols.messages import (
-    Cancel,
-    Detokenize,
-    Failed,
-    FailureCode,
-    Generate,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Message,
-    Refuse,
-    RefuseCode,
-    Role,
-    Tokenize,
-    ToVerifier,
-)
+from protocols.messages import Cancel, Failed, FailureCode, Goodbye, Heartbeat, Hello, Message, Refuse, RefuseCode, Role
 from protocols.transport import Listener
 
 log = logging.getLogger("duoactor.verifier")
@@ -46,7 +31,8 @@ MAX_HANDLED = 256
 # connection has had a turn. libzmq reads connections in turns, so every other peer has had a message read by then.
 MIN_DROPPED, MAX_DROPPED = 4, 128
 FLOOD_PAUSE_S = 0.001  # before the next ones are dropped
-REQUESTS = frozenset(one.__name__ for one in (Generate, Cancel, Tokenize, Detokenize))  # never dropped
+# Names of messages that are never dropped
+REQUESTS = {one.__name__ for one in (messages.Generate, messages.Cancel, messages.Tokenize, messages.Detokenize)}
 BUSY = f"answers to this client take more than {CLIENT_SHARE:.0%} of the verifier's time; ask again in a second"
 
 
@@ -60,7 +46,7 @@ class Inbox:
         self.peers, self.routes = peers, routes
         self.floods, self._timer = Floods(context.state, peers.role, peers.account), context.equipment.timer
         self._cpu_timer = context.equipment.cpu_timer
-        self._decoder = wire.Decoder(ToVerifier)
+        self._decoder = wire.Decoder(messages.ToVerifier)
         self.handled = 0  # messages so far
 
     async def run(self) -> None:
@@ -135,13 +121,19 @@ class Inbox:
         detail = clipped(f"the verifier failed on this {kind} ({why}); its log has the details")
         log.error("a %s of a %s could not be handled", kind, role or "stranger", exc_info=error)
         self.state.counters["failed_messages"] += 1
-        if role is Role.CLIENT and (rid := getattr(message, "rid", None)) is not None:
-            self.routes[Cancel][1](peer, Cancel(rid))
-            self.context.send(peer, Failed(rid, FailureCode.INTERNAL, detail))
-            return
-        self.context.send(peer, Refuse(RefuseCode.MALFORMED, detail))
-        if role is not None:
-            self.peers.bar(peer, f"its {kind} could not be handled")
+        rid = getattr(message, "rid", None)
+        if not self._fail(peer, rid, FailureCode.INTERNAL, detail):
+            self.context.send(peer, Refuse(RefuseCode.MALFORMED, detail))
+            if role is not None:
+                self.peers.bar(peer, f"its {kind} could not be handled")
+
+    def _fail(self, peer: bytes, rid: str | None, code: FailureCode, why: str) -> bool:
+        """End the request of a client that waits for an answer. Returns False if the peer is no such client."""
+        if rid is None or self.peers.role(peer) is not Role.CLIENT:
+            return False
+        self.routes[Cancel][1](peer, Cancel(rid))  # no chunk of a request may follow its Failed
+        self.context.send(peer, Failed(rid, code, why))
+        return True
 
     def _deliver(self, peer: bytes, role: Role, message: Message) -> None:
         route = self.routes.get(type(message))
@@ -159,13 +151,12 @@ class Inbox:
     def _malformed(self, peer: bytes, frames: Sequence[bytes], why: str) -> None:
         """Count, drop and answer it: a client that waits for an answer must not wait for ever."""
         self.state.counters["malformed"] += 1
-        role = self.peers.role(peer)
-        if role is Role.CLIENT and (rid := wire.request_id(frames)) is not None:
-            self.routes[Cancel][1](peer, Cancel(rid))  # no chunk of a request may follow its Failed
-            self.context.send(peer, Failed(rid, FailureCode.BAD_REQUEST, why))
-        elif role is None and wire.is_foreign(frames):
+        if self._fail(peer, wire.request_id(frames), FailureCode.BAD_REQUEST, why):
+            return
+        stranger = self.peers.role(peer) is None
+        if stranger and wire.is_foreign(frames):
             self.context.send(peer, Refuse(RefuseCode.VERSION, why))
-        elif role is None and wire.kind(frames) not in ("", "Hello"):
+        elif stranger and wire.kind(frames) not in ("", "Hello"):
             self.context.send(peer, STRANGER)
         else:
             self.context.send(peer, Refuse(RefuseCode.MALFORMED, why))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 
 from actors.models import KeptStates
 from actors.verifier.budgets import may_rest, plan_for
@@ -33,7 +34,7 @@ class Leases:
         drafter = to or self._best(stream)
         if drafter is None or not self._takes(drafter, stream):
             return False
-        stream.loan.begin(self.state.next_epoch(), plan_for(self.context, stream, drafter))
+        stream.loan.begin(next(self.state.epochs), plan_for(self.context, stream, drafter))
         if not self.context.send(drafter.peer, self.opening(stream)):
             self._end(stream)
             self._declined[drafter.peer, stream.rid] = self.context.clock() + RETRY_S
@@ -58,12 +59,11 @@ class Leases:
 
     def ended(self, stream: Stream) -> None:
         """The stream is over; the room that it had at its drafter may be another's."""
-        drafter = stream.loan.drafter
+        peer = stream.loan.drafter.peer if stream.loan.drafter is not None else None
         self.recall(stream)
         declined = {key: until for key, until in self._declined.items() if key[1] != stream.rid}
-        short = [key for key, until in declined.items() if drafter and key[0] == drafter.peer and until < math.inf]
-        self._declined = {key: until for key, until in declined.items() if key not in short}
-        if short:
+        self._declined = {key: until for key, until in declined.items() if key[0] != peer or until == math.inf}
+        if len(self._declined) < len(declined):
             self.offer()
 
     def move(self, old: DrafterPeer, new: DrafterPeer | None) -> int:
@@ -77,13 +77,13 @@ class Leases:
         self._declined = {key: until for key, until in self._declined.items() if key[0] != drafter.peer}
         if drafter.states is not None:
             self.leave_states(drafter.states)
-        for stream in [s for s in self.state.requests if s.loan.drafter is drafter]:
-            self._end(stream)
-            self.lend(stream)
+        for stream in self.state.requests:
+            if stream.loan.drafter is drafter:
+                self._end(stream)
+                self.lend(stream)
 
     def leave_states(self, reader: KeptStates) -> None:
-        target = self.context.target
-        self.context.equipment.compute.start(lambda: target.leave_states(reader))
+        self.context.equipment.compute.start(partial(self.context.target.leave_states, reader))
 
     def declined(self, stream: Stream, drafter: DrafterPeer, message: Decline) -> None:
         """The drafter does not hold the lease: nothing is expected of it, and another may be offered it."""
@@ -91,11 +91,6 @@ class Leases:
         self._declined[drafter.peer, stream.rid] = until
         self._end(stream)
         self.lend(stream)
-
-    def outgrown(self, stream: Stream, drafter: DrafterPeer) -> None:
-        """End the lease if the text has become longer than its drafter can hold."""
-        if not drafter.holds(len(stream.text)):
-            self.hand_over(stream, None)
 
     def offer(self) -> None:
         """Offer the streams without a drafter."""

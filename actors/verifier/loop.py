@@ -70,7 +70,7 @@ class Verifier:
         self.outbox = Outbox(context, self.admission, faults, self.peers.gone)
         self.committer = Committer(context, self.sources, self.leases, self.outbox, faults)
         room = Room(context, self.sources, self.leases, self.learning, self.admission, faults)
-        self.scheduler = Scheduler(context, self.sources, room, self.admission, faults)
+        self.scheduler = Scheduler(context, self.sources, remote, room, self.admission, faults)
         self.inbox = Inbox(context, listener, self.peers, self._routes(remote))
         self._begun = clock()  # when this round began; a wait for drafts is a part of it
 

@@ -15,27 +15,13 @@ from actors.verifier.drafters import DrafterPeer
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.sources.head import HeadSource
+from protocols import messages
 from protocols.errors import ModelError, RequestError
 from protocols.limits import Mean, clipped, within
-from protocols.messages import (
-    OWN_HEAD,
-    ActorStatus,
-    Budget,
-    Done,
-    Drain,
-    DrainActor,
-    Failed,
-    FailureCode,
-    Method,
-    Status,
-    StatusReport,
-    Swap,
-    TargetStatus,
-    Undo,
-)
+from protocols.messages import OWN_HEAD, Budget, Done, Drain, DrainActor, Failed, FailureCode, Status, Swap, Undo
 
 log = logging.getLogger("duoactor.verifier")
-METHODS = frozenset(Method)
+METHODS = frozenset(messages.Method)
 
 
 class Operations:
@@ -113,12 +99,12 @@ class Operations:
 
     def status(self, peer: bytes, message: Status) -> None:
         context, state, now = self.context, self.state, self.context.clock()
-        report = StatusReport(
+        report = messages.StatusReport(
             message.rid,
             context.settings.method,
             (now - state.started) * 1000,
             self._target(),
-            ActorStatus(context.settings.actor_id, socket.gethostname(), os.getpid()),
+            messages.ActorStatus(context.settings.actor_id, socket.gethostname(), os.getpid()),
             requests=self.admission.status(state.clients[peer]),
             drafters=tuple(
                 d.status(state.promoted, context.trials, state.totals) for d in state.drafters.by_peer.values()
@@ -132,10 +118,10 @@ class Operations:
         )
         self.context.send(peer, report)
 
-    def _target(self) -> TargetStatus:
+    def _target(self) -> messages.TargetStatus:
         settings, target, info = self.context.settings, self.context.target, self.context.info
         on_cpu = info.device == "cpu"
-        return TargetStatus(
+        return messages.TargetStatus(
             info.model_id,
             info.device,
             info.dtype,

@@ -16,18 +16,7 @@ from actors.verifier.leases import Leases
 from actors.verifier.preflight import differs
 from actors.verifier.state import HEARTBEAT_MS, TTL_MS
 from protocols.limits import MAX_ACTOR_ID, MAX_DRAFTERS
-from protocols.messages import (
-    ActorDown,
-    ActorUp,
-    Drain,
-    Heartbeat,
-    Hello,
-    Message,
-    Refuse,
-    RefuseCode,
-    Role,
-    Welcome,
-)
+from protocols.messages import ActorDown, ActorUp, Drain, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome
 from protocols.security import Holder, KeyRole
 from protocols.transport import Listener
 
@@ -72,8 +61,7 @@ class Peers:
     def hello(self, peer: bytes, hello: Hello) -> None:
         """Welcome the peer or refuse it. A model that does not fit the target is refused in a sentence here, instead of
         showing later as a low acceptance rate."""
-        now = self.clock()
-        holder = self.holder(peer)
+        now, holder = self.clock(), self.holder(peer)
         hello = self._renamed(hello, holder)
         refusal = self._refusal(hello, holder) or self._too_many(peer, hello)
         if refusal is not None:
@@ -89,7 +77,8 @@ class Peers:
                     if stale is not None:
                         self.leases.lose(stale)  # the same actor, restarted or reconnected
                 drafter = self.state.drafters.by_peer[peer] = DrafterPeer(peer, hello, now, holder)
-                self._give_states(drafter)
+                if hello.states:
+                    self._give_states(drafter)
                 self.leases.offer()
             case Role.CLIENT:
                 self.state.clients[peer] = Peer(peer, hello, now, holder)
@@ -108,20 +97,18 @@ class Peers:
         return replace(hello, actor_id=hello.actor_id[: MAX_ACTOR_ID - len(mark)] + mark)
 
     def _give_states(self, drafter: DrafterPeer) -> None:
-        """If its head reads them."""
-        if drafter.hello.states:
-            compute, target = self.context.equipment.compute, self.context.target
-            asked = compute.start(lambda: target.keep_states(drafter.hello.states))
-            asked.add_done_callback(partial(self._gives_states, drafter))
+        """From now on the target keeps the states that its head reads."""
 
-    def _gives_states(self, drafter: DrafterPeer, asked: asyncio.Future[KeptStates]) -> None:
-        if asked.cancelled():
-            return
-        reader = asked.result()
-        if self.state.drafters.by_peer.get(drafter.peer) is drafter:
-            drafter.states = reader
-        else:  # it has left already
-            self.leases.leave_states(reader)
+        def given(asked: asyncio.Future[KeptStates]) -> None:
+            if asked.cancelled():
+                return
+            if self.state.drafters.by_peer.get(drafter.peer) is drafter:
+                drafter.states = asked.result()
+            else:  # it has left already
+                self.leases.leave_states(asked.result())
+
+        keeping = partial(self.context.target.keep_states, drafter.hello.states)
+        self.context.equipment.compute.start(keeping).add_done_callback(given)
 
     def _refusal(self, hello: Hello, holder: Holder) -> Refuse | None:
         """Why a peer is not welcomed; None: it is."""
@@ -184,9 +171,9 @@ class Peers:
         return Refuse(RefuseCode.DUPLICATE, detail)
 
     def _welcome(self, peer: bytes, holder: Holder) -> None:
-        state, info = self.state, self.context.info
+        info = self.context.info
         welcome = Welcome(
-            state.incarnation,
+            self.state.incarnation,
             HEARTBEAT_MS,
             TTL_MS,
             self.telemetry if holder.watches else "",

@@ -15,7 +15,7 @@ from actors.verifier.budgets import budget_of, may_rest
 from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.outbox import chunk_forwards
-from actors.verifier.results import Chosen, Group
+from actors.verifier.results import Group
 from actors.verifier.room import Room
 from actors.verifier.rounds import Batch
 from actors.verifier.sources.boundary import Sources
@@ -33,12 +33,12 @@ Asked = dict[Stream, dict[Source, str]]  # sources that each stream asks, and wh
 
 
 class Scheduler:
-    def __init__(self, context: Context, sources: Sources, room: Room, admission: Admission, faults: Faults) -> None:
+    def __init__(
+        self, context: Context, sources: Sources, remote: Remote, room: Room, admission: Admission, faults: Faults
+    ) -> None:
         self.context, self.state, self.sources = context, context.state, sources
-        remote = sources["drafter"]
-        assert isinstance(remote, Remote)
-        self.remote, self._together = remote, [source for source in sources if source.together]
-        self.room, self.admission, self.faults = room, admission, faults
+        self.remote, self.room, self.admission, self.faults = remote, room, admission, faults
+        self._together = [source for source in sources if source.together]
         self._served = ["prefill", "decode", "alone"]  # kinds of work, the least recently served first: none starves
         self._prefilling_since: float | None = None  # seconds; None: the latest forward had a round in it
 
@@ -72,7 +72,9 @@ class Scheduler:
         some = [kind for kind in self._served if kinds[kind]]
         if not some:
             return None
-        if beside := self._goes_beside(prompts, kinds["decode"]):
+        beside = bool(prompts and ready and self.context.target.mixes_prompts)
+        beside = beside and not prompts[0].suspect and len(ready) <= MAX_SHARED - LEAST_PIECE
+        if beside:  # the next piece of a prompt shares the round's forward
             some.remove("prefill")
         elif prompts and self._prefilling_since is not None and self._time_for_prompt() == MAX_PIECE:
             return self._piece(prompts[0])  # the last forward was a piece, and streams can wait for a whole one more
@@ -89,12 +91,6 @@ class Scheduler:
         return self._round(held, prompt, prompts) or self._prompt(prompts)
 
     # --- prompts -----------------------------------------------------------------------------------------------------
-
-    def _goes_beside(self, prompts: Sequence[Stream], ready: Sequence[Stream]) -> bool:
-        """Whether the next piece of a prompt shares the round's forward."""
-        if not (prompts and ready and self.context.target.mixes_prompts):
-            return False
-        return not prompts[0].suspect and len(ready) <= MAX_SHARED - LEAST_PIECE
 
     def _time_for_prompt(self) -> int:
         """Rows of a prompt that there is time for before the streams must have a round, at most ``MAX_PIECE``."""
@@ -123,11 +119,6 @@ class Scheduler:
         self._prefilling_since = self.context.clock()
         return self._piece(first)
 
-    def _rows_beside(self, streams: int, drafts: int) -> int:
-        """Rows of a prompt that share a round's forward."""
-        rows = int(self._longest_us(streams, drafts) / self.context.price.prompt_row)
-        return max(1, min(rows, MAX_SHARED - streams - drafts))
-
     # --- rounds ------------------------------------------------------------------------------------------------------
 
     def _round(self, streams: list[Stream], prompt: Stream | None, prompts: Sequence[Stream]) -> Batch | None:
@@ -150,8 +141,7 @@ class Scheduler:
             partial(self._gain, decoding),
             price.rate(decoding) * price.verifying(own),
         )
-        using = {stream: self._uses(stream, allowance) for stream in streams}
-        using = self._grow(using, allowance)
+        using = self._grow({stream: self._uses(stream, allowance) for stream in streams}, allowance)
         if not using:
             return None
         drafting_us = (self.context.clock() - begun) * 1e6
@@ -161,9 +151,12 @@ class Scheduler:
             most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
         free = not prompts and all(self._undecided(stream, sources) for stream, sources in using.items())
         least = allowance.verifying if free else 0.0
-        windows = self._windows({stream: self._cap(stream) for stream in using}, allowance, most, least)
-        drafts = sum([len(chosen.nodes) for chosen in windows])
-        rows = self._rows_beside(len(using), drafts) if prompt is not None else 0
+        caps = {stream: budget_of(self.context, stream, stream.loan.drafter).window for stream in using}
+        windows = choose(caps, allowance, self.context.target.branches, most, least)
+        drafts, rows = sum([len(chosen.nodes) for chosen in windows]), 0
+        if prompt is not None:
+            rows = int(self._longest_us(len(using), drafts) / price.prompt_row)
+            rows = max(1, min(rows, MAX_SHARED - len(using) - drafts))
         steps = self._steps(using, allowance) if free and not drafts else 1
         reading_us = min(sum([stream.times.spent_us["reading"] for stream in using]), drafting_us)
         parts = tuple(using), tuple(windows), tuple(using.values()), self._ranks(using), allowance
@@ -203,19 +196,6 @@ class Scheduler:
                     return True
         return False
 
-    def _cap(self, stream: Stream) -> int | None:
-        """Nodes of the stream's window, as the controller commands."""
-        drafter = stream.loan.drafter
-        return budget_of(self.context, stream, drafter).window if drafter is not None else None
-
-    def _windows(
-        self, caps: Mapping[Stream, int | None], allowance: Allowance, most: int = MAX_ROWS, least: float = 0.0
-    ) -> list[Chosen]:
-        return choose(caps, allowance, self.context.target.branches, most, least)
-
-    def _window(self, stream: Stream, allowance: Allowance, cap: int | None) -> Chosen:
-        return self._windows({stream: cap}, allowance)[0]
-
     # --- sources -----------------------------------------------------------------------------------------------------
 
     def _grow(self, using: Asked, allowance: Allowance) -> Asked:
@@ -225,15 +205,10 @@ class Scheduler:
             for source in sources:
                 if not source.together:
                     begun = self.context.clock()
-                    try:
-                        source.grow([stream], allowance)
-                    except Exception as error:
-                        self.sources.failed(source, error)
+                    self.sources.ask(source, None, source.grow, [stream], allowance)
                     stream.times.spent_us[source.name] += (self.context.clock() - begun) * 1e6
-            waits = False
-            if stream.loan.drafter is not None:
-                window = partial(self._window, stream, allowance)
-                waits = self.sources.ask(self.remote, False, self.remote.consult, stream, allowance, window)
+            lent = stream.loan.drafter is not None
+            waits = lent and self.sources.ask(self.remote, False, self.remote.consult, stream, allowance)
             if stream.status is Stage.DECODE and not waits:
                 ready.append(stream)
         for source in self._together:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 
 from msgspec.structs import replace
 
@@ -67,7 +69,7 @@ class State:
     budgets: Budgets = field(default_factory=Budgets)
     counters: Counter[str] = field(default_factory=Counter)  # counts as ``StatusReport.counters`` has them
     totals: Totals = field(init=False)
-    epoch: int = 0  # epoch of the newest lease; every lease has its own
+    epochs: Iterator[int] = field(default_factory=partial(count, 1))  # every lease has its own
     draining: bool = False  # the verifier is shutting down
 
     def __post_init__(self) -> None:
@@ -88,10 +90,6 @@ class State:
         """The process behind a connection; None: it has not said Hello, or is gone."""
         known = self.clients.get(peer) or self.drafters.by_peer.get(peer)
         return known or next((one for one in self.singles.values() if one.peer == peer), None)
-
-    def next_epoch(self) -> int:
-        self.epoch += 1
-        return self.epoch
 
     def in_order(self, streams: Iterable[Stream]) -> list[Stream]:
         """The first is served first, the last is preempted first: callers in the order in which their requests come.

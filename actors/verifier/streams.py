@@ -102,6 +102,11 @@ class Times:
         self.last_at = self.round_ended_at = now
         self.prompts_us = prompts_us
 
+    def take_spent(self) -> defaultdict[str, float]:
+        """What sources spent before the round that is over."""
+        spent, self.spent_us = self.spent_us, defaultdict(float)
+        return spent
+
     def round_over(self, now: float, prompts_us: float) -> tuple[float, float]:
         """Microseconds of the round that ends now, and without the prompts that were computed meanwhile."""
         wall_us, between_us = (now - self.round_ended_at) * 1e6, prompts_us - self.prompts_us

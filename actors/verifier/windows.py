@@ -12,7 +12,7 @@ from actors.verifier.streams import Stream
 
 
 def choose(
-    caps: Mapping[Stream, int | None], allowance: Allowance, branches: bool, most: int, least: float
+    caps: Mapping[Stream, int | None], allowance: Allowance, branches: bool, most: int, least: float = 0.0
 ) -> list[Chosen]:
     """The windows of the streams' next round. ``caps``: nodes of each at most; ``most``: of all of them together.
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import actors.verifier.scheduler
+import actors.verifier.sources.remote
 import duoactor
 from actors.cost import CostModel, Curve
 from actors.draft_timing import WIDTHS
@@ -174,7 +176,8 @@ def watch(verifier: Verifier, watch: Stopwatch) -> None:
     watch.watch(verifier.scheduler.room, "let_in", "room")
     watch.watch(verifier.scheduler.room, "hold", "room")
     watch.watch(scheduler, "plan", "plan: the rest")
-    watch.watch(scheduler, "_windows", "plan: windows")
+    for module in (actors.verifier.scheduler, actors.verifier.sources.remote):
+        watch.watch(module, "choose", "plan: windows")
     watch.watch(scheduler, "_uses", "plan: which sources")
     watch.watch(committer, "commit", "commit: the rest")
     watch.watch(verifier, "_learn", "learn: price and trials")

@@ -15,11 +15,12 @@ from actors.verifier.drafters import DrafterPeer
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.loans import NOTHING
-from actors.verifier.results import Chosen, Committed
+from actors.verifier.results import Committed
 from actors.verifier.sources.bits import DRAFTER
 from actors.verifier.sources.source import SLICE, Allowance, Source
 from actors.verifier.streams import Stage, Stream
 from actors.verifier.waits import Going
+from actors.verifier.windows import choose
 from protocols.limits import MAX_NODES
 from protocols.messages import Decline, DraftStats, Grow, HiddenStates, Resync, Verdict
 
@@ -55,10 +56,8 @@ class Remote(Source):
         if stream.loan.drafter is not None:
             stream.loan.plan = plan_for(self.context, stream, stream.loan.drafter) if drafts else NOTHING
 
-    def consult(self, stream: Stream, allowance: Allowance, window: Callable[[int | None], Chosen]) -> bool:
-        """Tell the drafter of what was committed, once after each commit. Returns whether the round waits for it.
-
-        ``window(n)``: the stream's window now, of at most n nodes."""
+    def consult(self, stream: Stream, allowance: Allowance) -> bool:
+        """Tell the drafter of what was committed, once after each commit. Returns whether the round waits for it."""
         loan, wait, length = stream.loan, stream.wait, len(stream.text)
         if (drafter := loan.drafter) is None:
             return False
@@ -72,8 +71,8 @@ class Remote(Source):
             if loan.plan != loan.told_plan:
                 self._tell(stream, drafter, None)
             return False  # the verdict that ends its rest has all tokens since
-        budget = budget_of(self.context, stream, drafter)
-        chosen, price = window(budget.window), self.context.price
+        budget, price = budget_of(self.context, stream, drafter), self.context.price
+        (chosen,) = choose({stream: budget.window}, allowance, self.context.target.branches, wait.max_window)
         rows = 1 + len(chosen.nodes)
         value = (1.0 + chosen.expected) / price.target(rows)
         alone = allowance.streams == 1
