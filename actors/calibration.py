@@ -2,7 +2,7 @@
 
 A draft's probability says how sure the draft is; nodes must be ranked by how often the target picks the token. The two
 differ by model pair, temperature and text: ranked by raw probabilities, a best-first tree is slower than a chain. The
-map is a table over (rank, logit of the probability) with fading counts, so it follows a change of text within a few
+map is a table over (rank, logit of the probability). Its counts fade, so it follows a change of text within a few
 hundred tokens; its memory is fixed.
 """
 
@@ -39,8 +39,8 @@ class Chances(Protocol):
 def candidates(
     chances: Chances, tokens: Sequence[int], probabilities: Sequence[float], least: float = MIN_CHANCE
 ) -> list[tuple[int, int, float]]:
-    """Rank, token and log chance of each candidate of an expanded leaf that joins the tree. ``least``: chance of those
-    beside the likeliest."""
+    """Rank, token and log chance of each candidate of an expanded leaf that joins the tree. ``least``: chance that
+    candidates other than the likeliest need."""
     found = list[tuple[int, int, float]]()
     for rank, (token, probability) in enumerate(zip(tokens[:BRANCHES], probabilities[:BRANCHES], strict=True)):
         chance = chances.probability(rank, probability)
@@ -162,7 +162,7 @@ class TextCalibration:
 
     def learn(self, root: Node, tokens: Sequence[int]) -> list[int]:
         """Learn from the target's choice after each expanded node of the committed path, which begins at ``root``.
-        Returns the ranks of these choices among the candidates, from 1; 0: none of them."""
+        Returns the rank of each choice among the candidates, from 1; 0: it is no candidate."""
         ranks = list[int]()
         node: Node | None = root
         for token in tokens:

@@ -32,8 +32,8 @@ class Known(dict[int, V]):
 class Curve:
     """Piecewise-linear time over row counts, which never falls.
 
-    Where a larger count was measured as faster than a smaller one, both get their mean (isotonic regression), so that
-    noise in the calibration cannot make rows look free.
+    If a larger count was measured as faster than a smaller one, both get their mean (isotonic regression). So noise in
+    the calibration cannot make rows look free.
     """
 
     def __init__(self, measured: Mapping[int, float]) -> None:

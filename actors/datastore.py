@@ -161,8 +161,8 @@ def _check_writable(path: Path) -> None:
 def suffix_array(tokens: Ids, symbols: int) -> npt.NDArray[Any]:
     """Starts of all suffixes of ``tokens`` (values below ``symbols``), in order of their first ORDERED tokens or more.
 
-    Prefix doubling (Manber and Myers 1990) that starts from as many tokens as fit one integer and stops as soon as
-    queries cannot tell the difference. An ended suffix sorts before its continuations.
+    Prefix doubling (Manber and Myers 1990). It starts from as many tokens as fit one integer, and stops at ``ORDERED``
+    tokens, beyond which queries see no difference. An ended suffix sorts before its continuations.
     """
     count = len(tokens)
     bits = int(symbols).bit_length()  # room for 0 = "ended"

@@ -1,4 +1,4 @@
-"""What a start does now, reported to the supervisor whose child this process is: nothing is written elsewhere."""
+"""What a start does now, reported to the supervisor of this process: nothing is written elsewhere."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for mi
 
 def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
     """The time of a draft step in microseconds, by the number of leaves in it: the lower quartile of several steps.
-    Raises ModelError if what it computes are no probabilities.
+    Raises ModelError if its results are no probabilities.
 
     Drafters start while other actors load and measure themselves on the same cores. A step that shares its core takes
-    several times as long, so that even a median can be far off (it gave 5.55 ms instead of 0.37 ms).
+    several times as long. So even a median can be far off (it gave 5.55 ms instead of 0.37 ms).
     """
     *_, times = measuring(model, timer)
     return step_times(times)
@@ -82,7 +82,7 @@ def _timed_step(model: DraftModel, handle: int, tokens: Sequence[int], timer: Ca
 
 
 def _check(model: DraftModel, expansions: Iterable[Expansion]) -> None:
-    """Raise ModelError, which names the model, if what it computes are no probabilities."""
+    """Raise ModelError, which names the model, if its results are no probabilities."""
     try:
         for expansion in expansions:
             expansion.within(MAX_INT)

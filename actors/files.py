@@ -27,6 +27,6 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def user_cache() -> Path:
-    """This user's directory for what may be lost; without a home one that cannot be written."""
+    """This user's directory for what may be lost; without a home, a directory that cannot be written."""
     bases = Path(os.environ.get("XDG_CACHE_HOME", "")), Path(os.path.expanduser("~/.cache"))  # leaves ~ without a home
     return next((base for base in bases if base.is_absolute()), Path(os.devnull)) / "duoactor"

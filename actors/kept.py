@@ -33,7 +33,7 @@ def kept(
     measure: Callable[[], T],
     **how: object,
 ) -> T:
-    """An earlier start's result, else one that is measured now. ``how``: its other conditions."""
+    """An earlier start's result, or a new measurement. ``how``: its other conditions."""
     return _kept(kind, _about(model, how), measure)
 
 
@@ -48,7 +48,7 @@ def _about(model: ModelInfo, how: Mapping[str, object]) -> object:
 
 
 def kept_of_machine(kind: type[T], find: Callable[[], T], **how: object) -> T:
-    """An earlier start's result for this machine, else one that is found now."""
+    """An earlier start's result for this machine, or a new one."""
     return _kept(kind, (_machine(), {name: str(value) for name, value in how.items()}), find)
 
 

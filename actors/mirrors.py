@@ -13,8 +13,8 @@ MAX_KEPT = 8  # mirrors without a request; they are given up as soon as a reques
 
 
 class Mirrors:
-    """Texts come back: to a drafter that was taken for dead, after a swap there and back, with a client that resumes,
-    as the next turn of a chat. What was computed of them is not computed again."""
+    """Texts come back: to a drafter that seemed dead, after a swap there and back, with a client that resumes, as the
+    next turn of a chat. Their computed keys and values are reused."""
 
     def __init__(self, model: DraftModel) -> None:
         self.model = model

@@ -50,7 +50,7 @@ class ModelInfo:
     parameters: int = 0
     device: str = "cpu"
     dtype: str = "float32"
-    layers: int = 0  # layers whose states can be kept
+    layers: int = 0  # layers that have states to keep
     tokenizer: TokenizerParts | None = None  # what the digest is made of
     reading: Reading = NOTHING_READ
     tool_form: str = ""  # see ``Welcome``
@@ -139,8 +139,8 @@ class TargetModel(Protocol):
 
     @property
     def branches(self) -> bool:
-        """Whether a window may hold more than one path. Rows of other paths have the bits of plain decoding, or differ
-        in float32's last digits (with experts, or on a device with sums that depend on shapes)."""
+        """Whether a window may hold more than one path. Rows of other paths have the bits of plain decoding. With
+        experts, or on a device with sums that depend on shapes, they differ in float32's last digits."""
         ...
 
     @property
@@ -226,8 +226,8 @@ class Leaf(msgspec.Struct, frozen=True):
 class Expansion:
     """The likely children of an expanded node, best first.
 
-    ``probs`` are the draft's confidences: softmax of its processed logits at temperature 0, else softmax of
-    ``logits / T + noise``, so that the token which the shared noise picks has rank 0.
+    ``probs`` are the draft's confidences: softmax of its processed logits at temperature 0, else softmax of ``logits /
+    T + noise``. So the token that the shared noise picks has rank 0.
     """
 
     slot: int  # place of the node's K/V (-1 for the root)
@@ -259,7 +259,7 @@ class DraftModel(Protocol):
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """Layers of the target whose states it reads, see ``Hello.states``; mostly none."""
+        """Layers of the target that it reads states of, see ``Hello.states``; mostly none."""
         ...
 
     @property
@@ -325,7 +325,7 @@ class StateReader(DraftModel, Protocol):
         ...
 
     def receive(self, handle: int, message: HiddenStates) -> bool:
-        """Take states. False: they are not those that it reads."""
+        """Take states. False: it reads other states."""
         ...
 
 
@@ -351,8 +351,8 @@ class Codec(Protocol):
     def encode(self, text: str, special_tokens: bool = True, context: int = 0) -> list[int]:
         """The ids of a raw prompt, with or without the special tokens that the tokenizer adds in front.
 
-        Raises :class:`protocols.errors.RequestError` for a text that cannot fit into a ``context`` of so many tokens,
-        as far as its length tells; 0: any fits. On a thread, other threads go on meanwhile.
+        Raises :class:`protocols.errors.RequestError` for a text that is too long for ``context`` tokens, as far as its
+        length tells; 0: any fits. On a thread, other threads go on meanwhile.
         """
         ...
 

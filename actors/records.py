@@ -1,7 +1,7 @@
 """Finished requests, as the verifier logs them and as replay and learner read them.
 
-Because noise is keyed by seed and position, a text with its seed tells what any draft would have proposed at every
-place of it, and the target need not run again. On disk a request is one line of JSON.
+Noise is keyed by seed and position. So a text with its seed tells what any draft would have proposed at each place, and
+the target need not run again. On disk a request is one line of JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models that need no hub: the bundled pair, the same target at a real model's cost, and one that a package brings."""
+"""Models that need no hub: the bundled pair, the same target at a real model's cost, and the model of a package."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def is_bundled(model: str) -> bool:
 
 
 def first(progress: Callable[[int, int], None], drafted: bool = False) -> str:
-    """What is served where nobody names a model: the small one if it is on this machine, else the bundled target, large
-    if there is room for it. ``progress``: as of :func:`inflated`; ``drafted``: it must have a draft model."""
+    """The default model: the small one if it is on this machine, else the bundled target, large if there is room for
+    it. ``progress``: as of :func:`inflated`; ``drafted``: it must have a draft model."""
     if not drafted and (file := packaged()):
         return str(file)
     if not drafted and (cached := snapshot(ON_THE_HUB)) is not None and any(cached.glob("*.safetensors")):
@@ -65,7 +65,7 @@ def large() -> Path:
 
 
 def inflated(progress: Callable[[int, int], None] | None = None) -> Path:
-    """The bundled target with 239M parameters: what it says is the bundled target's, and a forward costs what a small
+    """The bundled target with 239M parameters: its text is the bundled target's, and a forward costs what a small
     published model's does (see :mod:`actors.engines.weights.inflate`). Written to this user's cache at the first call
     (478 MB; ``progress`` is told bytes made and bytes in all).
 

@@ -45,7 +45,7 @@ def room_for_connections() -> int:
             f"this process may open {files} files at once, and needs {LEAST_FILES} and one for each peer: "
             "raise the limit with `ulimit -n 4096`, or LimitNOFILE= in a systemd unit"
         )
-    return (files - OWN_FILES) * 3 // 4  # the rest is for those that libzmq accepts before they are hung up on
+    return (files - OWN_FILES) * 3 // 4  # the rest: connections that libzmq accepts before they are refused
 
 
 class Doors:

@@ -1,8 +1,8 @@
 """The limits of every value in a message, as types: ``Annotated`` for msgspec, which refuses what is outside, and NaN.
 
-``SPEC.md`` section 5.0 has the same table. Each limit is far beyond what a working peer sends, and low enough that
-nothing computed from the value overflows and no message takes more memory than its receiver can spare. Limits that a
-user can meet have names, so that :mod:`protocols.validation` can name them in a sentence before a message is made.
+``SPEC.md`` section 5.0 has the same table. Each limit is far beyond what a working peer sends. It is low enough that no
+computation overflows and no message takes more memory than its receiver can spare. Limits that a user can meet have
+names, so that :mod:`protocols.validation` can name them in a sentence before a message is made.
 """
 
 from __future__ import annotations

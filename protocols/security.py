@@ -112,7 +112,7 @@ class AllowedKeys:
         try:
             with os.scandir(self._directory) as entries:
                 found = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(PUBLIC_SUFFIX)]
-        except OSError:  # it is being replaced, or a file leaves meanwhile: admit nobody new for the moment
+        except OSError:  # it is being replaced, or a file leaves meanwhile: admit no new peer for the moment
             return
         for name, status in found:
             state = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)

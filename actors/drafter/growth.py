@@ -66,9 +66,9 @@ class ThetaGrowth(Growth):
     """DuoDecoding's dynamic multi-sequence drafting (arXiv 2503.00784, section 3.3).
 
     Let p1[j] be the probability of the first token of rank j, and p2 that of the best second token after the likeliest
-    first. Then theta = p1[0] * p2 is the probability of the main sequence's first two tokens, and every j with p1[j] >
-    theta starts a sequence of its own, because that first token is likelier than those two. The k sequences share the
-    budget of gamma tokens; a remainder goes to the likelier ones.
+    first. Then theta = p1[0] * p2 is the probability of the main sequence's first two tokens. Every j with p1[j] >
+    theta starts another sequence: its first token is likelier than the pair. The k sequences share the budget of gamma
+    tokens; a remainder goes to the likelier ones.
     """
 
     def __init__(self, stop_tokens: frozenset[int]) -> None:
@@ -134,9 +134,9 @@ class ThetaGrowth(Growth):
 class TreeGrowth(Growth):
     """A tree that grows best-first, by the calibrated probability of the path to a node.
 
-    It is at most gamma tokens deep, and one forward expands as many leaves as the plan has sequences, so that the
-    weights are read once for all of them. Raw probabilities instead of calibrated ones make it too wide: such a tree
-    loses to a chain (:mod:`actors.calibration`)."""
+    It is at most gamma tokens deep. One forward expands as many leaves as the plan has sequences, and reads the weights
+    once for all. Raw probabilities instead of calibrated ones make it too wide: such a tree loses to a chain
+    (:mod:`actors.calibration`)."""
 
     # Log probability of a path below which a draft step is not worth making: it would be under way when the verdict
     # comes, and its memory traffic slows a verifier on the next core. In replays 0.05 to 0.2 are alike; 0.02 loses 2-3%

@@ -175,8 +175,8 @@ class Drafter:
     def _decide(self) -> list[tuple[Lease, Node]]:
         """The leaves of the next batched forward: of every lease that has the same weights as the first.
 
-        The committed tokens that are computed with roots are one lease's, or at most a chunk in all; a lease whose
-        tokens do not fit comes first in the next forward, because served leases move to the end.
+        The committed tokens that are computed with roots are one lease's, or at most a chunk in all; a lease that does
+        not fit comes first in the next forward, because served leases move to the end.
         """
         batch: list[tuple[Lease, Node]] = []
         catching_up = 0

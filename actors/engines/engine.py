@@ -46,7 +46,7 @@ class Recurrence(Protocol):
         ...
 
 
-# What choosing a row's token needs beside its logits: the position of that token, then the request's
+# Inputs of a row's choice besides its logits: the token's position, then the request's
 # :attr:`actors.engines.sampling.sampler.SamplerState.choice`.
 Choice = tuple[float, ...]
 
@@ -106,8 +106,8 @@ class Pool(Protocol):
     @property
     def slot_bytes(self) -> int: ...
     def give_back(self, base: int, count: int) -> None:
-        """The memory of consecutive slots, which nobody reads before they are written, as far as the system takes
-        it."""
+        """Give the memory of consecutive slots back, as far as the system takes it. No slot is read before it is
+        written again."""
         ...
 
 

@@ -109,7 +109,7 @@ class Learner:
         )
 
     def _undo(self, asked: Undo) -> None:
-        """A client without an answer asks again. One that asks before it knows of a promotion means the version
+        """A client without an answer asks again. A client that does not know of a promotion yet means the version
         before."""
         if asked.rid == self.versions.undone:
             return

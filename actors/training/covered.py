@@ -32,8 +32,8 @@ def head_tokens(config: Any) -> int:
 def most_frequent(answers: Sequence[TargetAnswer], size: int, vocabulary: int) -> NDArray[np.int64]:
     """The ``size`` most frequent tokens of answers and their prompts, ascending.
 
-    At each position of an answer all of the target's alternatives count by their probability, so that tokens which
-    it could have written count as well. Of tokens that never occur, lower ids come first: they were merged earlier.
+    At each position of an answer, each of the target's alternatives counts by its probability. So tokens that it could
+    have written count as well. Of tokens that never occur, lower ids come first: they were merged earlier.
     """
     seen = np.zeros(vocabulary)
     for prompt in {answer.job.prompt.tokens for answer in answers}:

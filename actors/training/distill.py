@@ -162,8 +162,8 @@ def _learned_from(given: Material) -> LearnedFrom:
 
 
 def kept_apart(tasks: Sequence[str]) -> set[int]:
-    """Indices of every ``APART``-th prompt of each task (of fewer, where there are many), and of the last where a task
-    has too few for that, but more than one."""
+    """Indices of every ``APART``-th prompt of each task; of fewer, where there are many. A task with too few prompts,
+    but more than one, gives its last."""
     every = max(APART, math.ceil(len(tasks) / MOST_APART))
     apart: set[int] = set()
     for task in dict.fromkeys(tasks):

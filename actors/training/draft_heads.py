@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 
 
 def taps_of(layers: int) -> tuple[int, ...]:
-    """The layers whose entering states published heads read."""
+    """The layers whose input states published heads read."""
     return 2, layers // 2, layers - 3
 
 
@@ -74,7 +74,7 @@ def head_batch(
 
 
 def _made_up(tokens: int, width: int) -> TargetAnswer:
-    """An answer of so many tokens to a prompt as long."""
+    """An answer of ``tokens`` tokens to a prompt of the same length."""
     job, said = Job(TrainingPrompt((0,) * tokens), 1.0, 0), np.zeros(tokens, np.int32)
     ids = np.tile(np.arange(TOP, dtype=np.int32), (tokens, 1))
     states = np.random.default_rng(0).normal(size=(2 * tokens - 1, 3 * width)).astype(np.float16)

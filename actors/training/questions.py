@@ -1,4 +1,4 @@
-"""Prompts of the target's own: what it samples where its chat template has the user's text (Magpie, arXiv 2406.08464).
+"""Prompts of the target's own: samples at the user's place in its chat template (Magpie, arXiv 2406.08464).
 
 A model without a template begins a text as it does by itself; its first tokens are the prompt.
 """
@@ -15,7 +15,7 @@ from actors.training.answers import GREEDY, TEMPERATURES, Job, TargetAnswer, Tra
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn
 
-TASK = "own"  # the task of these prompts
+TASK = "own"  # the prompts' task
 LONGEST = 128  # tokens of a question
 BEGINNING = 32  # tokens of a prompt that no template ends
 SHORTEST = 3  # tokens of either
@@ -50,7 +50,7 @@ class Questions:
         self.opening = TrainingPrompt(tuple(opening))
 
     def jobs(self) -> Iterator[Job]:
-        """Without end: a question, or an answer to one that was passed to :meth:`take`."""
+        """Without end: a question, or an answer to a question that :meth:`take` got."""
         longest = LONGEST if self._closing else BEGINNING
         while True:
             yield self._waiting.popleft() if self._waiting else self._question(longest)

@@ -1,5 +1,5 @@
-"""The draft before it learns anything: cut from the target where it is as wide, with its embedding where it is not, or
-where the target has recurrent layers, with which it could not draft."""
+"""The draft before it learns anything: cut from the target where it is as wide. If it is narrower, or the target has
+recurrent layers, which cannot draft, it has the target's embedding alone."""
 
 from __future__ import annotations
 

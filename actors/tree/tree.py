@@ -1,8 +1,8 @@
 """The token tree below the last committed token: the drafter grows it, the verifier prunes it.
 
 Both sides hold one per request. The drafter sends *fragments*: tries as parallel arrays, in which every node's parent
-comes before the node. A fragment is self-contained (it repeats the ancestors of what is new), and merging is by
-(parent, token), so that losing, repeating or delaying one changes nothing but speed.
+comes before the node. A fragment is self-contained: it repeats the ancestors of its new nodes. Merging is by (parent,
+token). So a lost, repeated or late fragment changes nothing but speed.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from duoactor.bench.streams import StreamsLine, summarize_streams
 from duoactor.bench.summary import AVERAGE, MethodLine, Speed, summarize
 
 REPORT = "report.md"
-NARROW = 80  # characters of a table whose columns nothing explains
+NARROW = 80  # characters of a table without a legend
 
 DEFINITIONS = """\
 - **tokens/s**: output tokens over the client's wall clock from sending the request to its last token, prefill

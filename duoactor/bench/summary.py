@@ -39,7 +39,7 @@ class Work:
 
     acceptance_rate: float
     mean_acceptance_length: float
-    foreseen: float  # share of rounds at whose end the next drafts had arrived
+    foreseen: float  # share of rounds that ended with the next drafts at hand
     gamma: float
     sequences: float  # mean per drafting phase; 0: none were counted
     round_ms: float

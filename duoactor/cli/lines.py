@@ -42,7 +42,7 @@ class Lines(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def tell(self) -> None:
-        """Say how often lines came again whose minute is over, and forget them."""
+        """Print how often lines were repeated in the minute that is over, and forget them."""
         now = self._clock()
         self.acquire()
         try:

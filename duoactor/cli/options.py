@@ -83,8 +83,8 @@ class Command(click.Command):
     to connect comes last."""
 
     def __init__(self, *arguments: Any, brief: Mapping[str, str] = MappingProxyType({}), **attributes: Any) -> None:
-        """``brief``: the options that ``--help`` shows, where ``--help-all`` shows all, and what it says of them; ""
-        is what ``--help-all`` says."""
+        """``brief``: the options of ``--help``, where ``--help-all`` shows all, and their help texts; "" is what
+        ``--help-all`` says."""
         super().__init__(*arguments, **attributes)
         self._brief = brief
         if brief:

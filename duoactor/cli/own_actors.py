@@ -1,4 +1,4 @@
-"""The actors of a command that starts what it needs, and ends it with itself."""
+"""The actors of a command that starts them and ends them when it ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def place_of(environment: Environment, place: Place, model: str) -> Iterator[Pla
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block, so that what it has started is stopped."""
+    """SIGTERM and SIGHUP end the block, so that the started processes are stopped."""
 
     def end(number: int, frame: object) -> None:
         raise Terminated

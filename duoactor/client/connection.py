@@ -376,7 +376,7 @@ class Connection:
                     self._pause(rid)
 
     def _pause(self, rid: str) -> None:
-        """Nobody reads this answer: have the verifier work for others until what has come is read."""
+        """This answer is not being read: have the verifier work for others until the client has read its chunks."""
         place = self._session.place(rid)
         if (cancel := self._session.pause(rid)) is not None:
             self._send(cancel, place)

@@ -211,7 +211,7 @@ class Session:
         return Cancel(rid) if call is not None and call.is_stream and call.submitted else None
 
     def pause(self, rid: str) -> Cancel | None:
-        """Have no verifier work on a stream until :meth:`go_on`; the message that tells the one that does."""
+        """Have no verifier work on a stream until :meth:`go_on`; the message for the verifier that works on it now."""
         call = self.calls.get(rid)
         if call is None or not call.submitted:
             return None
@@ -317,7 +317,7 @@ class Session:
         return ConnectionLost(f"the verifier was shut down{received}")
 
     def _stranded(self) -> tuple[tuple[str, News], ...]:
-        """End the streams whose model no verifier serves any more."""
+        """End the streams that no verifier serves the model of any more."""
         now = self.verifiers.served
         ended: list[tuple[str, News]] = []
         for rid, call in list(self.calls.items()):

@@ -197,7 +197,7 @@ class Runner:
         """A loop on a running thread. ConnectionLost where this process may have no further files or threads."""
         loop: asyncio.AbstractEventLoop | None = None
         try:
-            loop = asyncio.new_event_loop()  # here: an error on the thread would reach nobody
+            loop = asyncio.new_event_loop()  # here: an error on the thread would be lost
             thread = threading.Thread(target=self._run, args=(loop,), name="duoactor-client", daemon=True)
             thread.start()
         except (OSError, RuntimeError) as error:

@@ -33,7 +33,7 @@ from protocols.errors import ConfigError
 from protocols.messages import Role
 
 P = TypeVar("P", bound=PeerSettings)
-SECRETS = {"api_key": API_KEYS}  # the environment variable of each option that nobody else may read
+SECRETS = {"api_key": API_KEYS}  # the environment variable of each secret option
 ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 

@@ -37,8 +37,8 @@ def check_name(name: str) -> None:
 
 
 def check_tokenizers(deployment: Deployment) -> None:
-    """Raise ModelError, in the sentence that the verifier would refuse it with, for the first drafter whose model has
-    another tokenizer than the target. Models that are not on this machine yet are left to the verifier."""
+    """Raise ModelError for the first drafter with another tokenizer than the target's, in the verifier's own words.
+    Models that are not on this machine yet are left to the verifier."""
     target = deployment.verifier.tokenizer or deployment.verifier.target
     drafts = (one.draft for one in deployment.drafters if not (one.target or retrieves(one.draft)))
     for draft in dict.fromkeys(drafts):

@@ -53,7 +53,7 @@ def print_up(
     unnamed: bool,
 ) -> None:
     """The summary of ``duoactor up``, on stdout. ``status``: what the verifier said when all were ready; ``unnamed``:
-    nobody has named the model."""
+    the user named no model."""
     listed = actor_list(deployment, actors)
     if as_json:
         target = status.target if status is not None else None

@@ -51,7 +51,7 @@ def up(
     **options: Any,
 ) -> Cluster:
     """Start a set of actors on a Ray cluster, and return once they are ready. They outlive this process: :func:`down`
-    ends them. The cluster is the one that this process is connected to, else that of this host or ``RAY_ADDRESS``.
+    ends them. The cluster: this process's present connection, else ``RAY_ADDRESS``, else this host's.
 
     ``config``: a ``duo.toml``; ``options``: its keys, the drafters' beginning with ``draft_``. ``http``: where a
     gateway on this node listens. ``name``: of the set, their Ray namespace; ``report`` is told what is waited for.

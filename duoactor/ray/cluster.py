@@ -83,7 +83,7 @@ class Cluster:
         self.addresses = self._places.addresses
         self._runner = Runner()
         self._runner.run(self._places.__aenter__())
-        atexit.register(self.close)  # and so held: a client needs the files, also where nobody keeps the cluster
+        atexit.register(self.close)  # and so held: a client needs the files even if the caller drops the cluster
 
     @property
     def address(self) -> str:

@@ -94,7 +94,7 @@ TEXT: Mapping[str, tuple[Any, Any, str]] = {
     "/api/generate": (ollama.parse_generate, OllamaGenerateAnswer, "text_completion"),
 }
 RESPONSES = ("/v1/responses", "/responses")
-GENERATING = frozenset({*TEXT, *RESPONSES})  # with several models, these paths load the one that they name
+GENERATING = frozenset({*TEXT, *RESPONSES})  # with several models, these paths load the named model
 
 
 def make_app(
@@ -148,7 +148,7 @@ def make_app(
 
 
 def open_to(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """An app that web pages of those origins may call. ConfigError for what no browser calls an origin."""
+    """An app that web pages of ``origins`` may call. ConfigError for what no browser calls an origin."""
     for origin in origins:
         if not ORIGIN.fullmatch(origin):
             raise ConfigError(f"{origin!r} is no web origin: give --cors-origin one such as https://app.example, or *")

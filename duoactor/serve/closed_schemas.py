@@ -14,7 +14,7 @@ SAID = {"additionalProperties", "patternProperties"}
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema that llama.cpp, Ollama and vLLM make of it: a small model would write keys of its own until its tokens
-    end. One that puts an object together from parts stays as it is."""
+    end. A schema that combines an object from parts stays as it is."""
     try:
         whole = not any(part.keys() & PARTS or ("properties" in part and part.keys() & BESIDE) for part in _all(schema))
         return _closed(schema) if whole else schema

@@ -52,7 +52,7 @@ KNOWN: Sequence[FillMarks] = (
 
 
 def filled(prompt: object, gap: Gap, marks: FillMarks | None) -> str:
-    """The prompt whose continuation fills the gap. ApiError (400) where there is none."""
+    """The prompt to continue so that the text fills the gap. ApiError (400) where there is none."""
     if marks is None:
         raise bad(gap.param, "cannot be had: the model's tokenizer has no marks for filling a gap in a text")
     if not isinstance(prompt, str):

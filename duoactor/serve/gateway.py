@@ -54,7 +54,7 @@ class Model:
     identity: str = ""  # see ``Welcome``
 
     def sampling_by(self, usual: Sampling) -> Sampling:
-        """The sampling of requests that name none. ``usual``: of the API, for models whose publisher names none."""
+        """The sampling of requests that name none. ``usual``: the API's, for models without a publisher's sampling."""
         return usual if self.sampling == UNCHANGED else self.sampling
 
     def called(self, name: str) -> str:

@@ -143,8 +143,8 @@ def listen(address: str) -> socket.socket:
         family, kind, protocol, _, at = known[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit these: an answer that nobody reads does not fill megabytes of the system's memory before
-        # it is noticed, and a client that vanished without a word is noticed, whether we send or wait.
+        # Connections inherit these: an unread answer does not fill megabytes of the system's memory before it is
+        # noticed, and a client that vanished without a word is noticed, whether we send or wait.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_UNREAD)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):

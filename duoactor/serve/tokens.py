@@ -43,7 +43,7 @@ class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenPiece(msgspec.Struct, frozen=True):
-    """A token; the bytes of one that is no text by itself."""
+    """A token: its text, or its bytes if they are no text alone."""
 
     id: int
     piece: str | list[int]

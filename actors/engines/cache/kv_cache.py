@@ -26,8 +26,8 @@ def full_request(max_context: int) -> int:
 
 
 def _with_slack(tokens: int, most_nodes: int) -> int:
-    """Slots for a text that will grow: a quarter more than it needs, so that the copies of a region that grows many
-    times take at most four times what writing it once does; and at least a chunk more, so that they are rare."""
+    """Slots for a text that will grow: a quarter more than it needs, and at least a chunk more. So a region that grows
+    many times is copied rarely, at no more than four times the cost of writing it once."""
     return align(tokens + max(CHUNK, tokens // 4) + most_nodes)
 
 
@@ -35,7 +35,7 @@ class KVCache:
     """It only keeps account of slots and has the pool copy them; :class:`PrefixCache` decides which."""
 
     def __init__(self, pool: Pool, chunk: int, kept: float = math.inf) -> None:
-        """``chunk``: how many tokens are shared at a time. ``kept``: bytes for texts that nobody has open."""
+        """``chunk``: how many tokens are shared at a time. ``kept``: bytes for texts that no request has open."""
         self._pool = pool
         self._allocator = RegionAllocator(pool.slots)
         self.trash = self._allocator.alloc(TRASH)

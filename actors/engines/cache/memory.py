@@ -71,7 +71,7 @@ def kv_slots(asked: int, full_request: int, slot_bytes: int, place: PoolMemory) 
 
 
 def kept_bytes(weights: int) -> int:
-    """The memory of a host for texts that nobody has open. ``weights``: bytes of the model's."""
+    """Host memory for texts that no request has open. ``weights``: bytes of the model's weights."""
     return max(KEPT, weights)
 
 

@@ -1,9 +1,9 @@
 """The prefix cache: regions of a KV pool, of open requests and of texts that are kept for later prompts.
 
-A prompt takes over the whole chunks that it shares with an earlier one, and gets the same logits as from a prefill of
-all its tokens. Where a row's bits depend on the shape of its forward, chunks are those of the prompt's forwards,
-counted from its first token, and decoded tokens are not shared: the answer in the next turn of a chat is computed as a
-prompt, as it would be without a cache. Elsewhere chunks are short, and the next turn begins behind the last answer.
+A prompt reuses the whole chunks that it shares with an earlier one. Its logits are the same as after a prefill of all
+its tokens. Where a row's bits depend on the shape of its forward, chunks are those of the prompt's forwards, counted
+from its first token, and decoded tokens are not shared: the answer in the next turn of a chat is computed as a prompt,
+as it would be without a cache. Elsewhere chunks are short, and the next turn begins behind the last answer.
 
 The slots of a request are consecutive: its bits and the speed of attention depend on that. So two requests never read
 the same slots. A kept region that no other request needs (the last turn of a chat) becomes the new request's and grows

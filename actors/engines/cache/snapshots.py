@@ -55,7 +55,6 @@ class Snapshots:
 
 
 def next_border(done: int, shared: int, apart: int) -> int:
-    """Next place of a prompt whose state is worth keeping: each ``apart`` tokens, and the place where its text leaves
-    an earlier one whose keys are known."""
+    """Next place of a prompt to snapshot: every ``apart`` tokens, and where its text leaves an earlier, cached one."""
     border = (done // apart + 1) * apart
     return shared if done < shared < border else border

@@ -42,7 +42,7 @@ class Layers:
         self.places = range(len(layers)) if places is None else places
 
     def run(self, index: int, given: Residual, then: Affine | None, rows: BatchRows) -> tuple[Tensor, Tensor]:
-        """One layer, from what it reads to the residual stream, and the same normed by ``then`` for the next one."""
+        """One layer: the residual stream after it, and the same normed by ``then`` for the next layer."""
         layer, ops = self.layers[index], self.ops
         (x, normed, own), norms, (first, scale) = given, layer.norms, layer.spec.scales
         mixed = self.mix(index, normed, rows)
@@ -238,7 +238,8 @@ def xielu(x: Tensor, positive: float, negative: float) -> Tensor:
 
 
 def pool_places(spec: DecoderSpec) -> Sequence[int]:
-    """By layer: its place in the pool, or that of the layer whose keys it reads; of a recurrent one, among those."""
+    """By layer: its place in the pool, or the place of the layer that it shares keys with; of a recurrent layer, its
+    place among the recurrent layers."""
     places: list[int] = []
     attending = recurrent = 0
     for layer in spec.layers:

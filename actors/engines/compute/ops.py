@@ -70,7 +70,7 @@ class BatchRows:
     slots: Tensor  # int64 (rows,) of the pool: where each row's keys and values go
     sight: SlotSight
     walk: Walk | None = None  # None: no layer is recurrent
-    prompt: bool = False  # a piece of a prompt, whose bits may depend on the number of its rows
+    prompt: bool = False  # a piece of a prompt: its bits may depend on the number of its rows
     _turns: dict[Rotation, RowTurns] = field(default_factory=dict)  # made once for all layers that turn alike
 
     def turns(self, rotation: Rotation | None, ops: Ops) -> RowTurns | None:

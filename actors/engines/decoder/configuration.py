@@ -34,7 +34,7 @@ def spec_of(config: Any) -> DecoderSpec | None:
 
 
 def compiled_spec(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> DecoderSpec | None:
-    """The description of a configuration whose layers numba compiles there; None: torch computes them."""
+    """The description of a configuration, if numba compiles its layers there; None: torch computes them."""
     if device.type != "cpu" or dtype not in COMPILED:
         return None
     spec = spec_of(config)

@@ -1,8 +1,8 @@
 """The order in which a matrix's rows are laid out.
 
-Rotary embedding turns pairs ``(i, i + d/2)`` in most families; here the rows of the query and key weights are put in an
-order in which such pairs are neighbours, so that turning them is one complex multiplication. Scores do not change:
-queries and keys are permuted alike.
+Rotary embedding turns pairs ``(i, i + d/2)`` in most families; here the rows of the query and key weights are reordered
+so that such pairs are neighbours. Turning a pair is then one complex multiplication. Scores do not change: queries and
+keys are permuted alike.
 """
 
 from __future__ import annotations

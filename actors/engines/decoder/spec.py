@@ -110,10 +110,10 @@ class Attention:
     norms: HeadNorms | None = None
     sinks: str | None = None  # (heads,): a score that takes a share and has no value
     latent: Latent | None = None
-    shares: int | None = None  # the layer whose keys and values it reads; it has none then, and ``qkv`` is queries
+    shares: int | None = None  # the layer that it reads keys and values of; it has none then, and ``qkv`` is queries
     gated: bool = False  # a gate after each head's queries, or a fourth matrix; its sigmoid multiplies the output
     head_gates: bool = False  # the fourth matrix has one gate for each head
-    soft_gates: bool = False  # ... whose softplus multiplies, not its sigmoid
+    soft_gates: bool = False  # ... with a softplus instead of a sigmoid
     woven: bool = False
 
 
@@ -193,8 +193,8 @@ class Scan(Recurrent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selective(Recurrent):
-    """Mamba 1's (arXiv 2312.00752), each of whose numbers decays by itself. Steps, keys and queries are made of what
-    the convolution gives."""
+    """Mamba 1's (arXiv 2312.00752): each number of the state has its own decay. Steps, keys and queries are made of
+    what the convolution gives."""
 
     kind: ClassVar[str] = SELECTIVE
     decay: str  # (inner, keys): the logarithm of its rate
@@ -410,7 +410,7 @@ class DecoderSpec:
 
 
 def _names(part: Any) -> Iterator[str]:
-    """All strings with a dot: those that name no weight are words alone."""
+    """All strings with a dot, also strings that name no weight."""
     match part:
         case str():
             yield from [part] if "." in part else []

@@ -1,9 +1,9 @@
 """One request as the draft model holds it: its committed text, and tree nodes in scratch slots.
 
 A request's region has its scratch slots in front, and the canonical slots (one for each position) after them. Scratch
-slots next to the text are taken first, so that one slice, from the lowest slot in use to the committed length, covers
-both and little else. That matters because after a thousand tokens, a small model's step reads more bytes of keys and
-values than of its layers.
+slots next to the text are used first. So one slice, from the lowest slot in use to the committed length, covers both
+and little else. That matters because after a thousand tokens, a small model's step reads more bytes of keys and values
+than of its layers.
 """
 
 from __future__ import annotations

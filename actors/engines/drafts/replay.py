@@ -25,8 +25,8 @@ class Replayed(Protocol):
 
 def replay_draft(model: Replayed, logged: Sequence[LoggedRequest]) -> list[NDArray[np.int32]]:
     """For each request, int32 ``(tokens,)``: the rank of each token of its output, from 1, among the draft's candidates
-    under the request's sampling and noise. 0: it is none of them, or the draft cannot mirror the text any further (it
-    is longer than the draft's context, or has a token that the draft does not know)."""
+    under the request's sampling and noise. 0: it is no candidate, or the draft cannot mirror the text further (the text
+    exceeds the draft's context or vocabulary)."""
     return [_ranks(model, request) for request in logged]
 
 

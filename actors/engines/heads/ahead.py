@@ -27,7 +27,7 @@ class AheadMirror(HeadMirror):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        # at each place after the root: logits, and the states after them; of a text of so many tokens
+        # at each place after the root: logits, and the states after them; ``ahead_of``: tokens of the text
         self.ahead: Sequence[tuple[Tensor, Tensor]] = ()
         self.ahead_of = 0
 

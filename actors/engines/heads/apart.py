@@ -55,7 +55,7 @@ def ends_of(name: str, threads: int) -> tuple[Trunk, ModelInfo]:
     team = kernels.Team(threads - 1)
     panels = Panels(ends.head, team)
     made = CompiledTrunk(ends, team, panels.job)
-    made.panels = panels  # type: ignore[attr-defined]  # whose memory the job reads
+    made.panels = panels  # type: ignore[attr-defined]  # the job reads their memory
     model = StoredModel(config, source, 0, generation=generation)
     info = describe(name, model, serving_tokenizer(name), CPU, "float32")
     return replace(made.trunk(), layers=len(spec.layers)), info

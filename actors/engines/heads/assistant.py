@@ -91,7 +91,7 @@ class Assistant(Head):
 
     @torch.inference_mode()
     def read(self, tapped: Tensor) -> Tensor:
-        """The states that rows read, of those that left the target's last layer."""
+        """The states that rows read: outputs of the target's last layer."""
         return self._trunk.norm(tapped.to(self._trunk.device, self._trunk.dtype))
 
     @torch.inference_mode()
@@ -127,7 +127,7 @@ class Assistant(Head):
 
 @dataclass(frozen=True, slots=True)
 class _TargetLayer:
-    """A layer of the target, whose keys and values one of the assistant's reads."""
+    """A layer of the target that a layer of the assistant reads keys and values of."""
 
     kind: str
     pool: KVPool

@@ -21,7 +21,8 @@ from actors.engines.heads.layer import Config, Weights, write_keys
 from actors.engines.heads.published import PublishedHead, sliding_windows
 from protocols.errors import ModelError
 
-# Parts of the names of tensors and settings without which drafts would be wrong and nothing fail, and whose they are
+# Parts of the names of tensors and settings, and the heads that have them: unread, drafts would be wrong and nothing
+# fail
 FURTHER = {
     "gru.": "a Domino head",
     "markov_head.gate_proj": "a gated DSpark head",

@@ -35,7 +35,7 @@ def snapshot_of(name: str) -> Path:
 def cached_head(target: str) -> str:
     """The hub id of a published head for the target; empty: the cache holds none.
 
-    One that names the target goes first, then those of its width, vocabulary and depth, by likeness of the names."""
+    A head that names the target goes first, then heads of its width, vocabulary and depth, by likeness of the names."""
     place = snapshot_of(target)
     about = configuration(str(place)) if place.is_dir() else {}
     own = about.get("text_config") or about

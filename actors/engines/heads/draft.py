@@ -90,7 +90,7 @@ class HeadDraft(Draft):
         self.follow(handle, handle)
 
     def receive(self, handle: int, message: HiddenStates) -> bool:
-        """Take states that were sent. False: they are not those that the head reads."""
+        """Take states that were sent. False: the head reads other states."""
         rows = unpacked(message, self.width)
         if rows is None or message.start + len(rows) > self._mirrors[handle].room:
             return False

@@ -37,7 +37,7 @@ def convention_of(config: Config, layers: int) -> EagleConvention:
     """``layers``: of the target.
 
     speculators means the states that enter a layer, as vLLM reads it; SpecForge and SGLang, with numbers in
-    ``eagle_config``, those that leave it. ``norm_output`` is speculators' for the state that is handed on, and
+    ``eagle_config``, the states that leave it. ``norm_output`` is speculators' for the state that is handed on, and
     SpecForge's for the logits."""
     nested, speculators = dict(config.get("eagle_config") or {}), "speculators_model_type" in config
     named = nested.get("eagle_aux_hidden_state_layer_ids")

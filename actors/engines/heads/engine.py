@@ -30,7 +30,7 @@ class HeadEngine:
         self.states = torch.zeros(head.stages, slots + 1, head.width, dtype=trunk.dtype, device=trunk.device)
         if head.mask_state is not None:
             self.states[0, slots] = head.mask_state[0]
-        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # slot whose state a slot's row reads
+        self.before: NDArray[np.int64] = np.arange(-1, slots - 1)  # by slot: the slot that its row reads a state of
         self.depths: NDArray[np.int64] = np.zeros(slots, np.int64)  # depth by slot: 0 in the text, 1 below the root ...
 
     @torch.inference_mode()
@@ -45,7 +45,7 @@ class HeadEngine:
 
     @torch.inference_mode()
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
-        """The logits of the rows ``select``, whose states the rows after them may read; those of others stay the
+        """The logits of the rows ``select``; the rows after them may read their states; those of others stay the
         target's."""
         before, last, rows = self._sent(self.before[batch.slots].tolist()), self.head.stages - 1, self._rows(batch)
         made: list[Tensor] = []

@@ -40,7 +40,7 @@ class Windows:
     """How many tokens the layers of a head see."""
 
     sizes: tuple[int, ...]  # each layer's window, 0: it sees all
-    of_root: bool = False  # a drafted row sees those that the root sees, and all drafted before it
+    of_root: bool = False  # a drafted row sees what the root sees, and all rows drafted before it
 
 
 class HeadSight:

@@ -35,7 +35,7 @@ class MtpConvention:
     last_norm: str
     token_first: bool = True  # order of what is joined
     reads_normed: bool = True  # the target's states after its last norm, or before
-    recycles_normed: bool = True  # its own states likewise
+    recycles_normed: bool = True  # its own states are normed, too
 
     def prefix_of(self, stage: int, layers: int) -> str:
         """``layers``: of the target."""

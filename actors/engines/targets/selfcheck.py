@@ -37,8 +37,8 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
     """The largest group of row counts that agree; of several that with the smallest count. Those of ``larger`` that
     agree with the group are added to it, and a window with branches is compared with it.
 
-    The same chain of tokens is computed after a context in rounds of each size, in the first slots of the pool, which
-    must not be in use. Afterwards they are free again.
+    The same chain of tokens is computed after a context in rounds of each size. It uses the first slots of the pool,
+    which must be free. Afterwards they are free again.
     """
     most = max(candidates)
     length = min(CONTEXT, engine.pool.slots - most, max(1, engine.info.max_context - most))
@@ -79,7 +79,7 @@ def check_finite(engine: Engine) -> None:
 
 
 def not_finite(info: ModelInfo) -> str:
-    """The sentence about a target whose logits are NaN or infinite."""
+    """The sentence about a target with NaN or infinite logits."""
     return (
         f"the logits of {info.model_id} are not finite (NaN or infinite): its weights are damaged, or too large for "
         f"{info.dtype}; download the model again, or choose another --dtype"

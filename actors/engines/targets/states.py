@@ -73,7 +73,8 @@ class States:
 
 
 def unpacked(message: HiddenStates, width: int) -> torch.Tensor | None:
-    """The states ``(tokens, width)`` of a message; None: it is not what a reader of that ``width`` asked for."""
+    """The states ``(tokens, width)`` of a message; None: another width, a broken size, or numbers that are not
+    finite."""
     if message.width != width or not message.rows or len(message.rows) % (2 * width):
         return None
     rows = torch.frombuffer(bytearray(message.rows), dtype=torch.bfloat16).view(-1, width)
@@ -86,11 +87,11 @@ class Taps:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._readers: list[States] = []
-        self._layers: tuple[int, ...] = ()  # layers whose states the engine keeps
+        self._layers: tuple[int, ...] = ()  # layers that the engine keeps states of
 
     def exchange(self, old: States | None, new: States | None) -> None:
-        """Between two forwards: ``new`` reads from now on, ``old`` no more. What an engine keeps for nobody costs less
-        than recording its rounds anew."""
+        """Between two forwards: ``new`` reads from now on, ``old`` no more. Unread states cost less than recording the
+        engine's rounds anew."""
         self._readers = [reader for reader in self._readers if reader is not old]
         if new is not None:
             self._readers.append(new)

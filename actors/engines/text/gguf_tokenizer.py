@@ -101,14 +101,14 @@ PIECES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "unknown_token_id": 0,
-}  # for vocabularies of pieces whose file names none
+}  # for vocabularies of pieces in files that name none
 # Tokens that end a text or a turn, by name, as in llama.cpp: files may name one of them only, and call it plain text
 ENDINGS = frozenset(
     {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|return|>", "<|call|>", "<|eom_id|>", "<turn|>"}
     | {"<|flush|>", "<|calls|>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<eos>"}
     | {"<end_of_utterance>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[", "<|ifm|im_end|>"}
 )
-# Where a model has these, <|end|> closes its thoughts and its answer follows
+# In models with these tokens <|end|> closes the thoughts, and the answer follows
 ANSWER_FOLLOWS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})  # gpt-oss, Solar Open
 NOT_STRIPPED = frozenset({"<unk>", "<s>", "<|endoftext|>"})  # Phi 3's; all others take the spaces after them
 

@@ -29,7 +29,7 @@ SAMPLES = (
 
 
 def restore_published(tokenizer: Any, file: Path) -> list[str]:
-    """Give a tokenizer the parts of ``file``; the names of those that were replaced, if that changes any sample's ids.
+    """Give a tokenizer the parts of ``file``; the names of the replaced parts, if a sample's ids change.
 
     Nothing is changed where there is no file, or the tokenizer is not one of the compiled library.
     """

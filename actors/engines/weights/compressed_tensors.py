@@ -37,7 +37,7 @@ CtFormat = Literal[
 
 
 class CtNumbers(Strict, frozen=True, forbid_unknown_fields=True):
-    """``QuantizationArgs``. Observers have done their work; what they were changes nothing."""
+    """``QuantizationArgs``. Observers are ignored: they matter only while a model is quantised."""
 
     num_bits: Literal[1, 2, 3, 4, 5, 6, 7, 8, 16] = 8
     type: Numbers = "int"

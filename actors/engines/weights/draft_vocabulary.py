@@ -1,5 +1,5 @@
-"""Draft models with an output layer (head) for a part of the vocabulary. A head of 150,000 tokens takes most of a
-small model's step, and a tenth of them make nearly all of a text (FR-Spec, arXiv 2502.14856).
+"""Draft models with an output layer (head) for a part of the vocabulary. A head of 150,000 tokens takes most of a small
+model's step. A tenth of the tokens make nearly all of a text (FR-Spec, arXiv 2502.14856).
 
 The checkpoint format is EAGLE-3's (arXiv 2503.01840), as vLLM and SGLang read it: ``draft_vocab_size`` N in
 config.json, ``lm_head.weight`` (N, hidden), and ``d2t`` int64 (N,), which is added to a token's index in the head to

@@ -23,10 +23,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def target_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.dtype, bool]:
     """The type that a target is loaded in, and whether its weights are quantised to int8 then. Raises ConfigError.
 
-    ``auto`` is bfloat16 on a GPU. On a CPU it is bfloat16 for large models where the CPU multiplies that, and for those
-    published in bfloat16 whose compiled layers multiply it (answers take 0.6 to 0.95 times as long as in float32, see
-    docs/experiments/engine-weights.md); else float32. ``int8`` is another model, with texts of its own, so never
-    chosen by itself; all that is no weight of a matrix is in the type of ``auto``."""
+    ``auto`` is bfloat16 on a GPU. On a CPU it is bfloat16 for large models if the CPU multiplies bfloat16, and for
+    models published in bfloat16 if compiled layers multiply it. Answers then take 0.6 to 0.95 times as long as in
+    float32 (docs/experiments/engine-weights.md); else float32. ``int8`` is another model, with texts of its own, so
+    never chosen by itself; all that is no weight of a matrix is in the type of ``auto``."""
     if asked == INT8:
         if compiled_spec(config, device) is None:
             raise ConfigError(NO_INT8.format("target", "--dtype"))

@@ -168,7 +168,7 @@ def _weight_files(path: Path) -> Iterator[Path]:
             )
         yield from files
     elif found is not None:
-        index = path / f"{found.name}.index.json"  # which transformers leaves where it saves a model in one file
+        index = path / f"{found.name}.index.json"  # transformers leaves it if it saves a model in one file
         if index.exists() and any(file.exists() and file != found for file in shards_of(index)):
             raise ModelError(
                 f"{path} holds two models, {found.name} and the files that {index.name} names; remove one of them"

@@ -114,7 +114,7 @@ class GGUF:
         self.path = Path(path)
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, Stored] = {}
-        self.asked = set[str]()  # keys of the architecture that somebody has read
+        self.asked = set[str]()  # keys of the architecture that were read
         self._maps: list[mmap.mmap] = []
         for number, path_of_part in enumerate(parts := parts_of(self.path)):
             part = _Part(path_of_part)

@@ -429,7 +429,7 @@ def _neighbours(heads: str) -> Callable[[Config], Order]:
 
 
 _TURNED = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}
-WITH_EYES = {  # the same in files of models with eyes, whose positions have sections
+WITH_EYES = {  # the same in files of vision models, with positions in sections
     "glm4": replace(ARCHITECTURES["glm4"], rows={part: _neighbours(heads) for part, heads in _TURNED.items()})
 }
 MIXTURES = {  # the same with experts

@@ -98,7 +98,7 @@ def granite(file: GGUF, config: Config) -> Config:
 
 
 def minicpm(file: GGUF, config: Config) -> Config:
-    """The first files say no multipliers: those of the models of that time are meant."""
+    """The first files name no multipliers: the models of that time had these."""
     of = file.of_architecture
     return {
         "embedding_multiplier": of("embedding_scale", 12.0),
@@ -165,7 +165,7 @@ def exaone4(file: GGUF, config: Config) -> Config:
 
 
 def mistral3(file: GGUF, config: Config) -> Config:
-    """Ministral 3, or Mistral Small 3, whose queries are not stretched."""
+    """Ministral 3, or Mistral Small 3, which has no query scaling."""
     of, rope = file.of_architecture, config["rope_parameters"]
     share = of("attention.temperature_scale")
     if not share or rope["rope_type"] != "yarn":

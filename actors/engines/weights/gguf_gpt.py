@@ -12,7 +12,7 @@ from actors.engines.weights.gguf_parts import ATTENTION, IN_FRONT, STANDARD, UNG
 from protocols.errors import ModelError
 
 _EPSILON = "attention.layer_norm_epsilon"
-_NEOX_20B = 44  # layers of the only GPT-NeoX whose activation is not Pythia's
+_NEOX_20B = 44  # layers of the only GPT-NeoX with another activation than Pythia's
 
 
 def _woven(config: Config) -> Order:
@@ -48,7 +48,7 @@ def _gpt_neox(file: GGUF, config: Config) -> Config:
 
 
 def _falcon(file: GGUF, config: Config) -> Config:
-    """Raises ModelError for Falcon 2, whose base the converter does not write."""
+    """Raises ModelError for Falcon 2: the converter does not write its base."""
     groups, two = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in file.tensors
     if 1 < groups < config["num_attention_heads"] and not two and file.of_architecture("rope.freq_base") is None:
         raise ModelError(

@@ -60,8 +60,7 @@ def located(name: str) -> str:
 
 
 def check_known(name: str) -> None:
-    """Raise ModelError where neither this machine nor a hub in reach has a model of that name. Nothing is
-    downloaded."""
+    """Raise ModelError if neither this machine nor a reachable hub has the model ``name``. Nothing is downloaded."""
     repo = name.partition(":")[0]  # name without its quantisation
     if Path(name).exists():
         return

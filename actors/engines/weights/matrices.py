@@ -144,7 +144,7 @@ class Dequantised:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Matrices of experts that are stored apart: of each, those that stand one below the other."""
+    """Matrices of experts that are stored apart: for each expert, the matrices that are stacked."""
 
     each: list[list[Integers | Dequantised]]
 

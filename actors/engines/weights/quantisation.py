@@ -143,7 +143,7 @@ def pattern_of(where: str, key: str, text: str) -> re.Pattern[str]:
 
 
 def is_among(layer: str, names: Iterable[str]) -> bool:
-    """Whether a list of modules that were left as they are names a layer or what it is part of."""
+    """Whether a list of unquantised modules names the layer or a module that holds it."""
     return any(
         layer == name or layer.startswith(f"{name}.") or layer.endswith(f".{name}") or f".{name}." in f".{layer}."
         for name in names

@@ -61,7 +61,7 @@ def _broken(found: str) -> ModelError:
 
 
 def _unpacker(name: str, words: int, bits: int, count: int) -> Callable[[Tensor, int, int], Tensor]:
-    """By the number of words that so many numbers are in. Raises ModelError."""
+    """By the number of words that hold ``count`` numbers. Raises ModelError."""
     if words == -(-count * bits // 32):
         return _unpacked
     if words == -(-count // (32 // bits)):
@@ -70,7 +70,7 @@ def _unpacker(name: str, words: int, bits: int, count: int) -> Callable[[Tensor,
 
 
 def _wanted(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> Tensor:
-    """Raise ModelError unless a tensor has one of these shapes."""
+    """Raise ModelError unless a tensor has one of ``shapes``."""
     if tuple(tensor.shape) not in shapes:
         own, wanted = " x ".join(map(str, tensor.shape)) or "a single number", " x ".join(map(str, shapes[0]))
         raise _broken(f"{name} is {own}, and its quantization_config says {wanted}")
@@ -82,7 +82,7 @@ def _name(tensor: Tensor) -> str:
 
 
 def _part(name: str, parts: Parts, *ends: str) -> Tensor:
-    """The first of these tensors. Raises ModelError where there is none."""
+    """The first tensor by ``ends``. Raises ModelError where there is none."""
     for end in ends:
         if end in parts:
             return parts[end]

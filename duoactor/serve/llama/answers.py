@@ -89,7 +89,7 @@ class LlamaAnswer(Answer):
     def _whole(
         self, index: int, ended: Sequence[Chunk], stats: RequestStats, pieces: Pieces, said: Sequence[Chunk]
     ) -> Any:
-        """``said``: the chunks whose text goes in here."""
+        """``said``: the chunks of the text."""
         last, content = ended[-1], self._text(index, said)
         shown = self._wanted.return_tokens and self._wanted.n_predict != 0
         word = last.stop_reason if isinstance(last.stop_reason, str) else ""

@@ -14,7 +14,7 @@ from duoactor.serve.gateway import Model
 from duoactor.serve.ollama.requests import USUAL
 from protocols.messages import DEFAULTED, UNCHANGED, StatusReport
 
-SPOKEN = "0.33.0"  # version of Ollama whose API this is; editors check it before they use an API
+SPOKEN = "0.33.0"  # the version of Ollama that has this API; editors check it before they use an API
 FOREVER = "9999-12-31T23:59:59Z"  # nothing unloads the model of a gateway that has one
 FAMILY = "duoactor"  # clients read the context's length from ``model_info``, under the architecture's name
 

@@ -176,7 +176,7 @@ def items(given: Sequence[ChatTurn], response: str) -> list[ListedItem]:
 
 
 def page(listed: list[ListedItem], order: str, limit: str, after: str) -> ItemPage:
-    """A part of the items, as a request's query asks for it. ApiError (400) for what it cannot ask."""
+    """A part of the items, as a request's query asks for it. Raises ApiError (400) for an invalid query."""
     if order not in ("asc", "desc"):
         raise bad("order", f"must be asc or desc, not {order!r}")
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= 100):

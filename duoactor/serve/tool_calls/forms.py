@@ -170,7 +170,7 @@ def _call(text: Reader, at: int, names: Collection[str] | None = None) -> Genera
 
 
 def _skip_rest(text: Reader) -> Steps:
-    """Skip the rest of the call's object, after its arguments."""
+    """Skip the end of the call's object, after its arguments."""
     at = yield from text.past("")
     if text.text[at : at + 1] in (",", "}"):
         end = yield from text.value(at, depth=1)

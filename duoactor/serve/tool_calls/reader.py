@@ -151,7 +151,7 @@ class Reader:
         self._events.append(CallEnded(whole))
 
     def call(self, name: str, at: int) -> Generator[None, None, bool]:
-        """Take a call whose arguments begin at ``at``. False: they are no JSON object, and nothing was taken."""
+        """Take a call with arguments from ``at`` on. False: they are no JSON object, and nothing was taken."""
         if self._sure:
             self.skip(at)
             self.begin(name)

@@ -74,8 +74,8 @@ class Floats:
 
 
 class TurnedFloats(Floats):
-    """float32 where registers are few, 16 of 8 numbers. Keys are turned, so that a lane is a key: into ``room`` where
-    several queries share what that takes, ``TURNED`` at a time."""
+    """float32 where registers are few, 16 of 8 numbers. Keys are turned, so that a lane is a key: into ``room``,
+    ``TURNED`` at a time, where several queries share the cost."""
 
     def score(self, builder, queries, keys, width, room):
         together = queries.together
@@ -127,7 +127,7 @@ class TurnedFloats(Floats):
 
 
 class TurnedPairs(Floats):
-    """bfloat16. Keys are turned in registers, so that a lane is a key: what that takes is shared by the queries."""
+    """bfloat16. Keys are turned in registers, so that a lane is a key: the queries share the cost."""
 
     def pack(self, builder, vector, start, at):
         words = builder.shl(builder.zext(rounded(builder, vector), WORDS), picked([16] * LANES))

@@ -1,8 +1,8 @@
 """The innermost loops of attention: queries' products with sixteen keys, and sums of weighted values.
 
-Written as LLVM's code, like :mod:`actors.engines.decoder.cpu.tile`. Keys and values are read where they lie in
-the pool: ``sees`` holds their slots. Up to ``SCORED`` or ``MIXED`` queries that see the same slots share what it takes
-to read them; who shares changes no bit.
+Written as LLVM's code, like :mod:`actors.engines.decoder.cpu.tile`. Keys and values are read where they lie in the
+pool: ``sees`` holds their slots. Up to ``SCORED`` or ``MIXED`` queries that see the same slots share the reads; sharing
+changes no bit.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from actors.engines.decoder.cpu.simd import (
     splatted,
 )
 
-# Vectors of a value that so many queries are mixed with at a time, as the registers hold their sums. Those of one query
-# are so many that as many additions are under way.
+# Vectors of a value to mix with a number of queries at a time, as the registers hold their sums. One query has as many
+# vectors as additions are in flight.
 VECTORS = (4, 4, 4, 4, 4) if "+avx512f" in FEATURES else (4, 4, 2)
 MIXED = len(VECTORS) - 1  # queries
 STEP = 4  # slots of an iteration
@@ -38,8 +38,8 @@ _INT = ir.IntType(64)
 
 @intrinsic
 def pack(typing, room, start, at, vector, keys):
-    """Sixteen numbers of a query, or weights, from element ``at`` on of those that begin at ``room[start]``, as they
-    are multiplied with such keys or values."""
+    """Sixteen numbers of a query, or weights, from element ``at`` after ``room[start]``, in the form to multiply with
+    these keys or values."""
 
     def generate(context, builder, signature, arguments):
         room, start, at, vector, _ = arguments
@@ -117,7 +117,7 @@ def score_keys(typing, together, places, keys, slots, width):
 
 @intrinsic
 def mix_values(typing, together, places, values, slots, columns):
-    """Sums over slots, a multiple of ``STEP``, of columns of their values, each by its weight, for so many queries."""
+    """Weighted sums of value columns over ``slots``, a multiple of ``STEP``, for ``together`` queries."""
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args

@@ -190,7 +190,7 @@ def _gelu(x, start, count):
 
 @linked
 def _xielu(x, start, activation):
-    """Where it lies."""
+    """xIELU in place."""
     for i in range(start, start + activation.inner):
         one = x[i]
         if one > _ZERO:

@@ -23,7 +23,7 @@ from actors.kept import directory
 log = logging.getLogger("duoactor.engines")
 HERE = "actors.engines.decoder.cpu"
 HALVES = ((f"{HERE}.kernels", f"{HERE}.packing"), (f"{HERE}.pieces",))  # about as long to compile
-# A process that ends with the one whose pipe is its standard input
+# A process that ends when its standard input, a pipe from its parent, closes
 WITH_PARENT = "import os, threading; threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()"
 
 

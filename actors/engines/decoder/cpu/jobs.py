@@ -20,9 +20,9 @@ BLOCK_PIECE = 96 // PANEL
 
 
 def buffer_apart(numbers: int) -> int:
-    """Numbers from the beginning of a thread's buffer of so many to the next one's: no two are in one page or in
-    neighbours. Else a processor fetches the beginning of what another one writes to, again and again (rows whose
-    weights each thread unpacked took 1.3 times as long, where two cores have no cache in common)."""
+    """Distance between two threads' buffers of ``numbers`` numbers: no two share a page or neighbouring pages.
+    Otherwise a core fetches lines that another core writes: where each thread unpacked weights, rows took 1.3 times as
+    long (two cores without a shared cache)."""
     return -(-numbers // PAGE) * PAGE + PAGE
 
 

@@ -58,7 +58,7 @@ class LaidOut:
         self._team, self._int8 = team, int8
         self._kind, self._eps = CENTRED if weights.spec.norm.centred else RMS, weights.spec.norm.eps
         self._pages = HugePages()
-        self._kept: list[object] = []  # arrays whose addresses stand in the records
+        self._kept: list[object] = []  # arrays that the records hold addresses of
         self.mixers: list[Record] = []  # records of recurrent layers
         self.width = 0  # numbers that a row puts into one of them
         self.read_bytes = 0  # by a token

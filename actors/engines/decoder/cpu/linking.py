@@ -1,9 +1,9 @@
 """The two ways in which functions are compiled, and all that is asked of numba's private parts.
 
-numba optimises each function by itself, then again in each of its callers, up to four times for the innermost loops,
-and makes machine code of it every time. ``linked`` functions go into their callers as they are written; what is
-``kept`` on disk is optimised once, with all that it calls. A numba with other private parts compiles linked functions
-as any: that takes longer, and gives the same bits.
+numba optimises each function alone, then again in each of its callers, up to four times for the innermost loops. Each
+time it makes machine code. ``linked`` functions go into their callers as they are written; what is ``kept`` on disk is
+optimised once, with all that it calls. A numba with other private parts compiles linked functions as any: that takes
+longer, and gives the same bits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _private_options() -> dict[str, Any]:
         return {}
 
     class Code(JITCodeLibrary):
-        """The code of a function and of what it calls."""
+        """The code of a function and of its callees."""
 
         def _optimize_functions(self, ll_module: Any) -> None:
             ll_module.data_layout = self._codegen._data_layout
@@ -57,7 +57,7 @@ def _private_options() -> dict[str, Any]:
 _linked = _FLOATS | _private_options()
 _files = sorted(path for path in Path(__file__).parent.glob("*.py") if path.name not in NOT_COMPILED)
 _files.append(Path(__file__).parents[2] / "weights" / "formats.py")
-# numba keeps machine code until the function's own file changes, and does not look at what that calls in others
+# numba caches machine code until the function's own file changes, and ignores changes of callees in other files
 SOURCES = hashlib.sha256(b"\0".join([*(p.read_bytes() for p in _files), *map(str.encode, _linked)])).hexdigest()[:16]
 
 
@@ -71,7 +71,7 @@ def linked(function: Any) -> Any:
 
 
 def kept(*signature: Any, by: Callable[..., Any] = njit, **options: Any) -> Callable[[Any], Any]:
-    """Compile a function when it is defined, if its machine code of these very sources is not on disk."""
+    """Compile a function when it is defined, unless machine code of the present sources is on disk."""
 
     def compiled(function: Any) -> Any:
         function.__qualname__ += f"_{SOURCES}"  # in the names of its files

@@ -1,4 +1,4 @@
-"""Vectors of 16 floats for numba's kernels: sums in a written order, not one that a compiler chooses.
+"""Vectors of 16 floats for numba's kernels: sums in a fixed order, not the compiler's.
 
 LLVM maps them to the registers that the processor has (one of AVX-512, two of AVX2, four of NEON); the bits are the
 same on all of them.
@@ -246,7 +246,7 @@ def exponential(typing, vector):
             return ir.Constant(VECTOR, [number] * LANES)
 
         unknown = builder.fcmp_unordered("uno", arguments[0], arguments[0])
-        x = _larger(builder, every(-87.0), arguments[0])  # a number even of NaN: no integer is made of that
+        x = _larger(builder, every(-87.0), arguments[0])  # a number even for NaN, which no integer can represent
         kind = ir.FunctionType(VECTOR, [VECTOR])
         floor = cgutils.get_or_insert_function(builder.module, kind, "llvm.floor.v16f32")
         power = builder.call(floor, [multiplied(builder, x, every(1.44269504088896341), every(0.5))])

@@ -1,9 +1,9 @@
 """The innermost loop of a product: a few rows by one panel of outputs, with sums in registers.
 
 Written as LLVM's code, because numba knows no arrays of registers: one loop for each number of rows. While a tile is
-computed, the weights of a later one are asked for. Without that reading and computing take turns: the processor looks a
-few hundred instructions ahead, which are a kilobyte of weights where each is used for eight rows (a prototype of this
-tile, 91M, 8 rows: 9.0 ms without, 7.2-7.6 with).
+computed, the weights of a later one are asked for. Without that reading and computing take turns: the processor sees a
+few hundred instructions ahead: a kilobyte of weights, if each is used for eight rows (a prototype of this tile, 91M, 8
+rows: 9.0 ms without, 7.2-7.6 with).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from actors.engines.decoder.cpu.simd import (
 # Vectors of a panel, and rows of a tile: their sums, the weights and an input fill the registers, 32 of 16 floats with
 # AVX-512, 16 of 8 with AVX2, 32 of 4 elsewhere.
 WIDE, ROWS = (3, 8) if "+avx512f" in FEATURES else (1, 6)
-# Panels that so many rows are multiplied with at once. A sum waits four cycles for its last addition and two are made
-# in a cycle: few rows of a narrow panel have too few sums. With AVX2 one row takes 0.7 of the time where the caches
-# hold the weights, and 0.85 where they do not.
+# Panels multiplied at once, by the number of rows. A sum waits four cycles for its last addition and two are made in a
+# cycle: few rows of a narrow panel have too few sums. With AVX2 one row takes 0.7 of the time where the caches hold the
+# weights, and 0.85 where they do not.
 BESIDE = (1, 4, 2, 2, 1, 1, 1) if WIDE == 1 else (1,) * (1 + ROWS)
-# Outputs whose numbers stand side by side: (outputs / WIDE_PANEL, inputs, WIDE_PANEL)
+# Interleaved outputs: (outputs / WIDE_PANEL, inputs, WIDE_PANEL)
 WIDE_PANEL = WIDE * LANES
 _INT = ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()

@@ -1,7 +1,7 @@
 """Work stealing: each thread has a range of a job's pieces; an idle thread takes half of another's rest.
 
-A range is contiguous in memory, so a thread prefetches what it reads next. In every forward the same core writes the
-same outputs of a layer and reads the same heads' keys, which matters where cores share no cache.
+A range is contiguous in memory, so a thread prefetches its next reads. In every forward the same core writes the same
+outputs of a layer and reads the same heads' keys. That matters where cores share no cache.
 """
 
 from __future__ import annotations

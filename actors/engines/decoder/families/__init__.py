@@ -155,7 +155,8 @@ def describe(config: Any) -> DecoderSpec:
 
 
 def _described(model_type: str) -> str | None:
-    """The described type whose class of ``transformers`` computes that one: its own, or of which it is a name."""
+    """The described type with the same class of ``transformers``: the type itself, or the type that it is an alias
+    of."""
     if model_type in FAMILIES or not model_type:
         return model_type or None
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES

@@ -1,4 +1,4 @@
-"""Families of before Llama, whose weights have names of their own: layer norms and biases, no gates."""
+"""Families older than Llama, with other names of weights: layer norms and biases, no gates."""
 
 from __future__ import annotations
 

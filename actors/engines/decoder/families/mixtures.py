@@ -241,7 +241,7 @@ def laguna(config: Any) -> DecoderSpec:
 
 
 def aria(config: Any) -> DecoderSpec:
-    """Experts of transposed matrices, whose activation is SiLU."""
+    """Experts with transposed matrices and SiLU."""
     counts = _counts(config, "moe_num_experts", "moe_topk", "intermediate_size")
 
     def feed(index: int) -> Experts:

@@ -68,8 +68,8 @@ def rotation(
     parameters: Mapping[str, Any] | None = None,
 ) -> Rotation:
     """As ``rope_parameters`` say, for layers of a ``kind`` where they differ by it. ``partial``: the family knows
-    ``partial_rotary_factor``; ``parameters``: others in place of those. Computed here, because transformers takes two
-    seconds to import."""
+    ``partial_rotary_factor``; ``parameters``: other parameters in their place. Computed here, because transformers
+    takes two seconds to import."""
     parameters = config.rope_parameters if parameters is None else parameters
     own = parameters.get(kind or "", parameters)
     name, share = own.get("rope_type", "default"), own.get("partial_rotary_factor", 1.0)

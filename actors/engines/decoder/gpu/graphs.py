@@ -2,9 +2,9 @@
 
 A round of few rows is hundreds of small kernels, and a CPU takes longer to launch them than a GPU to run them. A graph
 launches them all at once, but freezes whatever is not in device memory: so everything that changes from round to round
-(tokens, positions, slots, where the requests lie, what each row sees) is packed into one buffer and copied over in one
-transfer, and the program of a round reads that buffer and nothing else. The likeliest token of every row is found on
-the way, so that a greedy round hands back a few bytes.
+is packed into one buffer and copied in one transfer (tokens, positions, slots, places of requests, visible slots of
+each row). A round's program reads only this buffer. The likeliest token of every row is found on the way, so that a
+greedy round hands back a few bytes.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Graphs:
         return replay
 
     def _program(self, rows: int, in_prompt: bool) -> Program:
-        """A round of so many rows, reading nothing but device memory that stays where it is."""
+        """A round of ``rows`` rows that reads only device memory at fixed addresses."""
         body, recurrence = self.body, self._recurrence
         words = 0 if recurrence is None else sum(recurrence.words(rows))
 

@@ -1,14 +1,14 @@
 """Attention of a flat batch, with bits that depend on what a row sees and on nothing else.
 
-Speculation is bit-exact only if a token's logits do not change with the number of rows computed beside it or with
-the span of slots looked at. Three measures make it so; each was measured, and
-``tests/engines/test_attention.py`` sweeps lengths, rows and spans:
+Speculation is bit-exact only if a token's logits depend neither on the number of rows in its batch nor on the span of
+slots. Three measures make it so; each was measured, and ``tests/engines/test_attention.py`` sweeps lengths, rows and
+spans:
 
 - queries are padded to ``MIN_ROWS`` rows: for fewer, BLAS uses gemv, which adds up in another order;
 - spans are multiples of ``SPAN``, so that vectorised reductions have no scalar tail;
-- probabilities are multiplied with values in blocks of ``BLOCK`` keys at fixed offsets, which are added one after the
-  other in float32, because a matrix product splits a long inner dimension by its length (MKL adds up 256 keys in
-  another order than 192 keys and a rest of zeros; with 128 and 64 it does not).
+- probabilities are multiplied with values in blocks of ``BLOCK`` keys at fixed offsets, added one after the other in
+  float32. A matrix product splits a long inner dimension by its length: MKL adds up 256 keys in another order than 192
+  keys and 64 zeros; with 128 and 64 it does not.
 
 Masked slots contribute an exact zero, so their number does not matter. The branches of a window attend to copies
 (:mod:`actors.engines.decoder.torch.branches`), with scores and blocks behind the span's.

@@ -1,9 +1,9 @@
 """What the rows of a window's branches attend to, so that each finds its context in the order of its text.
 
-A row's attention adds up slots in order, block by block. So it has the bits of plain decoding only if each token that
-it sees is where it would be without the other nodes of the window. Nodes lie behind the committed text in the order in
-which they are listed, which is the order of the text for the first path only. For each other branch, the slots from the
-last full block of common text on are copied, layer by layer, into blocks of its own.
+A row's attention adds up slots in order, block by block. So it has the bits of plain decoding only if its visible
+tokens lie where plain decoding puts them. Nodes follow the committed text in the order of their list: for the first
+path only, this is the order of the text. For each other branch, the slots from the last full block of common text on
+are copied, layer by layer, into blocks of its own.
 """
 
 from __future__ import annotations

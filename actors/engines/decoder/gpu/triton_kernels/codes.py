@@ -30,8 +30,8 @@ _LISTED = tl.constexpr(LISTED)
 def _listed(codes, none, TABLE: tl.constexpr, FIRST: tl.constexpr):
     """Numbers above zero of the low and of the high half of words, and those below it, a byte each.
 
-    Positive ones have codes from 8 on. A permutation gives a byte that its selector's fourth bit asks for the sign of,
-    so each finds the bytes 0 or -1 where the code is of the other kind: see :func:`.groups.tabled`."""
+    Positive ones have codes from 8 on. With the selector's fourth bit, a permutation gives a byte's sign. So each finds
+    the byte 0 or -1 where the code has the other sign: see :func:`.groups.tabled`."""
     return tl.inline_asm_elementwise(
         _LISTED, "=&r,=&r,=&r,=r,r,r,r,r,r",
         [codes, none + TABLE[FIRST], none + TABLE[FIRST + 1], none + TABLE[FIRST + 2], none + TABLE[FIRST + 3]],
@@ -132,7 +132,7 @@ def unpacked(
 
 @triton.jit
 def scales_of(factors, PAIRED: tl.constexpr):
-    """Two numbers of a group: its scale, and the other one that its form has."""
+    """Two numbers of a group: its scale, and the second number of a paired form."""
     if PAIRED:
         first, second = tl.inline_asm_elementwise(
             "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.f32.f16 $0, a; cvt.f32.f16 $1, b; }",

@@ -103,7 +103,7 @@ def _multiply_float8(
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """One matrix of each expert, by address. It keeps what it names alive."""
+    """One matrix of each expert, by address. It keeps the named tensors alive."""
 
     matrices: Sequence[Matrix]
     weights: tuple[Tensor, ...]  # int64 (experts,) each: weights, or what :func:`_tensors` names

@@ -1,10 +1,10 @@
-"""Linear layers whose weights are float8_e4m3fn, for a GPU: tensor cores multiply them at every count of rows.
+"""Linear layers of float8_e4m3fn weights for a GPU: tensor cores multiply them at every number of rows.
 
-Words lie in the order in which tensor cores take them (:class:`Float8Matrix`), so that a thread makes bfloat16 of what
-it has read itself, by five instructions for four numbers: the bits of float8 moved into it are the number divided by 2
-** 120. Rows are multiplied by 2 ** 80, lest such small products vanish. They are bfloat16 too: of float16 the sum of
-two numbers, and of float32 of three, so that none is rounded. Each of ``LANES`` warps has groups of its own, and their
-sums are added as a tree: a row has the same bits in any company. The inner dimension is cut as in :mod:`.groups`.
+Words lie in the order of tensor cores' operands (:class:`Float8Matrix`). So a thread converts its own reads to
+bfloat16, in five instructions for four numbers: the bits of float8 moved into it are the number divided by 2 ** 120.
+Rows are multiplied by 2 ** 80, lest such small products vanish. They are bfloat16 too: of float16 the sum of two
+numbers, and of float32 of three, so that none is rounded. Each of ``LANES`` warps has groups of its own, and their sums
+are added as a tree: a row has the same bits in any company. The inner dimension is cut as in :mod:`.groups`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Linear layers of few rows for a GPU: every row has the same bits however many are computed beside it.
 
-cuBLAS chooses by the number of rows how it adds up: on an H200 rows 1 to 16 of a 7B model agree with one another, and
-neither with 24 and 32 nor with 48 and 64. Here the inner dimension is always cut in the same way, into ``splits`` that
+cuBLAS chooses by the number of rows how it adds up: on an H200 rows 1 to 16 of a 7B model agree with one another; they
+differ from 24 and 32, and from 48 and 64. Here the inner dimension is always cut in the same way, into ``splits`` that
 depend on nothing but the matrix, with sums that stay apart: whoever reads them adds them in order (:mod:`.between`).
 
 Such a layer takes as long as reading its weights, so they are the larger side of a tile and the rows the smaller one.

@@ -21,8 +21,8 @@ from actors.engines.decoder.gpu.triton_kernels.groups import form_options
 from actors.engines.weights.formats import GROUP
 
 ROWS, COLUMNS = (64, 128), 128  # rows and outputs of a program
-# By the bytes of a row's number: groups of a step, and steps whose rows are on their way. They take 48 kB of shared
-# memory, and for float32, which no tensor core multiplies, as many.
+# By the bytes of a row's number: groups of a step, and steps with rows in flight. They take 48 kB of shared memory, and
+# for float32, which no tensor core multiplies, as many.
 STEPS = {2: (2, 3), 4: (1, 3)}
 PROGRAMS, SPLITS = 256, 4  # a matrix of fewer programs is split: two find room on each of 132 multiprocessors
 LEAST = 16  # groups of a split: what begins and ends a program takes as long as some steps
@@ -184,7 +184,7 @@ def cut_of(rows: int, outputs: int, steps: int) -> tuple[int, int]:
 
 
 def multiply(x: Tensor, matrix: GroupedMatrix | Float8Matrix, gpu: Gpu) -> Tensor:
-    """``(splits, rows, out)``, whose sum over the splits is ``x W^T + b``, from x ``(rows, in)``. One split is in x's
+    """``(splits, rows, out)`` from x ``(rows, in)``: the sum over the splits is ``x W^T + b``. One split is in x's
     type, several are float32."""
     (rows, depth), columns, first = x.shape, len(matrix.weight), 0
     tile = next((size for size in ROWS if size >= rows), ROWS[-1])

@@ -16,7 +16,7 @@ from actors.engines.decoder.gpu.triton_kernels.codes import (
 
 _RECORD = tl.constexpr(RECORD)
 
-# Bytes at the end of 1024, which is taken away again; of those with signs the highest bit was turned, which added 128
+# Bytes at the end of 1024, which is subtracted again; signed bytes have their highest bit flipped, which added 128
 IN_HALVES = """{ .reg .b32 all;
 prmt.b32 $0, $2, 0x64646464, 0x4240; prmt.b32 $1, $2, 0x64646464, 0x4341; mov.b32 all, $3;
 sub.f16x2 $0, $0, all; sub.f16x2 $1, $1, all; }"""
@@ -60,7 +60,7 @@ def multiply_words(
     WHOLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
     STEPS: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """What :func:`.groups._multiply` gives, for many rows of codes whose word holds all of a thread's numbers.
+    """The result of :func:`.groups._multiply` for many rows, for codes with all of a thread's numbers in one word.
 
     They are exact in float16, and the sums of 32 products in float32. The last block begins where it finds room."""
     first, split = tl.program_id(0) * ROWS, tl.program_id(2)
