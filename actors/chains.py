@@ -33,7 +33,7 @@ class Costs(NamedTuple):
         return self.chance * (1 - self.chance**length) / (1 - self.chance)
 
     def goodput(self, method: str, gamma: int) -> float:
-        """Tokens per microsecond of a chain, in turns with the target or beside it."""
+        """Tokens per microsecond of a chain, drafted before the target's forward or during it."""
         if method == Method.SPS:  # two groups of streams: one is drafted for while the other is verified
             groups = min(2, self.streams)
             one = self._replace(streams=-(-self.streams // groups))

@@ -197,7 +197,7 @@ class TargetModel(Protocol):
 
     @property
     def mixes_prompts(self) -> bool:
-        """Whether a piece of a prompt may share the forward of a round: bits do not depend on the rows beside."""
+        """Whether a piece of a prompt may share the forward of a round: bits do not depend on other rows."""
         ...
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:

@@ -1,8 +1,8 @@
 """Continuations from the request's own text: what followed the last tokens where they occurred before.
 
-*Prompt lookup* (PLD; Saxena 2023) looks the last 3 tokens up, then the last 2, then the last. Up to 10 tokens behind
-the match are the draft. By default the most recent match counts and a repeating text is extrapolated; ``earliest=True``
-is the rule of the original (first match, draft ends with the text).
+*Prompt lookup* (PLD; Saxena 2023) looks the last 3 tokens up, then the last 2, then the last. Up to 10 tokens after the
+match are the draft. By default the most recent match counts and a repeating text is extrapolated; ``earliest=True`` is
+the rule of the original (first match, draft ends with the text).
 
 The *longest match* (what SAM decoding, arXiv 2411.10666, finds with a suffix automaton) does the same with the longest
 suffix that occurred before. A text is kept as a string with a character for each token, which the interpreter searches

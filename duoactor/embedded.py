@@ -67,7 +67,7 @@ def large() -> Path:
 def inflated(progress: Callable[[int, int], None] | None = None) -> Path:
     """The bundled target with 239M parameters: its text is the bundled target's, and a forward costs what a small
     published model's does (see :mod:`actors.engines.weights.inflate`). Written to this user's cache at the first call
-    (478 MB; ``progress`` is told bytes made and bytes in all).
+    (478 MB; ``progress`` gets bytes made and bytes in all).
 
     Raises ConfigError where there is no room for it.
     """

@@ -62,7 +62,7 @@ def model_name(model_id: str) -> str:
 
 
 def knows_escapes(stream: TextIO) -> bool:
-    """A terminal that moves its cursor and clears lines as it is told."""
+    """A terminal that obeys codes to move its cursor and to clear lines."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 

@@ -40,7 +40,7 @@ class Address:
 
     @property
     def telemetry(self) -> Address:
-        """The address of the publishing socket beside it; with tcp the next port, which is only the first one tried."""
+        """The address of its publishing socket; with tcp the next port, which is only the first one tried."""
         if self.scheme == "ipc":
             return replace(self, path=self.path.with_name(self.path.name + TELEMETRY_SUFFIX))
         return replace(self, port=self.port + 1 if self.port else 0)

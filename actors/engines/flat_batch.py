@@ -28,8 +28,8 @@ def causal(start: int, end: int) -> Mask:
 
 
 class TextState(Protocol):
-    """What a model remembers of one request's text beside the slots of the pool. A forward starts from it and leaves it
-    as it is, until ``keep`` says which of the forward's rows belong to the text."""
+    """A model's state of one request's text, besides the slots of the pool. A forward starts from it and leaves it as
+    it is, until ``keep`` says which of the forward's rows belong to the text."""
 
     @property
     def back(self) -> int:

@@ -16,7 +16,7 @@ class ReplayTrial:
 
     ``number``: of this trial among all that the learner has made. Many candidates are judged on the same texts. Of n
     that are no better, the best seems ahead by about sqrt(2 ln n) errors. A bound of three errors promoted one in 24
-    minutes of questions: it seemed ahead by 0.015, and on later texts it was behind by 0.002. So the bound is
+    minutes of questions: it seemed better by 0.015, and on later texts it was worse by 0.002. So the bound is
     Bonferroni's: a wrong promotion is as rare among n candidates as it would be for one."""
 
     number: int

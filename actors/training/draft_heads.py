@@ -34,7 +34,7 @@ from actors.training.workspace import Workspace
 
 COVERED = 8192  # tokens of the output layer; what a small target's head takes longest for is its own
 TOKENS = 2048  # a batch's tokens
-RANKS = 8  # ranks of the head's choices that are told apart
+RANKS = 8  # ranks of the head's choices that are counted separately
 REACHED = (250, 0.44)  # steps, and how often the first token then was right: docs/experiments/heads.md
 DEEPER = (0.4, 0.75)  # shares of the time before which a round in training has one token, and two; one token costs half
 CPU = torch.device("cpu")

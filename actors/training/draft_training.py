@@ -24,7 +24,7 @@ OTHERS = 1.5e-3  # AdamW's, on embeddings, norms and biases
 WIDTH = 384
 WARM_UP = 50  # steps
 AVERAGED = 0.995  # decay of the weights' running mean, once there are a few hundred steps to average over
-FITTING_FROM = 1 / 3  # share of the time before which it cannot be told which places the draft will never fit
+FITTING_FROM = 1 / 3  # share of the time before which the places that the draft will never fit are unknown
 
 
 class DraftTraining:

@@ -1,4 +1,4 @@
-"""The folder beside a draft's weights from which its training is resumed: what was asked, the answers, a checkpoint."""
+"""The folder next to a draft's weights that its training is resumed from: prompts, answers, a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocols.errors import ConfigError
 
 
 class Workspace:
-    """A training's files. Nothing is written before :meth:`begin`: a run that is refused leaves no folder behind."""
+    """A training's files. Nothing is written before :meth:`begin`: a refused run leaves no folder."""
 
     def __init__(self, plan: TrainingPlan) -> None:
         """ConfigError if the directory is not as ``--resume`` or its absence wants it, or if the training that is to be

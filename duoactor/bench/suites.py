@@ -55,7 +55,7 @@ class Prompt:
 
 
 def load_suite(name: str | Path = BUILTIN) -> list[Prompt]:
-    """``builtin``, or a JSONL file of one of three kinds, told apart line by line:
+    """``builtin``, or a JSONL file of one of three kinds, recognised line by line:
 
     - ours: ``id``, ``task``, ``turns``;
     - Spec-Bench's question.jsonl: ``question_id``, ``category``, ``turns``; the thirteen categories become six tasks;

@@ -28,7 +28,7 @@ SAMPLING = "Sampling"
 SPECULATION = "Speculation"
 FITTING = "one that fits the target, if any is found"  # what `up` and its like take for a draft
 ALL = "duoactor.all"  # key in a context's meta: the help of every option is asked for
-LONGEST_METAVAR = 40  # characters: longer lists of choices are told in the text
+LONGEST_METAVAR = 40  # characters: longer lists of choices stand in the text
 CONNECTING = ("connect", "bind", "key", "server_key", "allow")  # options that say how actors reach each other
 
 SAMPLING_HELP: Mapping[str, str] = {

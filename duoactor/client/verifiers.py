@@ -10,7 +10,7 @@ from typing import NamedTuple
 from protocols.messages import Generate, Welcome
 
 log = logging.getLogger("duoactor.client")
-ONLY = ""  # the address of the only verifier, where it need not be told from others
+ONLY = ""  # the address of the only verifier, where there are no others
 # Rows of a batch cost less than rounds of their own: twice the streams are at most twice as slow, and a prompt that is
 # in the verifier's cache already is worth more than that.
 CALM = 2

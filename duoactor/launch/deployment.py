@@ -171,7 +171,7 @@ def _inline_draft(wanted: Wanted) -> str:
 
 
 def _beside(peer: P, address: str, keys: Mapping[str, str]) -> P:
-    """An actor beside the verifier at ``address``; ``keys`` are used where it has no own."""
+    """An actor of the verifier at ``address``; ``keys`` are used where it has no own."""
     return replace(peer if peer.key else replace(peer, **keys), connect=peer.connect or address)
 
 
@@ -233,7 +233,7 @@ def _connectable(bind: str) -> str:
 
 
 def _family_keys(verifier: VerifierSettings) -> dict[str, str]:
-    """A verifier admits its own key, so actors started beside it may use that when they have none themselves."""
+    """A verifier admits its own key, so actors started with it may use that key if they have none."""
     if not verifier.key:
         return {}
     return {"key": verifier.key, "server_key": str(Path(verifier.key).with_suffix(".pub"))}

@@ -133,7 +133,7 @@ class Host:
             traceback.print_exc()
             os._exit(1)
         if code in ASKED:
-            return  # it was drained, or told to stop: it stays away
+            return  # it was drained, or asked to stop: it stays away
         print(f"{describe_exit(code)}{f': {self._sentence}' if self._sentence else ''}", flush=True)
         if code in REFUSED and self._sentence:
             self._failed.set()

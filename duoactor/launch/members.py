@@ -54,7 +54,7 @@ class Member:
 
 
 def plan_members(wanted: Wanted, verifiers: int, *, has_gpus: bool) -> tuple[Member, ...]:
-    """Verifiers first. Each has a controller beside it; drafters are dealt out to the verifiers in turn; a gateway
+    """Verifiers first. Each has a controller on its host; drafters are dealt out to the verifiers in turn; a gateway
     connects to all. ``has_gpus``: whether the cluster has any, which is what ``device = "auto"`` takes.
 
     Raises ConfigError for settings that have no meaning on a cluster.

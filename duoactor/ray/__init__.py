@@ -54,7 +54,7 @@ def up(
     ends them. The cluster: this process's present connection, else ``RAY_ADDRESS``, else this host's.
 
     ``config``: a ``duo.toml``; ``options``: its keys, the drafters' beginning with ``draft_``. ``http``: where a
-    gateway on this node listens. ``name``: of the set, their Ray namespace; ``report`` is told what is waited for.
+    gateway on this node listens. ``name``: of the set, their Ray namespace; ``report`` gets what is waited for.
     Raises ConfigError, or LaunchError with the sentence of an actor that cannot run.
     """
     _check_names(options)
@@ -123,7 +123,7 @@ def _group(name: str) -> str:
 
 
 def _place(members: Sequence[Member], name: str, log_flags: Sequence[str]) -> None:
-    """Ask Ray for every actor. Verifiers are spread over nodes, each with its controller beside it."""
+    """Ask Ray for every actor. Verifiers are spread over nodes, each with its controller on the same node."""
     keys = issue_keys()
     bundles = [{"CPU": one.cpus, "GPU": one.gpus} for one in members if one.role is Role.VERIFIER]
     group = placement_group(

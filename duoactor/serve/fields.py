@@ -66,7 +66,7 @@ _UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
     (([],), "bad_words context documents functions lora mcp_servers stop_sequences stop_token_ids tools"),
     (([], ""), "stop"),
     (({"type": "text"},), "response_format"),
-    (("auto", "deepseek", "deepseek-legacy"), "reasoning_format"),  # llama-server's: thoughts come beside the answer
+    (("auto", "deepseek", "deepseek-legacy"), "reasoning_format"),  # llama-server's: thoughts have their own field
     ((["text"],), "modalities"),
 )
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {name: idle for idle, names in _UNSUPPORTED for name in names.split()}

@@ -281,7 +281,7 @@ class Gateway:
             return await self.client.detokenize(token_ids)
 
     async def pieces_of(self, chunks: Iterable[Chunk], also: Iterable[int] = ()) -> Pieces:
-        """Every token that the chunks report beside their own text, and others; each is asked for once."""
+        """Every token that the chunks report besides their text, and others; each is asked for once."""
         wanted = set(also)
         for chunk in chunks:
             for token, found in zip(chunk.token_ids, chunk.logprobs, strict=False):

@@ -54,7 +54,7 @@ class LimitedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=MOST_UNREAD)
         self._await_head()
         beyond = len(self.connections) - self._most
-        if beyond > self._most // 8:  # more than can be told why
+        if beyond > self._most // 8:  # too much to be answered with a reason
             transport.abort()
         elif beyond > 0:
             self._refuse(ApiError(503, "the gateway has no room for more connections: try again in a moment"))

@@ -43,7 +43,7 @@ def in_our_words(given: Mapping[str, Any], fields: Collection[str]) -> dict[str,
 
 
 def _flat(given: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
-    """``given`` with Ollama's ``options`` beside the other names."""
+    """``given`` with Ollama's ``options`` among the other names."""
     options = given.get("options")
     if "options" in fields or not isinstance(options, dict):
         return dict(given)

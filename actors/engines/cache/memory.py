@@ -34,7 +34,7 @@ UNKNOWN_HOST = 4 << 30  # bytes, if the system does not tell how much is free
 class PoolMemory:
     """Memory that a KV pool may take on a device.
 
-    ``share``: part of the memory meant for KV pools. ``beside``: bytes that the model's rounds will take. ``instead``:
+    ``share``: part of the memory meant for KV pools. ``beside``: further bytes, for the model's rounds. ``instead``:
     what to choose if nothing fits."""
 
     device: torch.device

@@ -3,14 +3,14 @@
 A prompt reuses the whole chunks that it shares with an earlier one. Its logits are the same as after a prefill of all
 its tokens. Where a row's bits depend on the shape of its forward, chunks are those of the prompt's forwards, counted
 from its first token, and decoded tokens are not shared: the answer in the next turn of a chat is computed as a prompt,
-as it would be without a cache. Elsewhere chunks are short, and the next turn begins behind the last answer.
+as it would be without a cache. Elsewhere chunks are short, and the next turn begins after the last answer.
 
 The slots of a request are consecutive: its bits and the speed of attention depend on that. So two requests never read
 the same slots. A kept region that no other request needs (the last turn of a chat) becomes the new request's and grows
 in place; from any other region the request copies its prefix, which takes milliseconds where computing it takes
 seconds. Until it has, it is counted as a reader of the region, which is not given up meanwhile.
 
-A region holds what its request needs now, and grows with it: in place if the slots behind it are free, else at another
+A region holds what its request needs now, and grows with it: in place if the next slots are free, else at another
 place, or after the other regions were moved together. Its base changes no bit.
 """
 
@@ -177,7 +177,7 @@ class PrefixCache:
         return True
 
     def _gather(self, growing: Region | None = None) -> None:
-        """Move regions together, so that the free slots are consecutive: behind ``growing``, else behind all."""
+        """Move regions together, so that the free slots are consecutive: after ``growing``, else after all."""
         ordered = sorted(self._regions(), key=lambda region: region.base)
         behind = ordered.index(growing) + 1 if growing is not None else len(ordered)
         places: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""States of texts that are kept for later prompts, beside the keys and values of whole texts."""
+"""Recurrent states of texts, cached for later prompts in addition to keys and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST = 64  # tokens that two texts share without a snapshot, for one where they
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state behind a text."""
+    """The state after a text."""
 
     text: tuple[int, ...]
     salt: object
@@ -39,7 +39,7 @@ class Snapshots:
         self._kept.append(Snapshot(whole, salt, state))
 
     def longest(self, text: Sequence[int], salt: object) -> tuple[TextState | None, int]:
-        """A state to go on from behind the longest beginning of a text that has one, and that one's length."""
+        """The state after the longest beginning of a text that has one, and the beginning's length."""
         whole = tuple(text)
         known = [(one.serves(whole), one) for one in self._kept if one.salt == salt]
         length, best = max(known, key=lambda each: each[0], default=(0, None))

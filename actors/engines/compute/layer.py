@@ -176,7 +176,7 @@ class Program:
         return normed
 
     def walk(self, told: Told) -> StateWalk:
-        """The recurrent states of a forward that is told this."""
+        """The recurrent states of a forward with this ``Told``."""
         assert self.recurrence is not None
         return StateWalk(self.recurrence.memory, told, self.spec.norm.eps, self.ops)
 

@@ -142,12 +142,12 @@ class Ops(Protocol):
         self, mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, told: Told
     ) -> Tensor:
         """``(rows, channels)`` of the convolution over each row's path. The rows, its inputs, go to their places, and
-        slots that are written get the past ones of what their states are behind."""
+        written slots get the past inputs that precede their states."""
         ...
 
     def walk(self, mixer: Recurrent, steps: Steps, memory: LayerMemory, told: Told) -> Tensor:
-        """What queries read of the state behind each row: ``(rows, heads, values)``. Records go to their places, and
-        states into the slots that are written."""
+        """Queries' reads of the state after each row: ``(rows, heads, values)``. Records go to their places, and states
+        into the slots that are written."""
         ...
 
     def experts(self, x: Tensor, logits: Tensor, spec: Experts, weights: ExpertWeights, prompt: bool = False) -> Tensor:

@@ -19,7 +19,7 @@ class StateWalk:
     """See :class:`actors.engines.compute.ops.Walk`."""
 
     def __init__(self, memory: StateMemory, told: Told, eps: float, ops: Ops) -> None:
-        """``eps``: of the norms behind the states."""
+        """``eps``: of the norms after the states."""
         self._memory, self._told, self._eps, self._ops = memory, told, eps, ops
 
     def mix(self, number: int, layer: LayerWeights, made: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What files may say: the numbers of a configuration, and a description made of them.
 
-Everything behind this trusts a description and its weights: compiled code reads and writes by sizes and addresses that
+Everything after this trusts a description and its weights: compiled code reads and writes by sizes and addresses that
 follow from them. So whatever is read from a file passes here first, whatever its format. No torch.
 """
 

@@ -28,7 +28,7 @@ def qkv_order(attention: Attention) -> Tensor | None:
     width, order = attention.width, head_order(attention)
     if attention.woven:
         return _unwoven(attention)
-    beside = attention.gated and len(attention.qkv) < 4  # each head's gates lie behind its queries
+    beside = attention.gated and len(attention.qkv) < 4  # each head's gates follow its queries
     if order.tolist() == [*range(width)] and not beside and not attention.head_gates:
         return None
     kv_heads = attention.kv_heads if attention.shares is None else 0
@@ -45,7 +45,7 @@ def qkv_order(attention: Attention) -> Tensor | None:
 
 
 def _unwoven(attention: Attention) -> Tensor:
-    """Row order of a matrix with queries, key and value of one head of keys behind another's."""
+    """Row order of a matrix that holds queries, key and value of one head of keys, then of the next."""
     order, each = head_order(attention), attention.heads // attention.kv_heads
     rows = torch.arange((attention.heads + 2 * attention.kv_heads) * attention.width)
     rows = rows.view(attention.kv_heads, -1, attention.width)

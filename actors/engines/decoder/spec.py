@@ -62,9 +62,9 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """What all heads' keys and values are made of: one vector a token, and a key that is turned beside it (DeepSeek V2,
-    arXiv 2405.04434). With ``up`` inside the queries' and the output's matrices, the two are the one key, and the
-    vector is the one value."""
+    """What all heads' keys and values are made of: one vector a token, and a rotated key (DeepSeek V2, arXiv
+    2405.04434). With ``up`` inside the queries' and the output's matrices, the two are the one key, and the vector is
+    the one value."""
 
     rank: int  # width of the vector
     turned: int  # leading dimensions of a head, which are the last ones in the checkpoint
@@ -232,7 +232,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class ExpertNorms:
-    """Norms of experts and of the shared MLP beside them (Gemma 4). Both and the router read the residual stream."""
+    """Norms of experts and of the shared MLP (Gemma 4). Both and the router read the residual stream."""
 
     router: str  # norm of its inputs, which are also divided by the root of their width
     inputs: str  # norm of the experts' inputs; those of the shared MLP are the layer's
@@ -256,8 +256,8 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """MLPs, of which a router chooses ``used`` for each row by its scores, and a shared one beside them. The bias
-    of ``up`` and of ``down`` has the same name with ``_bias`` after it."""
+    """MLPs, of which a router chooses ``used`` for each row by its scores, and a shared one. The bias of ``up`` and of
+    ``down`` has the same name with ``_bias`` after it."""
 
     count: int
     used: int
@@ -268,7 +268,7 @@ class Experts:
     down: str  # (count, hidden, inner)
     gated: bool = True
     transposed: bool = False  # both matrices
-    woven: bool = False  # a gate's row lies beside its row of up
+    woven: bool = False  # rows of gate and up alternate
     inside: bool = False  # shares multiply inputs, not outputs
     routing: Routing = Routing()
     shared: Mlp | None = None
@@ -395,7 +395,7 @@ class DecoderSpec:
 
     @property
     def dense(self) -> tuple[Mlp, ...]:
-        """The dense MLPs of all layers, shared ones beside experts too."""
+        """The dense MLPs of all layers, shared ones included."""
         found = (layer.mlp.shared if isinstance(layer.mlp, Experts) else layer.mlp for layer in self.layers)
         return tuple(mlp for mlp in found if mlp is not None)
 

@@ -70,7 +70,7 @@ def windows_in(config: Config) -> Windows:
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """With speculators' sizes of layers beside the rest."""
+    """With speculators' sizes of layers added."""
     return {**config, **(config.get("transformer_layer_config") or {}), "architectures": config.get("architectures")}
 
 

@@ -30,7 +30,7 @@ class EagleConvention:
     taps: tuple[int, ...]  # the states that enter these layers; the number of layers: the last norm's
     norm_before_residual: bool = False  # the residual stream begins with the normed state
     recycles_normed: bool = False  # the next row reads the state after the last norm
-    norms_logits: bool = True  # the logits come behind the norm
+    norms_logits: bool = True  # the logits come after the norm
 
 
 def convention_of(config: Config, layers: int) -> EagleConvention:

@@ -88,7 +88,7 @@ class HeadEngine:
         for one in segments:
             visible = one.visible & (self.pool.positions[one.base : one.base + one.span] > stage)
             blind = ~visible.any(1)
-            visible[blind] = one.visible[blind]  # such rows are computed beside the others, and no row sees them
+            visible[blind] = one.visible[blind]  # such rows are computed with the others, and no row sees them
             found.append(replace(one, visible=visible))
         return found
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from actors.engines.weights.gguf_models import GGUFCheckpoint
 
 EAGLE3, GEMMA4, BLOCK = "EAGLE-3 head", "Gemma 4 assistant", "block drafter"
-NEXT = "layer for more tokens"  # kind of a layer that a GGUF file has beside its target's
+NEXT = "layer for more tokens"  # kind of a layer that a GGUF file has in addition to its target's
 UNREAD = "head of a kind that duoactor does not compute"
 # Heads of other kinds, by their model_type and by what their class begins with
 OTHERS = {"medusa": "medusa", "hydra": "hydra", "mlp_speculator": "mlpspeculator", "eagle": "eaglellama"}

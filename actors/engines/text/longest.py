@@ -42,7 +42,7 @@ def _longest(backend: Any) -> tuple[int, bytes]:
     added = backend.get_added_tokens_decoder().values()
     if type(backend.model).__name__ != "BPE" or backend.truncation or not all(map(_splits, splitters)):
         return 0, b""
-    if any(token.lstrip or token.rstrip for token in added):  # it stands for the spaces beside it, too
+    if any(token.lstrip or token.rstrip for token in added):  # it includes adjacent spaces
         return 0, b""
     names = backend.get_vocab(with_added_tokens=False)
     if any(part["type"] == "ByteLevel" for part in splitters):

@@ -28,7 +28,7 @@ _NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
 _MAX_ALIGNMENT = 1 << 20
-_Entry = tuple[str, tuple[int, ...], int, int]  # name, shape, number of its kind, and where it lies behind the header
+_Entry = tuple[str, tuple[int, ...], int, int]  # name, shape, number of its kind, and its offset after the header
 
 
 @dataclass(frozen=True, slots=True)

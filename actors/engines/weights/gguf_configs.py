@@ -1,4 +1,4 @@
-"""What a GGUF file's metadata are called in Hugging Face's configurations, beside what all architectures have."""
+"""Names of a GGUF file's metadata in Hugging Face's configurations, besides the names that all architectures share."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def gpt_oss(file: GGUF, config: Config) -> Config:
 
 
 def ranked(file: GGUF, config: Config) -> Config:
-    """As DeepSeek's experts: behind a few dense layers, chosen by groups."""
+    """As DeepSeek's experts: after a few dense layers, chosen by groups."""
     check_sigmoid(file)
     return _ranks(file)
 

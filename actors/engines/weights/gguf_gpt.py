@@ -1,4 +1,4 @@
-"""GGUF architectures with layer norms that came before or beside Llama, and their configurations."""
+"""GGUF architectures with layer norms, older than Llama or of its time, and their configurations."""
 
 from __future__ import annotations
 

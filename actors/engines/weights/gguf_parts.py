@@ -35,7 +35,7 @@ class Architecture:
     made: Made = field(default_factory=dict)  # out of several, or of one in another way
     varied: tuple[str, ...] = ()  # keys that may differ between layers: the usual configuration has the largest
     rows: dict[str, Callable[[Config], Order]] = field(default_factory=dict)  # row orders of parts with some of it
-    outside: dict[str, str] = field(default_factory=dict)  # names beside the usual ones
+    outside: dict[str, str] = field(default_factory=dict)  # names besides the usual ones
     layers: str = "model.layers"
     numbers: dict[str, str] = field(default_factory=dict)  # parts that are metadata, with a number for each layer
 

@@ -3,7 +3,7 @@
 A benchmark needs a target as costly as a real one, and a draft that agrees with it as a trained pair does. Inflating
 a small trained target gives both. Why the function stays the same:
 
-- A wider hidden state carries zeros behind the original values: every matrix that writes to it gets zero rows there,
+- A wider hidden state carries zeros after the original values: every matrix that writes to it gets zero rows there,
   every matrix that reads from it zero columns.
 - RMSNorm divides by sqrt(mean(x^2) + eps). With r = old/new width the mean over the padded state is r times the old
   one; with eps' = r eps and weight' = sqrt(r) weight the output is the original's.

@@ -74,7 +74,7 @@ class Microscaled:
 
     packed: Tensor
     scales: Tensor
-    woven: bool = False  # a gate's row lies beside its row of up
+    woven: bool = False  # rows of gate and up alternate
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -27,7 +27,7 @@ def _stored(path: Path) -> dict[str, str]:
     """How each matrix of a directory is stored, by its layer's name."""
     scheme, layers = quantisation_of(path), dict[str, dict[str, tuple[str, int]]]()
     for name, entry in tensors_of(path).items():
-        layer, inside, part = name.partition(".weight.")  # bitsandbytes names what belongs to a weight behind it
+        layer, inside, part = name.partition(".weight.")  # bitsandbytes appends names of parts to a weight's name
         if not inside:
             layer, _, part = name.rpartition(".")
         layers.setdefault(layer, {})[part] = str(entry.get("dtype")), len(entry.get("shape") or ())

@@ -28,7 +28,7 @@ _UNNEEDED = re.compile("|".join(f"(?:{names})" for names in UNNEEDED.values()))
 
 def refuse_unused(where: str, names: Iterable[str], layers: int) -> None:
     """Raise ModelError for a tensor of a checkpoint that nothing has taken, unless it is known why. ``layers``: of the
-    model; those behind them draft."""
+    model; later layers draft."""
     if strange := without_place(names, layers):
         others = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
         raise ModelError(

@@ -83,7 +83,7 @@ class OpenAIAnswer(Answer):
 
     @property
     def own_prompt(self) -> Sequence[int] | UnsetType:
-        """The token ids of the one prompt, where they stand beside the choices."""
+        """The token ids of the only prompt, where they stand next to the choices."""
         return UNSET
 
     def _usage(self, stats: Sequence[RequestStats]) -> CompletionUsage:

@@ -187,7 +187,7 @@ def _turned_floats(builder, keys):
 
 def _turned(builder, keys):
     """The first eight words of sixteen keys as vectors that have one word of all."""
-    rows = [*range(4), *range(8, 12)]  # with the fourth behind each, so that lanes end in their order
+    rows = [*range(4), *range(8, 12)]  # with the fourth after each, so that lanes end in their order
     vectors = [builder.shuffle_vector(keys[row], keys[row + 4], picked(list(range(LANES)))) for row in rows]
     for apart, lower in ((1, _WORD_PAIRS), (2, _TWO_PAIRS), (4, _RUNS)):
         upper = [lane + (2 if apart < 4 else 4) for lane in lower]

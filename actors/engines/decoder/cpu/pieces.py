@@ -111,7 +111,8 @@ def _compute(job, piece, following, me):
 
 @kept("void(int64, int64, int64)", by=cfunc)
 def take(jobs, states, me):
-    """Compute pieces until all are taken. What a job consists of is read behind a piece of it, so it is that job's."""
+    """Compute pieces until all are taken. A job's parts are read after a piece of it is taken, so they belong to this
+    job."""
     job, state = array_at(jobs, 1, JOB), state_at(states)
     done, other = 0, 0
     while other < state[THREADS]:

@@ -1,7 +1,7 @@
 """Products of few rows with a matrix, compiled by numba: every output is one sum over the inputs in their order.
 
-So a row's bits do not depend on the rows beside it, without rows that only fill up; and a small matrix costs no calls.
-The sums of ``ROWS`` rows by ``WIDE_PANEL`` outputs stay in registers.
+So a row's bits do not depend on other rows, padding rows are not needed, and a small matrix costs no calls. The sums of
+``ROWS`` rows by ``WIDE_PANEL`` outputs stay in registers.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _attention(config: Any, layer: int, turning: Rotation) -> Attention:
 
 
 def _stretch(parameters: dict[str, Any]) -> float:
-    """By what YaRN multiplies scores, beside its factor of rotations."""
+    """YaRN's factor of scores, without its factor of rotations."""
     all_dimensions = parameters.get("mscale_all_dim", 0)
     if parameters.get("rope_type", "default") == "default" or not all_dimensions or parameters["factor"] <= 1:
         return 1.0

@@ -1,5 +1,5 @@
-"""Granite: Llama with multipliers; some with experts, and a shared one beside them. Granite 4 has Mamba 2 as well, and
-most of it no positions; some have windows and sinks. HyperCLOVA X has norms after both halves, too."""
+"""Granite: Llama with multipliers; some with experts and a shared expert. Granite 4 has Mamba 2 as well, and most of it
+no positions; some have windows and sinks. HyperCLOVA X has norms after both halves, too."""
 
 from __future__ import annotations
 

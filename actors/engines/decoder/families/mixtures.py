@@ -152,7 +152,7 @@ def hunyuan_3(config: Any) -> DecoderSpec:
 
 
 def hunyuan(config: Any) -> DecoderSpec:
-    """Hunyuan's first mixture: heads are normed after their rotation, and an MLP stands beside experts."""
+    """Hunyuan's first mixture: heads are normed after their rotation, and a shared MLP is added to experts."""
 
     def of_layer(said: Any, index: int) -> int:
         return int(said if isinstance(said, int) else said[index])
@@ -275,7 +275,7 @@ def cohere(config: Any) -> DecoderSpec:
 
 
 def qwen(config: Any) -> DecoderSpec:
-    """Qwen 3 with norms of heads, Qwen 2 with a shared expert behind a gate; Mellum with windows."""
+    """Qwen 3 with norms of heads, Qwen 2 with a gated shared expert; Mellum with windows."""
     second, mellum = config.model_type == "qwen2_moe", config.model_type == "mellum"
     own = layers(
         config,
@@ -287,7 +287,7 @@ def qwen(config: Any) -> DecoderSpec:
 
 
 def qwen_mlp(config: Any, layer: int, shared: bool) -> Mlp | Experts:
-    """The MLP of a layer, which may be dense. ``shared``: there is an expert for every row behind a gate."""
+    """The MLP of a layer, which may be dense. ``shared``: there is a gated expert for every row."""
     sparse, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
     kinds = getattr(config, "mlp_layer_types", None) or ()
     if not getattr(config, "num_experts", 0) or layer in dense or (layer + 1) % sparse or "dense" in kinds[layer:][:1]:

@@ -185,13 +185,13 @@ def experts(config: Any, layer: int, counts: tuple[int, int, int], part: str = "
 
 
 def shared_mlp(config: Any, layer: int, name: str, inner: int) -> Mlp:
-    """The MLP ``name`` that every row takes beside experts."""
+    """The MLP ``name`` that every row takes in addition to experts."""
     up = weights(layer, f"{name}.gate_proj", f"{name}.up_proj")
     return Mlp(inner, activation(config.hidden_act), up, weight(layer, f"{name}.down_proj"))
 
 
 def ranked(config: Any, layer: int, count: int, shared: int | None = None) -> Experts:
-    """As DeepSeek V3 chooses: by a sigmoid with a correction, from the best groups; ``shared`` experts beside it."""
+    """As DeepSeek V3 chooses: by a sigmoid with a correction, from the best groups; ``shared`` experts in addition."""
     inner = config.moe_intermediate_size
     return experts(
         config,

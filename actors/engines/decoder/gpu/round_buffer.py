@@ -21,15 +21,15 @@ class Sent(NamedTuple):
     tokens: Tensor  # int64 (rows,), as are
     positions: Tensor
     slots: Tensor
-    states: Tensor  # int32, what its recurrent layers are told
-    told: Tensor  # uint8, what its attention is told, and more behind it
+    states: Tensor  # int32, inputs of its recurrent layers
+    told: Tensor  # uint8, inputs of its attention, then others
 
 
 class RoundBuffer:
-    """Three int32 numbers of every row, what recurrent layers are told, then what its attention is told."""
+    """Three int32 numbers of every row, inputs of recurrent layers, then inputs of attention."""
 
     def __init__(self, most: int, device: torch.device) -> None:
-        """``most``: bytes that recurrent layers and an attention are told."""
+        """``most``: bytes of inputs of recurrent layers and of an attention."""
         size = 12 * MAX_ROWS + most
         self._pinned = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._host: NDArray[np.uint8] = self._pinned.numpy()
@@ -67,7 +67,7 @@ class RoundBuffer:
         self._device.zero_()
 
     def unpack(self, rows: int, states: int = 0) -> Sent:
-        """``states``: how many numbers recurrent layers are told."""
+        """``states``: how many inputs recurrent layers have."""
         tokens, positions, slots = self._device[: 12 * rows].view(torch.int32).long().view(3, rows).unbind()
         begin = 12 * rows + 4 * states
         return Sent(tokens, positions, slots, self._device[12 * rows : begin].view(torch.int32), self._device[begin:])

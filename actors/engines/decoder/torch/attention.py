@@ -11,7 +11,7 @@ spans:
   keys and 64 zeros; with 128 and 64 it does not.
 
 Masked slots contribute an exact zero, so their number does not matter. The branches of a window attend to copies
-(:mod:`actors.engines.decoder.torch.branches`), with scores and blocks behind the span's.
+(:mod:`actors.engines.decoder.torch.branches`), with scores and blocks after the span's.
 
 Requests lie anywhere in the pool, so each has matrix products of its own. All else (scaling, masks, softmax, the order
 of rows) is done once for all requests with the same span. What is the same in every layer is prepared once a forward.

@@ -22,7 +22,7 @@ Slots = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a segment's rows attend to: its slots ``base .. base + span``, and behind them copies of some slots."""
+    """What a segment's rows attend to: its slots ``base .. base + span``, then copies of some slots."""
 
     visible: NDArray[np.bool_]  # (rows, span + branches * size)
     copies: Slots = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))  # (branches, size): absolute slots
@@ -44,7 +44,7 @@ def view(segment: Segment, step: int = BLOCK) -> View:
     start = first * BLOCK
     size = -(-(int(counts[beside].max()) - start) // step) * step
     copies: list[Slots] = []
-    by_slot: dict[int, int] = {}  # branch that has a slot behind its ancestors
+    by_slot: dict[int, int] = {}  # branch that has a slot after its ancestors
     branch = np.full(len(visible), -1)
     for row in beside[::-1]:  # the deepest node of a branch comes last, and its ancestors can use the same copies
         path = np.flatnonzero(visible[row, start:]) + start

@@ -75,7 +75,7 @@ def halves(word):
 
 @triton.jit
 def parted(word, none, UP: tl.constexpr, TABLE: tl.constexpr):
-    """Words of four numbers with signs, from input 4w on and 16 behind it, of the stored w that has codes of 4 bits."""
+    """Words of four signed numbers, from input 4w and from input 4w + 16 on, of the stored word w of 4-bit codes."""
     if len(TABLE) > 0:
         found = _listed(word, none, TABLE, 0)
         one, other = _signed(found[0], found[2]), _signed(found[1], found[3])

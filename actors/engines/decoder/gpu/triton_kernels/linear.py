@@ -1,4 +1,4 @@
-"""Linear layers of few rows for a GPU: every row has the same bits however many are computed beside it.
+"""Linear layers of few rows for a GPU: a row's bits do not depend on the number of rows.
 
 cuBLAS chooses by the number of rows how it adds up: on an H200 rows 1 to 16 of a 7B model agree with one another; they
 differ from 24 and 32, and from 48 and 64. Here the inner dimension is always cut in the same way, into ``splits`` that

@@ -77,7 +77,7 @@ def _behind(
     GROUPS: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr, DELTA: tl.constexpr,
     EACH: tl.constexpr,
 ):  # fmt: skip
-    """The state behind what a record puts in."""
+    """The state after a record's inputs."""
     key = tl.load(record + group * KEYS + depth, mask=depth < KEYS, other=0.0)
     record += GROUPS * KEYS
     change = tl.load(record + head * VALUES + value, mask=value < VALUES, other=0.0)
