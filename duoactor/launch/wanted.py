@@ -17,6 +17,7 @@ from actors.settings import (
     VerifierSettings,
 )
 from duoactor import config
+from duoactor.embedded import SMALL
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
 
@@ -80,11 +81,14 @@ def read_wanted(
         if not draft and not own and not asked.drafters and drafters is None:
             tables = ()  # the verifier retrieves by itself
         own["draft"] = draft or RETRIEVAL
+    gateway = _gateway(asked.gateway, http, flags)
+    if gateway is not None and verifier.target == SMALL and not gateway.served_model_name:
+        gateway = msgspec.structs.replace(gateway, served_model_name=(SMALL,))  # its file has another name
     return Wanted(
         verifier=verifier,
         drafters=tuple(config.build(DrafterSettings, table, own) for table in tables),
         controller=config.build(ControllerSettings, asked.controller),
-        gateway=_gateway(asked.gateway, http, flags),
+        gateway=gateway,
         learner=config.build(LearnerSettings, asked.learner) if learn or asked.learner else None,
         drafts=drafts,
     )

@@ -146,3 +146,16 @@ def test_no_draft_is_no_drafter_and_nothing_is_said_of_one():
 def test_a_draft_without_a_drafter_is_refused_by_a_sentence():
     with pytest.raises(ClashError, match="--draft needs a drafter: leave --drafters 0 out"):
         read_wanted("", {"draft": "someone/head"}, drafters=0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ({"target": "smollm2"}, ("smollm2",)),
+        ({"target": "smollm2", "served_model_name": ("mine",)}, ("mine",)),
+        ({"target": "bundled"}, ()),
+    ],
+)
+def test_requests_call_the_small_model_as_the_user_did(flags, names):
+    made = read_wanted("", flags, http="127.0.0.1:0")
+    assert made.gateway is not None and made.gateway.served_model_name == names
