@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from actors.methods import strategy_for
 from actors.tree.tree import TokenTree
@@ -24,7 +24,6 @@ from actors.verifier.owners import EVERYBODY, Owner
 from actors.verifier.preparation import Prepared, is_short, prepare
 from actors.verifier.sources.grammar import Grammars
 from actors.verifier.streams import Delivery, Stage, Stream, Times, Transcript
-from actors.verifier.text import remembering
 from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
 from protocols.errors import RequestError
@@ -35,6 +34,7 @@ from protocols.validation import validate
 log = logging.getLogger("duoactor.verifier")
 FULL = "as many requests wait as this verifier lets wait; try again later"
 LEAVING = "the verifier is shutting down; the stream can resume"
+DECODED = 1 << 14  # groups of a few tokens with cached text, some 3 MB: words repeat
 PACE = 16  # latest ends of requests from which it is predicted when there will be room
 DEFAULT_RETRY_MS, MIN_RETRY_MS, MAX_RETRY_MS = 1000.0, 100.0, 60_000.0
 MAX_ATTEMPTS = 5  # twice in company, then alone: a request during which the verifier crashed so often is the cause
@@ -54,7 +54,8 @@ class Admission:
     def __init__(self, context: Context, leases: Leases, grammars: Grammars) -> None:
         self.context, self.state, self.leases, self.grammars = context, context.state, leases, grammars
         self.send, self.clock, codec = context.send, context.clock, context.equipment.codec
-        self._decoders = {skip: remembering(partial(codec.decode, skip_special_tokens=skip)) for skip in (False, True)}
+        cached = lru_cache(DECODED)
+        self._decoders = {skip: cached(partial(codec.decode, skip_special_tokens=skip)) for skip in (False, True)}
         self._arriving: dict[str, Arrival] = {}
         self._preparing = 0  # requests whose preparation is not over, cancelled ones included
         self._ends: deque[float] = deque(maxlen=PACE)
@@ -94,20 +95,19 @@ class Admission:
         return self._arriving.get(arrival.message.rid) is arrival
 
     def _make_way(self, arrival: Arrival) -> None:
-        """End the request of the same id that this one resumes, if there is one. Raises RequestError if the message
-        cannot be admitted at present."""
-        state, peer, message = self.state, arrival.client, arrival.message
+        """End the request that this one resumes, if there is one. Raises RequestError if it cannot be admitted now."""
+        state, message = self.state, arrival.message
         if state.draining:
             raise RequestError(FailureCode.DRAINING, "this verifier is shutting down; send the request to another")
         if message.attempt >= MAX_ATTEMPTS:
             detail = (
-                f"the verifier ended {message.attempt} times while it worked on this request, which is not tried again"
+                f"the verifier ended {message.attempt} times while it worked on this request: it is not tried again"
             )
             raise RequestError(FailureCode.INTERNAL, detail)
         old = state.requests.get(message.rid) or self._arriving.get(message.rid)
         if old is not None:
-            holder, asker = state.clients.get(old.client), state.clients.get(peer)
-            if holder is not None and asker is not None and not holder.same_as(asker):
+            holder, asker = state.clients.get(old.client), state.clients[arrival.client]
+            if holder is not None and not holder.same_as(asker):
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
             self.drop(message.rid, old.client)
         self._check_queue(arrival)
@@ -182,8 +182,7 @@ class Admission:
     # --- end ---------------------------------------------------------------------------------------------------------
 
     def end(self, stream: Stream) -> None:
-        """End a stream; does nothing if it has ended already. Its room is given back between two forwards, see
-        :meth:`Streams.take_ended`."""
+        """End a stream, unless it has ended. Its room is given back later, see :meth:`Streams.take_ended`."""
         if stream.status is Stage.ENDED:
             return
         self._log(stream)
@@ -213,8 +212,7 @@ class Admission:
             self.end(stream)
 
     def _send_rest(self, stream: Stream) -> None:
-        """Send what was committed and is held back for the next chunk. An exception in making its text is ignored: the
-        request fails already, perhaps because of it."""
+        """Send what is held back for the next chunk. The request fails already, perhaps because its text raises."""
         if stream.delivery.unsent:
             with contextlib.suppress(Exception):
                 chunk = stream.chunk(self.clock())
@@ -224,18 +222,15 @@ class Admission:
     def expire(self) -> None:
         """Fail the requests with a deadline that has passed."""
         for stream in self.state.requests.overdue(self.clock()):
-            detail = (
-                f"the answer was not complete within the deadline of {stream.message.deadline_ms:g} ms; "
-                "allow more time or ask for fewer tokens"
-            )
-            self.fail(stream, FailureCode.DEADLINE_EXCEEDED, detail)
+            late = f"the answer was not complete within the deadline of {stream.message.deadline_ms:g} ms"
+            self.fail(stream, FailureCode.DEADLINE_EXCEEDED, f"{late}; allow more time or ask for fewer tokens")
 
     def drop(self, rid: str, client: bytes) -> None:
         """End a client's request without telling it anything: it has cancelled it, or is gone."""
         if (arrival := self._arriving.get(rid)) is not None and arrival.client == client:
             del self._arriving[rid]
-        if (request := self.state.requests.get(rid)) is not None and request.client == client:
-            self.end(request)
+        if (stream := self.state.requests.get(rid)) is not None and stream.client == client:
+            self.end(stream)
 
     def cancel(self, client: bytes, message: Cancel) -> None:
         self.drop(message.rid, client)

@@ -91,8 +91,7 @@ class Committer:
     def _commit_window(
         self, at: int, batch: Batch, computed: Computed, started: float, rows: int, cores_us: float
     ) -> Part:
-        """Commit one stream's window. ``cores_us``: part of the forward for each stream with a drafter that works on
-        CPUs of the target."""
+        """Commit one stream's window. ``cores_us``: what its drafter, if it works, adds to the forward by its CPUs."""
         stream, chosen, outcome = batch.streams[at], batch.windows[at], computed.outcomes[at]
         assert isinstance(outcome, Outcome)
         forward_us, trace, times = computed.forward_us, stream.delivery.trace, stream.times

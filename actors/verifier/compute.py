@@ -43,8 +43,7 @@ class Compute(Protocol):
 
 
 def runs_inline(device: str, openmp_threads: int, forward_us: float) -> bool:
-    """Whether the event loop's thread may run a target that another thread built: short forwards, on a GPU or without
-    OpenMP's threads."""
+    """Whether the event loop may run a target that another thread built: short forwards, without OpenMP's threads."""
     return forward_us <= INLINE_US and (device != "cpu" or openmp_threads == 1)
 
 

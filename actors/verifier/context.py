@@ -39,8 +39,7 @@ class Equipment:
 
     @property
     def cpu_timer(self) -> Callable[[], float]:
-        """Seconds of CPU time of the calling thread, by which work for one peer or request is charged: a thread that is
-        preempted does not work for it."""
+        """Seconds of CPU time of the calling thread, by which work for one peer or request is charged."""
         return time.thread_time if self.timer is time.perf_counter else self.timer
 
 

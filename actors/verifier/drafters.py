@@ -57,8 +57,7 @@ class Peer:
 
     @property
     def account(self) -> bytes:
-        """Who pays for its messages: its key, or itself where there are no keys, or an operator's key, which several
-        actors share."""
+        """Who pays for its messages: its key; itself if it has none, or an operator's, which several actors share."""
         return self.peer if self.operates else self.holder.key
 
     def same_as(self, other: Peer) -> bool:

@@ -20,8 +20,7 @@ T = TypeVar("T")
 
 
 class Computed(NamedTuple):
-    """``outcomes``: for each of ``batch.everybody`` its outcome, None if its prefill is not over, or the exception that
-    its part raised."""
+    """``outcomes``: of each of ``batch.everybody``; None if its prefill is not over, or what its part raised."""
 
     outcomes: list[Outcome | Exception | None]
     steps: int  # forwards that there were
@@ -91,8 +90,7 @@ def _unended(batch: Batch, outcomes: list[Outcome | Exception | None]) -> list[O
 
 
 def _went_on(model: TargetModel, windows: list[Window], outcomes: list[Outcome]) -> bool:
-    """Compute another token of every stream, and add it to its outcome. False: it failed. Nothing was committed then,
-    and the next round meets the fault again."""
+    """Add another token of every stream to its outcome. False: it failed, and the next round meets the fault again."""
     try:
         for window in windows:
             model.reserve(window.handle)

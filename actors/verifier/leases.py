@@ -67,8 +67,7 @@ class Leases:
             self.offer()
 
     def move(self, old: DrafterPeer, new: DrafterPeer | None) -> int:
-        """Every lease of ``old`` goes to ``new`` (to whoever is best placed if None, or if ``new`` does not take it);
-        how many went where they should."""
+        """Hand every lease of ``old`` over to ``new``, as :meth:`hand_over` does; how many went where they should."""
         return sum(self.hand_over(s, new) for s in self.state.requests if s.loan.drafter is old)
 
     def lose(self, drafter: DrafterPeer) -> None:

@@ -69,7 +69,7 @@ class Verifier:
         self.sources = Sources(every, self.state.counters)
         self.outbox = Outbox(context, self.admission, faults, self.peers.gone)
         self.committer = Committer(context, self.sources, self.leases, self.outbox, faults)
-        room = Room(context, self.sources, self.leases, self.learning, self.admission, faults)
+        room = Room(context, self.sources, self.leases, self.learning, faults)
         self.scheduler = Scheduler(context, self.sources, remote, room, self.admission, faults)
         self.inbox = Inbox(context, listener, self.peers, self._routes(remote))
         self._begun = clock()  # when this round began; a wait for drafts is a part of it
@@ -221,8 +221,7 @@ class Verifier:
                     self.inbox.receive(*await self.listener.receive())
 
     async def _watch_peers(self) -> None:
-        """Every heartbeat interval: a lost drafter's leases end, a lost client's requests too, and what is due at long
-        intervals is done."""
+        """Every heartbeat interval: end the leases and requests of lost peers, and do what is due at long intervals."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + HEARTBEAT_MS / 1000

@@ -59,8 +59,7 @@ class Peers:
                 self.send(peer, Drain())  # the first may have been lost
 
     def hello(self, peer: bytes, hello: Hello) -> None:
-        """Welcome the peer or refuse it. A model that does not fit the target is refused in a sentence here, instead of
-        showing later as a low acceptance rate."""
+        """Welcome the peer or refuse it: a model that does not fit would show as a low acceptance rate later."""
         now, holder = self.clock(), self.holder(peer)
         hello = self._renamed(hello, holder)
         refusal = self._refusal(hello, holder) or self._too_many(peer, hello)
@@ -88,8 +87,7 @@ class Peers:
             self.publish(ActorUp(hello.role, hello.actor_id, hello.model_id))
 
     def _renamed(self, hello: Hello, holder: Holder) -> Hello:
-        """A drafter's Hello. If a drafter with another key has its name, the name gets the beginning of its key: a name
-        neither replaces a drafter nor bars one."""
+        """A Hello. A drafter's name that one with another key has gets the beginning of its key: it bars nobody."""
         named = self.state.drafters.named(hello.actor_id) if hello.role is Role.DRAFTER else None
         if named is None or self.holder(named.peer).key == holder.key:
             return hello
@@ -135,8 +133,7 @@ class Peers:
         return self._second(hello)
 
     def _second(self, hello: Hello) -> Refuse | None:
-        """A name is one drafter's, and a verifier has one controller and one learner at most: two would undo each
-        other's work."""
+        """A name is one drafter's; and two controllers, or two learners, would undo each other's work."""
         drafts = hello.role is Role.DRAFTER
         known = self.state.drafters.named(hello.actor_id) if drafts else self.state.singles.get(hello.role)
         if known is None or known.hello.incarnation == hello.incarnation:
@@ -209,9 +206,8 @@ class Peers:
         self.publish(ActorDown(role, known.actor_id, reason))
 
     def expire(self, late_s: float, read_all: bool) -> None:
-        """Give up peers that were silent for longer than their time to live. ``late_s``: how much later than planned
-        this is called because the event loop was computing, which is not the peers' silence. ``read_all``: no message
-        lies unread."""
+        """Give up peers that were silent for longer than their time to live. ``late_s``: how late this is called, as
+        the event loop was computing, which is not the peers' silence. ``read_all``: no message lies unread."""
         now, patience = self.clock(), 1 if read_all else UNREAD
         for one in self.state.peers():
             one.last_seen = min(now, one.last_seen + late_s)

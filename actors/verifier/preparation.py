@@ -1,5 +1,4 @@
-"""Prepares a request before it is admitted: its prompt as tokens, its ``max_tokens`` cut to the context, its output so
-far, and its grammar."""
+"""Prepares a request: its prompt as tokens, its ``max_tokens`` cut to the context, its output so far, its grammar."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ def _predicted(codec: Codec, text: str, most: int) -> list[int]:
 
 
 def _fitting(message: Generate, prompt: list[int], vocab_size: int, max_context: int) -> Sampling:
-    """The request's sampling with ``max_tokens`` cut to what the context holds. Raises RequestError if that is not a
-    single token more than there are."""
+    """The sampling with ``max_tokens`` cut to the context. Raises RequestError if not a single token more fits."""
     if not prompt:
         raise RequestError(FailureCode.BAD_REQUEST, "the prompt is empty; send at least one token")
     dictated = message.dictation.tokens if message.dictation is not None else ()

@@ -11,6 +11,7 @@ import logging
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import accumulate
 
 from actors.calibration import USUAL
 from actors.chains import Costs
@@ -74,14 +75,10 @@ class Price:
 
     def drafter_may_pay(self, streams: int) -> bool:
         """Whether a good draft could make up for the CPUs that a drafter takes from rounds of ``streams`` streams."""
-        cost, expected, plain_us = self.target, 0.0, self.target.lent(streams)
-        if not cost.lends:
-            return True
-        for length in range(9):  # further tokens change nothing any more
-            expected += GOOD_AGREEMENT**length
-            if expected * plain_us > cost.own(streams * (1 + length)):
-                return True
-        return False
+        cost = self.target
+        expected = accumulate(GOOD_AGREEMENT**length for length in range(9))  # further tokens change nothing any more
+        each = enumerate(expected, 1)
+        return not cost.lends or any(tokens * cost.lent(streams) > cost.own(streams * rows) for rows, tokens in each)
 
     def drafts_within(self, streams: int, time_us: float, most: int) -> int:
         """The rows of drafts that a round of ``streams`` has time for, at most ``most``."""

@@ -8,31 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.sources.boundary import Sources
 from actors.verifier.streams import Stage, Stream
-from protocols.errors import PoolFull
+from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode
 
 GIVE_BACK_S = 30.0  # seconds between two times that memory is given back: at most a minute after it was last used
 
 
 class Room:
-    def __init__(
-        self,
-        context: Context,
-        sources: Sources,
-        leases: Leases,
-        learning: Learning,
-        admission: Admission,
-        faults: Faults,
-    ) -> None:
-        self.context, self.state, self.target, self.sources = context, context.state, context.target, sources
-        self.leases, self.learning, self.admission, self.faults = leases, learning, admission, faults
+    def __init__(self, context: Context, sources: Sources, leases: Leases, learning: Learning, faults: Faults) -> None:
+        self.context, self.state, self.target = context, context.state, context.target
+        self.sources, self.leases, self.learning, self.faults = sources, leases, learning, faults
         # How many streams had come when the first in the queue found no room, if none was given back since
         self._full_at = -1
         self._give_back_at = 0.0  # seconds
@@ -76,7 +67,7 @@ class Room:
                 if any(s.handle >= 0 for s in streams):
                     self._full_at = streams.added
                     return
-                self.admission.fail(stream, FailureCode.CONTEXT_LENGTH, str(error))
+                self.faults.blame(stream, RequestError(FailureCode.CONTEXT_LENGTH, str(error)))
                 continue
             except Exception as error:
                 self.faults.blame(stream, error)
@@ -86,8 +77,7 @@ class Room:
             self.leases.lend(stream)
 
     def hold(self, streams: Sequence[Stream]) -> list[Stream]:
-        """Reserve room for the next round of ``streams``, preempting others or some of them if there is not enough.
-        Returns those that have it."""
+        """Reserve room for a round of ``streams``, preempting the last if need be. Returns those that have it."""
         for stream in streams:
             while stream.status is Stage.DECODE and not self._reserved(stream):
                 running = (*self.state.requests.of(Stage.PREFILL), *self.state.requests.of(Stage.DECODE))

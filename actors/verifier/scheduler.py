@@ -105,8 +105,7 @@ class Scheduler:
         return price.forward(streams, drafts) + price.beside(streams)
 
     def _piece(self, stream: Stream) -> Batch:
-        """A forward of a prompt's next piece alone: as many tokens as there is time for, or as suit the model where
-        nobody waits."""
+        """A prompt's next piece alone: as long as there is time for, or as suits the model where nobody waits."""
         decoding = self.state.requests.decoding
         rows = min(max(1, self._time_for_prompt()), len(stream.text)) if decoding else 0
         return Batch(decoding=decoding, piece=stream, piece_rows=rows)

@@ -54,8 +54,7 @@ def _library(settings: VerifierSettings, info: ModelInfo) -> Library:
 
 
 def _calibrated(model: TargetModel) -> tuple[CostModel, Callable[[], None]]:
-    """The cost of the target's forwards, measured in seconds or kept from an earlier start, and what makes the next
-    start measure it again."""
+    """The cost of the target's forwards, measured or kept, and what makes the next start measure it again."""
     from actors.cost import CostModel
     from actors.kept import forget, kept, told_slots
     from actors.verifier.timing import Timing, measure
@@ -103,8 +102,7 @@ def _capacity(model: Target) -> str:
 
 
 def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | None:
-    """The draft model that the verifier itself drafts with; None: it has none, or one that cannot draft for the target,
-    which is said."""
+    """The draft model that the verifier itself drafts with; None: there is none, or a warning says why it cannot."""
     from actors.draft_timing import check_draft, measure_draft
     from actors.engines.build import EngineOptions, build_draft
     from actors.engines.heads.kinds import configuration, kind_of

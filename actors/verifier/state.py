@@ -26,15 +26,13 @@ UNSET = Budget(0, 0)
 
 
 class Budgets:
-    """The controller's latest budget for each method and drafter, until its time to live is over or the controller is
-    gone."""
+    """The controller's latest budget for each method and drafter, while it lives. ``now``: seconds."""
 
     def __init__(self) -> None:
         self._said: dict[Kind, tuple[Budget, float]] = {}  # budgets and the seconds at which they end
 
     def file(self, budget: Budget, now: float) -> None:
-        """Take the controller's budget. ``now`` in seconds, as everywhere here. Beyond ``MAX_BUDGETS`` the oldest are
-        forgotten."""
+        """Take the controller's budget. Beyond ``MAX_BUDGETS`` the oldest are forgotten."""
         self._said = {kind: one for kind, one in self._said.items() if now < one[1] and kind != budget.kind}
         while len(self._said) >= MAX_BUDGETS:
             del self._said[next(iter(self._said))]

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 Decode = Callable[[tuple[int, ...]], str]
-DECODED = 1 << 14  # groups of a few tokens with kept text, some 3 MB: words repeat
 REPLACEMENT = "�"  # what tokenizers decode an incomplete character to
-
-
-def remembering(decode: Decode) -> Decode:
-    """``decode`` with a cache, for groups of a few tokens. Thread-safe if ``decode`` is."""
-    return lru_cache(DECODED)(decode)
 
 
 class Detokenizer:

@@ -24,8 +24,7 @@ DEFAULT_US = 600.0  # a message's way there and back, before it is measured (0.3
 
 @dataclass(slots=True)
 class DrafterPace:
-    """The pace of one drafter: its draft steps, and what a wait takes besides them (messages there and back, waking a
-    process, mirroring the verdict)."""
+    """The pace of one drafter: its draft steps, and what a wait takes besides them, such as messages there and back."""
 
     steps: Curve
     message: Estimate = field(default_factory=lambda: Estimate(DEFAULT_US, weight=10, memory=10))

@@ -53,8 +53,7 @@ class Sources:
             return otherwise
 
     def failed(self, source: Source, error: Exception) -> None:
-        """Drop a source because of ``error``, which is raised if the output must follow the source, or if it says that
-        a request cannot be served."""
+        """Drop a source because of ``error``. That is raised if the output must follow the source, or for a request."""
         if source.binds or isinstance(error, RequestError):
             raise error
         if source in self._dropped:

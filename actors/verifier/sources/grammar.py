@@ -231,8 +231,7 @@ class Grammar(Binding):
                 self._restart()
 
     def _visit(self, tree: TokenTree, node: Node, wanted: set[Node], until: float) -> None:
-        """Check the ``wanted`` nodes below ``node``. The matcher stands at ``node``, and again so afterwards, unless it
-        breaks."""
+        """Check the ``wanted`` nodes below ``node``, where the matcher stands before and after, unless it breaks."""
         matcher = self._matcher
         if not node.fits:
             wanted |= self._plant(tree, node)
@@ -250,8 +249,7 @@ class Grammar(Binding):
             matcher.rollback(1)
 
     def _plant(self, tree: TokenTree, node: Node) -> set[Node]:
-        """Add the tokens that must follow ``node``, as deep as a window is at most. Returns the new nodes that are not
-        checked yet."""
+        """Add the tokens that must follow ``node``, as deep as a window is. Returns the new nodes not checked yet."""
         room = DEFAULT_NODES - (node.position - tree.root.position)
         if room <= 0:
             return set()
@@ -294,8 +292,7 @@ class Grammar(Binding):
         return matcher
 
     def _restart(self) -> None:
-        """A draft has broken the matcher for good: make a new one at the committed output, and take no more drafts. If
-        that breaks as well, the grammar is at fault."""
+        """A draft has broken the matcher for good: begin anew at the committed output, and take no more drafts."""
         self._without_drafts = True
         self._matcher = self._unused.deep_copy()
         self._matcher.try_consume_tokens(self._output)

@@ -52,8 +52,7 @@ class OnThread:
 
 
 class HeadTree(InlineTree):
-    """A round begins at the root: with the target's states of what was accepted, the head drafts better than below
-    states of its own."""
+    """A round begins at the root: behind the target's states the head drafts better than behind its own."""
 
     bit = HEAD
 
@@ -80,8 +79,7 @@ class HeadSource(InlineDraft):
         """A learner trains no heads."""
 
     async def swap(self, name: str) -> str:
-        """Draft with that head from the next round on, or with the one before; say so. Raises ModelError, and goes on
-        as before."""
+        """Draft with that head, or the one before, from the next round on. Raises ModelError, and goes on as before."""
         none = ModelError("no other head was here before; name one: `duoactor swap head DIRECTORY`")
         if self._others is None:
             raise none

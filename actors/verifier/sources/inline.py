@@ -38,9 +38,6 @@ UNREAD = max(WIDTHS)  # tokens that are read in a draft step; the price of more 
 SHORT_ANSWER = 64  # tokens
 
 
-_promise = itemgetter(0)  # chance of a leaf that may be expanded
-
-
 class InlineDraft(Source):
     name, bit, exclusive, together = "inline", INLINE, True, True
     tree_of = InlineTree
@@ -128,8 +125,7 @@ class InlineDraft(Source):
             self.generations.retire(())
 
     def _read(self, stream: Stream, allowance: Allowance, until: float) -> InlineTree | None:
-        """The tree of a stream, once the model has read its text. ``until``: when the round's reading and drafting is
-        over, by the timer."""
+        """The tree of a stream, once the model has read its text. ``until``: when the round's drafting is over."""
         tree, model = self._trees.get(stream), self.model
         if tree is not None:
             self._opened(tree)  # a stream that was preempted has another request at the target
@@ -205,14 +201,13 @@ class InlineDraft(Source):
         """For models that have to know the stream; before each round."""
 
     def _worthwhile(self, trees: Iterable[InlineTree], allowance: Allowance) -> list[tuple[InlineTree, Node]]:
-        """The leaves of the next step: those with a child that should be verified, if all of these children together
-        are worth the step. None, where they are not."""
+        """The next step's leaves: those with a child worth a row, if all these children together repay the step."""
         found, held = [one for tree in trees for one in tree.promises()], list[float]()
         # together they bring no more than they promise
         if not found or sum([promise for promise, _, _ in found]) <= allowance.rate * self.steps(1):
             return []
         if len(found) > 1:
-            found.sort(key=_promise, reverse=True)
+            found.sort(key=itemgetter(0), reverse=True)
             del found[MAX_SEQUENCES:]
         for tree in trees:
             held += tree.chances

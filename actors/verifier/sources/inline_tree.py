@@ -95,8 +95,7 @@ class InlineTree:
         self._open(node.children)
 
     def leave(self) -> None:
-        """The draft model stops drafting for the request. Its nodes stay in the tree as if they had been retrieved, for
-        another model may expand them."""
+        """The draft model stops drafting for it. Its nodes stay as if retrieved, so that another model expands them."""
         for node in self.tree.root.subtree():
             node.expansion, node.slot = None, NO_SLOT
 
@@ -108,8 +107,7 @@ class InlineTree:
         return self.calibration.learn(root, tokens)
 
     def catch_up(self) -> bool:
-        """Tell the model all that is committed; call it before it is asked to expand anything. Returns whether it still
-        mirrors the text."""
+        """Before the model expands anything, tell it what is committed. Returns whether it still mirrors the text."""
         if not self._untold:
             return True
         tokens, slots = zip(*self._untold, strict=True)

@@ -35,34 +35,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.proposals import NOTHING, ROOT, Proposal, TrieBuilder
-from protocols.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """The paper's N, W and G. Raises ConfigError for values that cannot work."""
+    """The paper's N (at least 2), W and G (at least 1)."""
 
     ngram: int = 5  # N
     window: int = 7  # W
     guesses: int = 7  # G: most n-grams per first token, in the pool and in a step
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.ngram < 2 or self.window < 1 or self.guesses < 1:
-            raise ConfigError(
-                f"Lookahead needs an n-gram size of at least 2, a window and a guess count of at least 1, "
-                f"not N={self.ngram} W={self.window} G={self.guesses}"
-            )
-
-    @property
-    def window_rows(self) -> int:
-        """Most rows of the lookahead branch, the root's own not counted; while it fills up there are fewer."""
-        return (self.ngram - 1) * self.window - 1
 
     @property
     def max_rows(self) -> int:
         """Most rows of a step besides the root's: what an engine's window must hold."""
-        return self.window_rows + self.guesses * (self.ngram - 1)
+        return (self.window + self.guesses) * (self.ngram - 1) - 1
 
     def open(self, prompt: Sequence[int]) -> LookaheadSession:
         return LookaheadSession(self, prompt)
@@ -92,13 +78,11 @@ class LookaheadSession:
     """One request. Per step: ``propose``, one target forward over all its rows, ``ingest``."""
 
     def __init__(self, options: Lookahead, prompt: Sequence[int]) -> None:
-        if not prompt:
-            raise ConfigError("Lookahead needs a prompt of at least one token")
         self.options = options
         self.pool = NgramPool(options.guesses)
         self.root = prompt[-1]
         # The first N - 2 steps fill one level each and lose one column each to the passing of time.
-        rng = random.Random(options.seed)
+        rng = random.Random(0)
         columns = options.window + max(0, options.ngram - 2)
         self._levels: list[list[int]] = [[self.root, *rng.choices(prompt, k=columns - 1)]]
         self._newest: list[int] | None = None  # row of each column's newest token in the pending proposal
@@ -113,7 +97,8 @@ class LookaheadSession:
         """The rows of the combined step, all of which are to be verified: scores say nothing. The window is all or
         nothing: below its size only guesses are proposed."""
         trie = TrieBuilder()
-        self._newest = self._add_window(trie) if budget >= self._window_size() else None
+        window = sum(map(len, self._levels)) - 1
+        self._newest = self._add_window(trie) if budget >= window else None
         for guess in self.pool.guesses(self.root):
             parent = ROOT
             for token in guess:
@@ -122,9 +107,6 @@ class LookaheadSession:
                     break
                 parent = trie.add(parent, token, 1.0)
         return trie.build() if len(trie) else NOTHING
-
-    def _window_size(self) -> int:
-        return sum(map(len, self._levels)) - 1
 
     def _add_window(self, trie: TrieBuilder) -> list[int]:
         row = ROOT

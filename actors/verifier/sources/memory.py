@@ -14,12 +14,12 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
+from actors.models import DEFAULT_NODES
 from actors.proposals import NOTHING, Proposal, likeliest
 
 KEYS = (8, 3)  # lengths of the contexts that are looked up, the longest first
@@ -153,36 +153,26 @@ class Memory:
         return best, found
 
 
-@dataclass(frozen=True, slots=True)
 class Remembered:
-    """The proposer that finds a request's context in a memory."""
+    """The proposer that finds one request's context in a memory: its own session, too."""
 
-    memory: Memory
-    scope: str = ""
-    tokens: int = 31  # most tokens along one continuation
-
-    def open(self, prompt: Sequence[int]) -> RememberedSession:
-        session = RememberedSession(self)
-        session.extend(prompt)
-        return session
-
-
-class RememberedSession:
-    def __init__(self, options: Remembered) -> None:
-        self.options = options
-        self._owner = options.memory.owner(options.scope)
+    def __init__(self, memory: Memory, scope: str = "") -> None:
+        self._memory, self._owner = memory, memory.owner(scope)
         self._suffix: list[int] = []
+
+    def open(self, prompt: Sequence[int]) -> Remembered:
+        self.extend(prompt)
+        return self
 
     def extend(self, tokens: Sequence[int]) -> None:
         self._suffix = [*self._suffix, *tokens[-LONGEST:]][-LONGEST:]
 
     def propose(self, budget: int) -> Proposal:
-        memory = self.options.memory
-        length, places = memory.places(self._suffix, self._owner)
+        length, places = self._memory.places(self._suffix, self._owner)
         if not places or budget <= 0:
             return NOTHING
-        depth = min(self.options.tokens, budget)
-        rows = Counter(_until_the_end(memory.at[place : place + depth].tolist()) for place in places)
+        depth = min(DEFAULT_NODES, budget)
+        rows = Counter(_until_the_end(self._memory.at[place : place + depth].tolist()) for place in places)
         return likeliest(rows, length, budget)
 
 

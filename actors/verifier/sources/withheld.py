@@ -13,8 +13,7 @@ from protocols.messages import Sampling
 
 
 class Withheld(Binding):
-    """A request's ``min_tokens`` and ``bad_words``, as vLLM means them. A draft of a withheld token is refused like any
-    other."""
+    """A request's ``min_tokens`` and ``bad_words``, as vLLM means them."""
 
     def __init__(
         self, sampling: Sampling, eos: frozenset[int], codec: Codec, vocab_size: int, generated: Sequence[int]
