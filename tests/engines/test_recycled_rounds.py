@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import actors.engines.sampling.sampler as sampler
-from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.sampling.sampler import ranked
 from actors.engines.targets.selfcheck import ROWS
@@ -22,10 +20,8 @@ from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 
-@pytest.mark.parametrize("kernels", [compiled_kernels, lambda: None], ids=["compiled", "torch"])
 @pytest.mark.parametrize("size", [5, 16, 4099])
-def test_the_likeliest_tokens_of_every_row_come_best_first(kernels, size, monkeypatch):
-    monkeypatch.setattr(sampler, "compiled_kernels", kernels)
+def test_the_likeliest_tokens_of_every_row_come_best_first(size):
     logits = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
     told, expected = ranked(logits)(), logits.topk(min(RANKED, size))
     assert np.array(told.tokens).tolist() == expected.indices.tolist()

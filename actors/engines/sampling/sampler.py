@@ -313,8 +313,6 @@ def _completed(flat: list[int], logits: Tensor, groups: Sequence[Rows]) -> list[
 
 def ranked(logits: Tensor) -> Callable[[], Ranked]:
     """The likeliest tokens of each row of ``logits`` ``(rows, vocabulary)``. A GPU begins now; the result waits."""
-    if (host := for_kernels(logits)) is not None:
-        return lambda: ranked_compiled(host)
     count = min(RANKED, logits.shape[1])
     values, ids = logits.topk(count)
     both = torch.cat([ids.int(), values.float().view(torch.int32)], 1)  # one transfer
@@ -324,15 +322,6 @@ def ranked(logits: Tensor) -> Callable[[], Ranked]:
         return Ranked([*numbers[:, :count].astype(np.int64)], [*numbers[:, count:].view(np.float32)])
 
     return wait
-
-
-def ranked_compiled(host: NDArray[np.float32]) -> Ranked:
-    """:func:`ranked` of an array that :func:`for_kernels` would give."""
-    kernels, shape = compiled_kernels(), (len(host), min(RANKED, host.shape[1]))
-    assert kernels is not None
-    ids, values = np.empty(shape, np.int64), np.empty(shape, np.float32)
-    kernels.largest_rows(host, ids, values)
-    return Ranked([*ids], [*values])
 
 
 def logprobs(logits: Tensor, chosen: Sequence[int], top: int) -> list[TokenLogprobs]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 
@@ -25,7 +24,6 @@ from actors.engines.sampling.sampler import (
     choices_of,
     picked,
     ranked,
-    ranked_compiled,
     sample,
 )
 from actors.engines.targets.request import TargetRequest
@@ -256,7 +254,7 @@ class Target:
             picks = self.engine.pick(batch, None, choices_of(groups))
             if picks is not None:
                 at = lambda rows, tokens: picks.rows[rows, tokens].tolist()  # noqa: E731
-                likeliest = partial(ranked_compiled, picks.rows) if _ranks(windows) else None
+                likeliest = ranked(picks.logits) if _ranks(windows) else None
                 return self._walked(windows, picked(picks, groups), lambda: picks.logits, at, likeliest)
         return self._verified(windows, groups, self._forward(batch))
 

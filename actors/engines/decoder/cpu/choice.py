@@ -269,13 +269,6 @@ def choose_rows(rows, logits, tokens):
         tokens[at] = _choose(rows[at], _row(logits, at), tile)
 
 
-@kept(types.void(_logits, types.Array(types.int64, 2, "C"), types.Array(types.float32, 2, "C")))
-def largest_rows(logits, ids, values):
-    """The largest of each row of ``logits``, best first: their ``ids`` and ``values``."""
-    for at in range(len(logits)):
-        _largest(_row(logits, at), ids[at], values[at])
-
-
 @kept(
     types.void(
         *[_rows, _logits, types.Array(types.int32, 1, "C")],

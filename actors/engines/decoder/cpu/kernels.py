@@ -29,7 +29,7 @@ from actors.engines.decoder.cpu.between import (
     turn,
 )
 from actors.engines.decoder.cpu.blocks import embed_blocks
-from actors.engines.decoder.cpu.choice import UNSURE, choose_rows, largest_rows, rank_rows
+from actors.engines.decoder.cpu.choice import UNSURE, choose_rows, rank_rows
 from actors.engines.decoder.cpu.experts import mix_experts, sigmoid
 from actors.engines.decoder.cpu.jobs import state_at
 from actors.engines.decoder.cpu.linking import kept, linked
@@ -61,7 +61,6 @@ __all__ = [
     "UNSURE",
     "Team",
     "choose_rows",
-    "largest_rows",
     "rank_rows",
     "run_layers",
 ]
