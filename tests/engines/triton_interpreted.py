@@ -535,7 +535,7 @@ def test_rounds_of_a_file_in_blocks_have_torchs_logits_and_a_row_has_the_bits_of
     models = [packed_model(file, config, cpu, torch.float32) for _ in range(2)]
     engine, plain = (GpuEngine(model, info(model), 2048) for model in models)
     weights = layout.lay_out(spec_of(config), models[0].source)
-    send(weights, cpu)
+    weights = send(weights, cpu)
     record(engine, weights)
     assert (
         error_of(engine.graphs.body, Program(weights, engine.pool, TorchOps(engine._spec.norm, torch.float32, 2048)))
@@ -578,7 +578,7 @@ def test_a_layer_is_nine_launches_and_in_blocks_one_more(tmp_path, monkeypatch):
     model, config = packed_model(file, gguf_config(file), cpu, torch.float32), gguf_config(file)
     weights = layout.lay_out(spec_of(config), packed_model(file, config, cpu, torch.float32).source)
     blocks = GpuEngine(model, info(model), 2048)
-    send(weights, cpu)
+    weights = send(weights, cpu)
     record(blocks, weights)
     layer = {"_turn": 1, "_attend": 1, "_join": 3}
     expected = Counter({name: 2 * count for name, count in layer.items()}) + Counter({"_join": 1})
@@ -728,7 +728,7 @@ def test_rounds_of_every_part_of_a_description_have_torchs_logits_and_a_row_has_
     plain = GpuEngine(model_of(name), info(model), 1024)
     engine = GpuEngine(model_of(name), info(model), 1024)
     weights = layout.lay_out(spec, ModuleSource(model))
-    send(weights, torch.device("cpu"))
+    weights = send(weights, torch.device("cpu"))
     ops = TritonOps(spec.norm, torch.float32, 1024, KERNELS)
     engine._program = Program(weights, engine.pool, ops)
     assert recordable(engine._program)

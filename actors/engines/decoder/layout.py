@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import cycle
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -153,6 +154,19 @@ class DecoderWeights:
         """Let go of everything that has been packed."""
         self.layers.clear()
         self.head = Matrix(self.norm.weight)
+
+
+def changed(part: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of weights with what ``change`` makes of each part; where that is None, of the part's own parts."""
+    if isinstance(part, DecoderSpec | described.Layer):
+        return part
+    if (made := change(part)) is not None:
+        return made
+    if isinstance(part, list | tuple):
+        return type(part)(changed(each, change) for each in part)
+    if is_dataclass(part) and not isinstance(part, type):
+        return replace(part, **{one.name: changed(getattr(part, one.name), change) for one in fields(part)})
+    return part
 
 
 def table(attention: Attention, positions: int, queries: bool = False) -> Tensor:

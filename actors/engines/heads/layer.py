@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from actors.engines.compute.layer import Layers, Residual
 from actors.engines.compute.ops import BatchRows, Parts, RowTurns
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, mlp, rotation
-from actors.engines.decoder.layout import Affine, LayerWeights, Taken
+from actors.engines.decoder.layout import Affine, LayerWeights, Taken, changed
 from actors.engines.decoder.spec import Attention, DecoderSpec, Layer, Rotation
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import rms
@@ -138,20 +138,19 @@ def in_layers(name: str) -> str:
     return "model." + name if name.startswith("layers.") else name
 
 
-def _sent(part: Any, trunk: Trunk) -> Any:
+def _sent(layer: LayerWeights, trunk: Trunk) -> LayerWeights:
     """Weights on the target's device, with its products in place of matrices."""
-    match part:
-        case Product() | Layer():
-            return part
-        case Matrix():
-            return Product.of(part, trunk)
-        case Affine():
-            bias = None if part.bias is None else part.bias.to(trunk.device, trunk.dtype)
-            return Affine(part.weight.to(trunk.device, trunk.dtype), bias)
-        case Tensor():
-            return part.to(trunk.device)
-        case list() | tuple():
-            return type(part)(_sent(each, trunk) for each in part)
-        case _ if is_dataclass(part) and not isinstance(part, type):
-            return replace(part, **{field.name: _sent(getattr(part, field.name), trunk) for field in fields(part)})
-    return part
+
+    def change(part: Any) -> Any:
+        match part:
+            case Product():
+                return part
+            case Matrix():
+                return Product.of(part, trunk)
+            case Affine():
+                bias = None if part.bias is None else part.bias.to(trunk.device, trunk.dtype)
+                return Affine(part.weight.to(trunk.device, trunk.dtype), bias)
+        return part.to(trunk.device) if isinstance(part, Tensor) else None
+
+    sent: LayerWeights = changed(layer, change)
+    return sent

@@ -55,8 +55,7 @@ class GpuEngine:
         assert spec is not None
         spec = self._spec = spec.in_context(info.max_context)
         self.info, self.device, self.dtype = info, source.device, source.dtype
-        weights = lay_out(spec, source, draft_vocabulary(model))
-        send(weights, self.device)
+        weights = send(lay_out(spec, source, draft_vocabulary(model)), self.device)
         self.draft_vocabulary = weights.covered
         self.pool = KVPool(kv_shapes(spec, False)[0], slots, self.dtype, self.device, MAX_ROWS)
         self._reads, self._count = sum(part.nbytes for part in weights.read()), weights.count()

@@ -9,6 +9,7 @@ into pieces, and stands in bits that other words leave.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.cpus import on_all_cpus
-from actors.engines.decoder.layout import DecoderWeights
+from actors.engines.decoder.layout import DecoderWeights, changed
 from actors.engines.weights.blocks import Blocks, Grouped
 from actors.engines.weights.formats import GPU_FORMS, GROUP, SUPER, Codes, Form
 from actors.engines.weights.matrix import Matrix
@@ -304,27 +305,17 @@ def _in_tiles(codes: Tensor) -> Tensor:
     return (first[..., 0] | second[..., 1]).flatten(-2)
 
 
-def send(weights: DecoderWeights, device: torch.device) -> None:
-    """Put matrices with blocks on the device."""
-    tied = weights.head is weights.embedding
-    for layer in weights.layers:
-        layer.qkv, layer.out = _sent(layer.qkv, device), _sent(layer.out, device)
-        if layer.up is not None and layer.down is not None:
-            layer.up, layer.down = _sent(layer.up, device), _sent(layer.down, device)
-        if (experts := layer.experts) is not None:
-            experts.router = _sent(experts.router, device)
-            experts.each = [(_sent(up, device), _sent(down, device)) for up, down in experts.each]
-        if layer.recurrent is not None and (selection := layer.recurrent.selection) is not None:
-            selection.choice, selection.steps = _sent(selection.choice, device), _sent(selection.steps, device)
-        if layer.beside is not None:
-            layer.beside.gate, layer.beside.out = _sent(layer.beside.gate, device), _sent(layer.beside.out, device)
-    if weights.inputs is not None:
-        weights.inputs.table = _sent(weights.inputs.table, device)
-        weights.inputs.matrix = _sent(weights.inputs.matrix, device)
-    if weights.positions is not None:
-        weights.positions = _sent(weights.positions, device)
-    weights.embedding = _sent(weights.embedding, device)
-    weights.head = weights.embedding if tied else _sent(weights.head, device)
+def send(weights: DecoderWeights, device: torch.device) -> DecoderWeights:
+    """The weights with matrices as kernels read them; those with blocks are on the device."""
+    made: dict[int, Matrix] = {}  # a head may be the embedding
+
+    def change(part: Any) -> Matrix | None:
+        if isinstance(part, Matrix) and id(part) not in made:
+            made[id(part)] = _sent(part, device)
+        return made.get(id(part))
+
+    sent: DecoderWeights = changed(weights, change)
+    return sent
 
 
 def _sent(matrix: Matrix, device: torch.device) -> Matrix:
