@@ -45,9 +45,6 @@ class Blocks:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def numel(self) -> int:
-        return self.shape[0] * self.shape[1]
-
     @property
     def nbytes(self) -> int:
         """Size of them in panels."""

@@ -88,10 +88,6 @@ class Form:
         each = self.bits / 8 + (4 if self.minima or self.halves else 2) / GROUP
         return -(-inputs // (4 * GROUP)) * 4 * GROUP * each + (4 if self.whole else 0)
 
-    def bytes_of(self, groups: int) -> int:
-        """Bytes of a panel."""
-        return groups * self.group + (groups // SUPER * self.steps if self.scaled else 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Codes:

@@ -131,13 +131,6 @@ def norm_part(x, start, size, terms, skipped, out):
 
 
 @linked
-def norm(x, terms, apart, rows, out):
-    """Every row of ``x`` normed, into ``out``."""
-    for start in range(0, rows * apart, apart):
-        norm_part(x, start, len(terms.weight), terms, 0, out)
-
-
-@linked
 def add_scaled(x, more, apart, scale, size, rows):
     """``x += scale * more``."""
     factor = splat(scale)
@@ -256,9 +249,11 @@ def gate_heads(x, layer, gates, apart, start, rows):
 
 @linked
 def norm_hidden(x, apart, layer_norm, body, rows, out):
-    """The first ``body.hidden`` numbers of every row."""
+    """The first ``body.hidden`` numbers of every row of ``x`` normed, into ``out``."""
     weight = array_at(layer_norm.weight, body.hidden, np.float32)
-    norm(x, NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps), apart, rows, out)
+    terms = NormTerms(layer_norm.kind, weight, layer_norm.bias, body.eps)
+    for start in range(0, rows * apart, apart):
+        norm_part(x, start, body.hidden, terms, 0, out)
 
 
 @linked

@@ -377,7 +377,7 @@ _LISTED = np.array([bool(form.table) for form in FORMS])
 
 @linked
 def panel_bytes(form, groups):
-    """Bytes of a panel, see :meth:`Form.bytes_of`."""
+    """Bytes of a panel."""
     return groups * _GROUPS[form - 1] + groups // SUPER * _STEPS[form - 1]
 
 

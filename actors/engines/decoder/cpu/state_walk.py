@@ -81,6 +81,15 @@ def _selective_step(mixer, walk, place, row, source, target):
 
 
 @linked
+def _add_key(tiles, terms, i, out):
+    """Compute line ``i`` of a tile, that of a key's number; return ``out`` and what the query reads there."""
+    (source, target), (mixed, key, query, change, decay) = tiles, terms
+    one = fma(splat(mixed[key + i]), change, fma(load(source, i * LANES), decay, splat(_ZERO)))
+    store(target, i * LANES, one)
+    return fma(one, splat(mixed[query + i]), out)
+
+
+@linked
 def _step(mixer, walk, place, row, source, target):
     """Compute the tile after a row from the tile before it. ``place``: head, and number of the tile in it. Return the
     row's output."""
@@ -108,19 +117,12 @@ def _step(mixer, walk, place, row, source, target):
     else:
         change = fma(value, rate, zero)
     a, b, c, d = zero, zero, zero, zero
+    tiles, terms = (source, target), (mixed, key, query, change, decay)
     for i in range(0, keys, 4):
-        one = fma(splat(mixed[key + i]), change, fma(load(source, i * LANES), decay, zero))
-        store(target, i * LANES, one)
-        a = fma(one, splat(mixed[query + i]), a)
-        one = fma(splat(mixed[key + i + 1]), change, fma(load(source, (i + 1) * LANES), decay, zero))
-        store(target, (i + 1) * LANES, one)
-        b = fma(one, splat(mixed[query + i + 1]), b)
-        one = fma(splat(mixed[key + i + 2]), change, fma(load(source, (i + 2) * LANES), decay, zero))
-        store(target, (i + 2) * LANES, one)
-        c = fma(one, splat(mixed[query + i + 2]), c)
-        one = fma(splat(mixed[key + i + 3]), change, fma(load(source, (i + 3) * LANES), decay, zero))
-        store(target, (i + 3) * LANES, one)
-        d = fma(one, splat(mixed[query + i + 3]), d)
+        a = _add_key(tiles, terms, i, a)
+        b = _add_key(tiles, terms, i + 1, b)
+        c = _add_key(tiles, terms, i + 2, c)
+        d = _add_key(tiles, terms, i + 3, d)
     out = add(add(a, b), add(c, d))
     if mixer.skip != 0:
         out = fma(value, splat(array_at(mixer.skip, mixer.heads, np.float32)[head]), out)
