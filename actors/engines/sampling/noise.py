@@ -9,8 +9,6 @@ from torch import Tensor
 
 from actors.noise import BELOW_ONE, GOLDEN, MUL1, MUL2, Keys, keys
 
-_CACHED = 1 << 17  # elements that the passes over one block keep in a core's L2 cache
-
 
 def _signed(x: int) -> int:
     return x - (1 << 32) if x >= 1 << 31 else x
@@ -51,16 +49,8 @@ def gumbel(seed: int, positions: Sequence[int], tokens: int | Tensor, device: to
 
 
 def gumbel_of(keyed: Sequence[Keys], tokens: int | Tensor, device: torch.device | str = "cpu") -> Tensor:
-    """:func:`gumbel` of rows of any seeds. A GPU is told once for all rows; a CPU takes as many as its cache holds."""
-    rows = max(1, _CACHED // max(1, tokens if isinstance(tokens, int) else tokens.shape[-1]))
-    if len(keyed) <= rows or torch.device(device).type != "cpu":
-        return _gumbel(hash31(keyed, tokens, device))
-    blocks = []
-    for start in range(0, len(keyed), rows):
-        block = slice(start, start + rows)
-        ids = tokens[block] if isinstance(tokens, Tensor) and tokens.dim() == 2 else tokens
-        blocks.append(_gumbel(hash31(keyed[block], ids, device)))
-    return torch.cat(blocks)
+    """:func:`gumbel` of rows of any seeds."""
+    return _gumbel(hash31(keyed, tokens, device))
 
 
 def _gumbel(h: Tensor) -> Tensor:

@@ -22,17 +22,16 @@ Array = NDArray[np.float32]
 class FusedState:
     """See :class:`actors.engines.flat_batch.RecurrentState`."""
 
-    def __init__(self, numbers: Array, pending: Array, spare: list[Array]) -> None:
+    def __init__(self, numbers: Array, pending: Array) -> None:
         self.numbers = numbers  # numbers of all layers
         self.pending = pending  # (layers, rows, width): inputs of the accepted rows that are not in the states yet
         self.records = pending  # the same for all rows of the last window
         self.ahead: Array | None = None  # states after the last piece of a prompt
         self.borrowed = False  # ``numbers`` belong to another state
         self.back = 0
-        self._spare = spare
 
     def copy(self, back: int = 0) -> FusedState:
-        return FusedState(self.numbers.copy(), self.pending, self._spare)
+        return FusedState(self.numbers.copy(), self.pending)
 
     def record(self, row: int) -> Array:
         return np.ascontiguousarray(self.records[:, row : row + 1])
@@ -41,7 +40,7 @@ class FusedState:
         self.pending = np.concatenate([self.pending, *records], 1)
 
     def behind(self, records: Sequence[Array]) -> FusedState:
-        other = FusedState(self.numbers, self.pending, self._spare)
+        other = FusedState(self.numbers, self.pending)
         other.extend(records)
         other.borrowed = True
         return other
@@ -50,7 +49,6 @@ class FusedState:
         if self.ahead is None:
             self.pending = np.ascontiguousarray(self.records[:, list(path)])
             return
-        self._spare[:] = [self.numbers]
         self.numbers, self.ahead, self.pending = self.ahead, None, self.pending[:, :0]
 
 
@@ -81,7 +79,6 @@ class FusedRecurrence:
         self._streams: NDArray[Any] = np.zeros(0, STREAM)
         self._raw: Array = np.empty(0, np.float32)
         self._work: Array = np.empty(0, np.float32)
-        self._spare: list[Array] = []  # memory of a state without a stream
         self._states: list[FusedState] = []  # states of the last forward
 
     @property
@@ -90,7 +87,7 @@ class FusedRecurrence:
 
     def new(self) -> FusedState:
         nothing = np.empty((self._layers, 0, self._width), np.float32)
-        return FusedState(np.zeros(self._numbers, np.float32), nothing, self._spare)
+        return FusedState(np.zeros(self._numbers, np.float32), nothing)
 
     def lay_out(self, segments: Sequence[Segment]) -> int:
         """Lay out a forward for compiled code; the address of its ``WALK``."""
@@ -114,7 +111,7 @@ class FusedRecurrence:
             stream["first"], stream["rows"], stream["pending"] = first, segment.rows, count
             stream["pending_at"], stream["past_at"], stream["borrowed"] = pending_at, past_at, state.borrowed
             stream["state"], stream["records"] = state.numbers.ctypes.data, state.pending.ctypes.data
-            state.ahead = self._ahead(state) if segment.prompt else None
+            state.ahead = np.empty(self._numbers, np.float32) if segment.prompt else None
             stream["ahead"] = 0 if state.ahead is None else state.ahead.ctypes.data
             state.records = raw[:, first : first + segment.rows]
             first, pending_at, past_at = first + segment.rows, pending_at + count, past_at + self._past
@@ -130,11 +127,6 @@ class FusedRecurrence:
             if state.ahead is None:
                 state.pending = state.pending[:, :0]
         self._states = []
-
-    def _ahead(self, state: FusedState) -> Array:
-        if state.ahead is not None:
-            return state.ahead
-        return self._spare.pop() if self._spare else np.empty(self._numbers, np.float32)
 
     def _make_room(self, parents: list[int], total: int) -> None:
         walk = self._walk
