@@ -1,22 +1,18 @@
-"""Memory for weights in pages of 2 MiB, where the kernel grants them.
+"""Memory for weights in pages of 2 MiB, where the kernel grants them: numpy asks for those in large arrays.
 
 A forward of few rows reads all weights once and in order. In pages of 4 KiB, under a hypervisor above all, looking up
-where the next one lies takes a tenth of a forward, and the processor fetches nothing ahead across their borders.
+where the next one lies takes a part of a forward, and the processor fetches nothing ahead across their borders.
 """
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-PAGE = 2 << 20  # bytes
-CHUNK = 32 * PAGE  # asked for at once; what is not written to takes no memory
-LINE = 64  # bytes: of a cache
+CHUNK = 64 << 20  # bytes that are asked for at once; what is not written to takes no memory
+LINE = 64  # bytes of a line of the cache
 Room = Callable[[int], NDArray[np.uint8]]  # memory for a number of bytes
 
 
@@ -28,23 +24,9 @@ class HugePages:
         self._used = 0
 
     def room(self, size: int) -> NDArray[np.uint8]:
-        """For ``size`` bytes, behind the earlier ones."""
+        """Memory for ``size`` bytes, after the earlier ones."""
         if self._used + size > len(self._chunk):
-            self._chunk, self._used = _chunk(max(CHUNK, size)), 0
+            self._chunk = np.empty(max(CHUNK, size + LINE), np.uint8)
+            self._used = -self._chunk.ctypes.data % LINE
         begin, self._used = self._used, self._used + -(-size // LINE) * LINE
         return self._chunk[begin : begin + size]
-
-    def hold(self, array: NDArray[Any]) -> NDArray[Any]:
-        """A copy on such pages."""
-        place = self.room(array.nbytes).view(array.dtype).reshape(array.shape)
-        place[...] = array
-        return place
-
-
-def _chunk(size: int) -> NDArray[np.uint8]:
-    memory = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them: small pages do as well
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = np.frombuffer(memory, np.uint8)
-    return whole[-whole.ctypes.data % PAGE :]
