@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from actors.engines.cache.pool import KVPool
 from actors.engines.flat_batch import FlatBatch, TextState
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.models import ModelInfo
@@ -90,27 +91,6 @@ class Trunk:
     linear: Callable[[torch.Tensor], PerRow]  # the quickest product with a matrix (out, in), for few rows
 
 
-class Pool(Protocol):
-    """What the owners of slots ask of a KV pool; its memory layout is the engine's."""
-
-    slots: int
-
-    def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copy slots; all are read before any is written."""
-        ...
-
-    def duplicate(self, source: int, target: int, count: int) -> None:
-        """Copy ``count`` consecutive slots; source and target must not overlap."""
-        ...
-
-    @property
-    def slot_bytes(self) -> int: ...
-    def give_back(self, base: int, count: int) -> None:
-        """Give the memory of consecutive slots back, as far as the system takes it. No slot is read before it is
-        written again."""
-        ...
-
-
 class DraftEngine(Protocol):
     """A model over a slot-addressed KV pool that drafts."""
 
@@ -123,7 +103,7 @@ class DraftEngine(Protocol):
         ...
 
     @property
-    def pool(self) -> Pool: ...
+    def pool(self) -> KVPool: ...
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> torch.Tensor:
         """float32 logits ``(rows, vocabulary)`` on the engine's device: of the rows ``select`` of the batch, or of all.
 

@@ -12,7 +12,7 @@ def filled(slots: int = 12) -> KVPool:
     pool = KVPool(SHAPE, slots, torch.float32, "cpu")
     for layer in range(2):
         rows = (torch.arange(slots) + 100.0 * layer).view(1, -1, 1).expand(3, slots, 4)
-        pool.write(layer, torch.arange(slots), rows, -rows)
+        pool.keys[layer][:], pool.values[layer][:] = rows, -rows
     pool.positions[:] = range(1000, 1000 + slots)
     return pool
 
@@ -21,15 +21,6 @@ def held(pool: KVPool, layer: int = 0) -> list[int]:
     keys, values = pool.view(layer, 0, pool.slots)
     assert torch.equal(keys, -values) and (keys == keys[:1, :, :1]).all()
     return keys[0, :, 0].int().tolist()
-
-
-def test_a_row_is_written_into_its_own_slot_of_its_own_layer():
-    pool = KVPool(SHAPE, 10, torch.float32, "cpu")
-    keys, values = torch.randn(3, 2, 4), torch.randn(3, 2, 4)
-    pool.write(1, torch.tensor([7, 2]), keys, values)
-    assert not pool.keys[0].any() and not pool.values[0].any()
-    assert torch.equal(pool.keys[1][:, 7], keys[:, 0]) and torch.equal(pool.values[1][:, 2], values[:, 1])
-    assert pool.keys[1][:, [0, 1, 3, 4, 5, 6, 8, 9]].any().item() is False
 
 
 def test_a_view_is_the_pool_itself():
@@ -66,7 +57,8 @@ def test_a_row_of_slots_is_duplicated_with_its_positions():
 
 
 def test_the_pool_takes_what_it_says():
-    assert KVPool(SHAPE, 10, torch.bfloat16, "meta").bytes == 2 * 2 * 3 * 4 * 10 * 2
+    pool = KVPool(SHAPE, 10, torch.bfloat16, "meta")
+    assert pool.slots * pool.slot_bytes == 2 * 2 * 3 * 4 * 10 * 2
 
 
 def test_regions_never_overlap_and_the_first_gap_that_fits_is_taken():

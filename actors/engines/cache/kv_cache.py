@@ -6,10 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from actors.engines.cache.pool import RegionAllocator
+from actors.engines.cache.pool import KVPool, RegionAllocator
 from actors.engines.cache.prefix_index import Region
 from actors.engines.cache.prefixes import PrefixCache
-from actors.engines.engine import Pool
 from actors.engines.flat_batch import SPAN, align
 from actors.models import DEFAULT_NODES
 from protocols.errors import PoolFull, RequestError
@@ -34,7 +33,7 @@ def _with_slack(tokens: int, most_nodes: int) -> int:
 class KVCache:
     """It only keeps account of slots and has the pool copy them; :class:`PrefixCache` decides which."""
 
-    def __init__(self, pool: Pool, chunk: int, kept: float = math.inf) -> None:
+    def __init__(self, pool: KVPool, chunk: int, kept: float = math.inf) -> None:
         """``chunk``: how many tokens are shared at a time. ``kept``: bytes for texts that no request has open."""
         self._pool = pool
         self._allocator = RegionAllocator(pool.slots)

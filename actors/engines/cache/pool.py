@@ -92,11 +92,6 @@ class KVPool:
             found |= dict(zip(layers, each, strict=True))
         return [found[layer] for layer in range(len(self._both))]
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write ``keys`` and ``values`` ``(kv_heads, n, width)`` into the int64 ``slots`` ``(n,)``."""
-        self.keys[layer].index_copy_(1, slots, keys)
-        self.values[layer].index_copy_(1, slots, values)
-
     def view(self, layer: int, base: int, span: int) -> tuple[Tensor, Tensor]:
         """The keys and values ``(kv_heads, span, width)`` of consecutive slots, not copied."""
         return self.keys[layer][:, base : base + span], self.values[layer][:, base : base + span]
@@ -108,14 +103,11 @@ class KVPool:
         return keys, values
 
     def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """See :class:`actors.engines.engine.Pool`."""
+        """Copy slots; all are read before any is written."""
         if not len(source):
             return
         if self._host is None:
             self._copy_on_device(source, target)
-        elif len(source) == 1:  # the usual case; without lists of indices it takes a third of the time
-            for part in self._host:
-                part[:, :, :, target[0]] = part[:, :, :, source[0]]
         else:
             for part in self._host:
                 part[:, :, :, target] = part[:, :, :, source]
@@ -128,23 +120,20 @@ class KVPool:
             part.index_copy_(3, write, part.index_select(3, read))
 
     def duplicate(self, source: int, target: int, count: int) -> None:
-        """See :class:`actors.engines.engine.Pool`. It needs no temporary copy, as :meth:`copy` does."""
+        """Copy ``count`` consecutive slots, without a temporary copy; source and target must not overlap."""
         for part in self.parts:
             part[:, :, :, target : target + count] = part[:, :, :, source : source + count]
         self.positions[target : target + count] = self.positions[source : source + count]
 
     def give_back(self, base: int, count: int) -> None:
-        """See :class:`actors.engines.engine.Pool`."""
+        """Give the memory of consecutive slots back, as far as the system takes it. No slot is read before it is
+        written again."""
         for part, pages in zip(self.parts, self._pages, strict=True):
             if pages is None:
                 continue
             size = part.shape[-1] * part.element_size()
             for first in range(base * size, part.numel() * part.element_size(), part.shape[-2] * size):
                 give_back(pages, first, first + count * size)
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.numel() * part.element_size() for part in self.parts)
 
     @property
     def slot_bytes(self) -> int:

@@ -66,7 +66,6 @@ class Assistant(Head):
             if kind not in places:
                 raise ModelError(f"it reads a {kind} layer and the target has none with keys of its own")
             pool = pools[kind]
-            assert isinstance(pool, KVPool)
             self._reads.append(_TargetLayer(kind, pool, places[kind]))
             self._reads[-1].check(mixer)
         self._keys = _TargetKeys(self._reads)
