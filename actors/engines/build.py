@@ -27,7 +27,7 @@ from actors.engines.cache.memory import (
     state_room,
 )
 from actors.engines.decoder.configuration import compiled_spec, described
-from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
+from actors.engines.decoder.cpu.engine import CompiledEngine, own_team
 from actors.engines.decoder.cpu.rings import kv_shapes, ring_slots
 from actors.engines.decoder.cpu.streams import FusedRecurrence
 from actors.engines.decoder.families import Undescribed
@@ -123,7 +123,7 @@ class _How:
 
     exact: bool
     int8: bool = False
-    threads: Threads | None = None
+    team: Any = None
     rings: int = 0
 
 
@@ -132,7 +132,7 @@ def _engine(model: nn.Module, info: ModelInfo, slots: int, how: _How) -> Compile
     parameter = next(model.parameters())
     engine: CompiledEngine | GpuEngine
     if compiled_spec(model.config, parameter.device, parameter.dtype) is not None:
-        engine = CompiledEngine(model, info, slots, how.threads, how.int8, how.rings)
+        engine = CompiledEngine(model, info, slots, how.team, how.int8, how.rings)
     else:
         engine = GpuEngine(model, info, slots, how.exact, plain=parameter.device.type == "cpu")
     if isinstance(model, StoredModel):
@@ -180,12 +180,13 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     tokenizer = serving_tokenizer(tokenizer_of or name)
     with _fitting(name, where):
         model = load_for_engine(name, where, kind, config)
-    info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name, place.context)
+    info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
+    info = replace(info, max_context=max_context(model, place.context))
     _tell_factors(model, info, place.context)
     rings = _rings(model, info.max_context)
     slots = _slots(place.kv_tokens, model, full_request(info.max_context), rings=rings)
     compiled = compiled_spec(model.config, where, kind) is not None
-    own = Threads.as_torchs(place.spare_cpus) if compiled else None
+    own = own_team(place.spare_cpus) if compiled else None
     with _fitting(name, where, model):
         engine = _engine(model, info, slots, _How(True, int8, own, rings))
     engine.info = replace(info, reading=engine.reading())
@@ -264,7 +265,7 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
     if beside is not None and place.kv_tokens:
         slots = min(slots, place.kv_tokens)
     other = None if beside is None else beside.engine
-    shared = other.threads if isinstance(other, CompiledEngine) else None
+    shared = other.team if isinstance(other, CompiledEngine) else None
     with _fitting(name, where, model):
         engine = _engine(model, info, slots, _How(False, int8, shared))
     return draft_on(engine)

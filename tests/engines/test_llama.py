@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Mi
 
 from actors.engines.decoder.configuration import compiled_spec, spec_of
 from actors.engines.decoder.cpu import body as compiled_body
-from actors.engines.decoder.cpu.engine import CompiledEngine, Threads
+from actors.engines.decoder.cpu.engine import CompiledEngine, own_team
 from actors.engines.flat_batch import FlatBatch, align
 from actors.models import ModelInfo
 from tests.engines.tiny import VOCAB, info, make
@@ -99,7 +99,7 @@ def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch():
 
 def test_an_engine_starts_no_threads_where_it_computes_with_those_of_another_and_has_the_same_bits():
     tokens, alone, model = ids(30), build("qwen2"), make("llama")
-    target = CompiledEngine(model, info(model), SLOTS, Threads.as_torchs([0]))
+    target = CompiledEngine(model, info(model), SLOTS, own_team([0]))
     target.use_spare_cpus(True)
     before, model = threading.active_count(), make("qwen2")
     draft = CompiledEngine(model, info(model), SLOTS, target.threads)

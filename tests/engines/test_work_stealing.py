@@ -227,13 +227,3 @@ def test_in_whatever_order_threads_look_and_write_every_piece_of_every_job_is_ta
 
     assert turns.run(lead, *(lambda me=me: help_out(me) for me in range(1, threads))), "a piece is lost"
     assert sorted(taken) == sorted([*range(pieces)] * jobs)
-
-
-def test_no_two_threads_have_buffers_in_one_page_or_in_neighbours():
-    from actors.engines.decoder.cpu.team import PAGE, Team  # compiles
-
-    team = Team(2)
-    buffers = team.buffers(PAGE + 1)
-    begins = [buffer.ctypes.data // 4 for buffer in buffers]
-    assert all(begin % PAGE == 0 for begin in begins)
-    assert all(later - begin >= 3 * PAGE for begin, later in itertools.pairwise(begins))

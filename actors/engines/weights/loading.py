@@ -371,16 +371,9 @@ def tokenizer_facts(name: str, tokenizer: Any = None) -> TokenizerFacts:
 
 
 def describe(
-    name: str,
-    model: nn.Module,
-    tokenizer: Any,
-    device: torch.device,
-    dtype: str,
-    tokenizer_of: str = "",
-    context: int = 0,
+    name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str, tokenizer_of: str = ""
 ) -> ModelInfo:
-    """What the actors need to know of a model. ``tokenizer_of``: the model that the tokenizer came with; ``context``:
-    see :func:`max_context`.
+    """What the actors need to know of a model. ``tokenizer_of``: the model that the tokenizer came with.
 
     End-of-sequence ids are those of its generation configuration, of its configuration and of its tokenizer, which may
     differ.
@@ -398,7 +391,7 @@ def describe(
     return ModelInfo(
         model_id=_model_id(name),
         vocab_size=vocab_size(model),
-        max_context=max_context(model, context),
+        max_context=max_context(model),
         eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
         tokenizer_digest=facts.digest,
         tokenizer=facts.parts,

@@ -7,7 +7,6 @@ twenty operations on fused matrices, and the matrices are read in half the bytes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,22 +29,14 @@ from actors.models import ModelInfo
 from protocols.messages import Reading
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """Those that compute. ``team``: a :class:`actors.engines.decoder.cpu.team.Team`; ``own``: without spare ones."""
-
-    team: Any
-    own: int
-
-    @classmethod
-    def as_torchs(cls, spare_cpus: Sequence[int] = ()) -> Threads:
-        """As many as torch has, which has one from now on. ``spare_cpus``: see
-        :meth:`actors.engines.engine.Engine.use_spare_cpus`."""
-        kernels, own = compiled_kernels(), torch.get_num_threads()
-        assert kernels is not None
-        if own > 1:
-            torch.set_num_threads(1)  # the threads of its pool would want the same cores
-        return cls(kernels.Team(own - 1, spare_cpus), own)
+def own_team(spare_cpus: Sequence[int] = ()) -> Any:
+    """A :class:`actors.engines.decoder.cpu.team.Team` of as many threads as torch has, which has one from now on.
+    ``spare_cpus``: see :meth:`actors.engines.engine.Engine.use_spare_cpus`."""
+    kernels, own = compiled_kernels(), torch.get_num_threads()
+    assert kernels is not None
+    if own > 1:
+        torch.set_num_threads(1)  # the threads of its pool would want the same cores
+    return kernels.Team(own - 1, spare_cpus)
 
 
 class CompiledEngine:
@@ -61,13 +52,13 @@ class CompiledEngine:
         model: nn.Module,
         info: ModelInfo,
         slots: int,
-        threads: Threads | None = None,
+        team: Any = None,
         int8: bool = False,
         rings: int = 0,
     ) -> None:
         """Takes the weights out of a ``transformers`` model that has a :func:`compiled_spec`; the model is spent.
 
-        ``threads``: may be another engine's that the same thread calls in turns; None: as torch's. ``int8``: of
+        ``team``: may be another engine's that the same thread calls in turns; None: :func:`own_team`. ``int8``: of
         matrices' weights. ``rings``: texts whose layers with windows keep no more than those; 0: they keep all.
         """
         source = source_of(model)
@@ -79,16 +70,16 @@ class CompiledEngine:
         self.draft_vocabulary = weights.covered
         length = ring_slots(spec, info.max_context) if rings else 0
         self.pool = KVPool(kv_shapes(spec, length > 0)[0], slots, self.dtype, self.device)
-        self.threads = threads or Threads.as_torchs()
+        self.team = team or own_team()
         self._count, self._candidates = weights.count(), min(info.vocab_size, weights.vocabulary)
         kept = Rings(spec, length, rings, self.dtype) if length else None
-        self._body = CompiledBody(weights, self.pool, kept, self.threads.team, int8, self._candidates)
+        self._body = CompiledBody(weights, self.pool, kept, self.team, int8, self._candidates)
         weights.spend()
 
     def reading(self) -> Reading:
         """What a token reads."""
         size, beside = self._body.read_bytes, 0 if self.recurrence is None else self.recurrence.stream_bytes
-        bandwidth = memory_bandwidth(self.threads.own)
+        bandwidth = memory_bandwidth(self.team.own)
         return Reading(size, 8 * size / self._count, bandwidth, self.pool.slot_bytes, beside)
 
     @property
@@ -97,10 +88,10 @@ class CompiledEngine:
 
     @property
     def has_spare_cpus(self) -> bool:
-        return bool(self.threads.team.size > self.threads.own)
+        return bool(self.team.size > self.team.own)
 
     def use_spare_cpus(self, used: bool) -> None:
-        self.threads.team.use_spare_cpus(used)
+        self.team.use_spare_cpus(used)
 
     def trunk(self) -> Trunk:
         return self._body.trunk.trunk()

@@ -14,16 +14,8 @@ from actors.engines.weights.formats import PANEL
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
 # ROUNDED: of room for a product's input in bfloat16; TODO: where their ranges are
 STOP, AWAKE, TAKE, ROUNDED, THREADS, DONE, TODO = 0, 1, 2, 3, 4, APART, 2 * APART
-PAGE = 1024  # numbers: 4 KiB, within which a processor fetches ahead of its own accord
 PIECE = 96 // WIDE_PANEL  # panels: the bundled target's smallest product has four pieces
 BLOCK_PIECE = 96 // PANEL
-
-
-def buffer_apart(numbers: int) -> int:
-    """Distance between two threads' buffers of ``numbers`` numbers: no two share a page or neighbouring pages.
-    Otherwise a core fetches lines that another core writes: where each thread unpacked weights, rows took 1.3 times as
-    long (two cores without a shared cache)."""
-    return -(-numbers // PAGE) * PAGE + PAGE
 
 
 @linked

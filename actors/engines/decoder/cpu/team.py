@@ -24,13 +24,11 @@ from actors.engines.decoder.cpu.blocks import grouped_words, quantize_groups
 from actors.engines.decoder.cpu.jobs import (
     AWAKE,
     DONE,
-    PAGE,
     ROUNDED,
     STOP,
     TAKE,
     THREADS,
     TODO,
-    buffer_apart,
     pieces_of,
 )
 from actors.engines.decoder.cpu.linking import kept, linked
@@ -116,7 +114,7 @@ class Team:
         """``spare_cpus``: CPUs with one more helper each, which sleeps until there is work for it."""
         from actors.engines.decoder.cpu.pieces import take  # compiles, see :mod:`...compiler`
 
-        self.size, self._own = 1 + helpers + len(spare_cpus), helpers
+        self.size, self.own = 1 + helpers + len(spare_cpus), 1 + helpers  # threads: all, and all but spare ones
         self.job, self.state = np.zeros(1, JOB), np.zeros(TODO + APART * self.size, dtype=np.int64)
         self._rounded = np.empty(0, dtype=np.int16)
         self.state[THREADS], self.state[AWAKE] = self.size, helpers
@@ -137,13 +135,6 @@ class Team:
                 os.sched_setaffinity(0, {cpu})  # this thread's
         help_out(job, state, me)
 
-    def buffers(self, numbers: int) -> np.ndarray:
-        """One for each thread, float32 ``(threads, at least that many)``, see :func:`buffer_apart`."""
-        apart = buffer_apart(numbers)
-        whole = np.empty(self.size * apart + PAGE, dtype=np.float32)
-        first = -(whole.ctypes.data // 4) % PAGE
-        return whole[first : first + self.size * apart].reshape(self.size, apart)
-
     def make_room(self, numbers: int) -> None:
         """For the largest input of a product in bfloat16 or in groups, in numbers of 16 bits."""
         if len(self._rounded) < numbers:
@@ -151,7 +142,7 @@ class Team:
             self.state[ROUNDED] = self._rounded.ctypes.data
 
     def use_spare_cpus(self, used: bool) -> None:
-        self.state[AWAKE] = self.size - 1 if used else self._own
+        self.state[AWAKE] = self.size - 1 if used else self.own - 1
 
     def run(self, job: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
         """A job of :func:`product`, or a layer's attention, for float32 ``x`` and ``out`` of a row each."""
