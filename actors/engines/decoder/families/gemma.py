@@ -15,11 +15,11 @@ import torch
 from actors.engines.decoder.families.parts import (
     Undescribed,
     activation,
-    attention,
     before,
     decoder,
     head_norms,
     kind_of,
+    layers,
     mlp,
     rotation,
     weight,
@@ -54,24 +54,18 @@ def describe(config: Any) -> DecoderSpec:
         four = _four_norms(index)
         return before(index) if first else Norms(four.attention, four.mlp) if private else four
 
-    def layer(index: int) -> Layer:
-        norms = head_norms(index) if config.model_type == "gemma3_text" else None
-        return Layer(
-            attention(
-                config,
-                index,
-                turnings[kind_of(config, index)],
-                scale=scale**-0.5,
-                cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
-                norms=norms,
-            ),
-            mlp(config, index, name=act),
-            norms_of(index),
-        )
-
+    own = layers(
+        config,
+        lambda index: turnings[kind_of(config, index)],
+        lambda index: mlp(config, index, name=act),
+        norms_of,
+        scale=scale**-0.5,
+        cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
+        norms=head_norms if config.model_type == "gemma3_text" else None,
+    )
     return decoder(
         config,
-        layer,
+        own,
         Norm(config.rms_norm_eps, offset=1.0),
         embedding_scale=config.hidden_size**0.5,
         logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,

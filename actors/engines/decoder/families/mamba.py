@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from actors.engines.decoder.families.parts import (
@@ -56,26 +56,23 @@ def describe(config: Any) -> DecoderSpec:
 def mamba2(config: Any) -> DecoderSpec:
     """Mamba 2 without MLPs."""
     sizes = (config.num_heads, config.n_groups, config.state_size, config.head_dim, config.conv_kernel)
-
-    def layer(index: int) -> Layer:
-        part = f"backbone.layers.{index}"
-        mixer = _scan(f"{part}.mixer", sizes, config.hidden_act, config.time_step_limit)
-        return Layer(mixer, None, Norms(f"{part}.norm.weight", None))
-
-    ends = {"embedding": "backbone.embeddings.weight", "final_norm": "backbone.norm_f.weight"}
-    return decoder(config, layer, Norm(config.layer_norm_epsilon), **ends)
+    return _alone(config, lambda part: _scan(part, sizes, config.hidden_act, config.time_step_limit))
 
 
 def mamba(config: Any) -> DecoderSpec:
     """Mamba 1 without MLPs, and Falcon Mamba, which norms steps, keys and queries."""
     falcon = config.model_type == "falcon_mamba"
     sizes = (config.intermediate_size, config.state_size, config.conv_kernel, config.time_step_rank)
-    norms = (UNWEIGHTED,) * 3 if falcon else ()
+    norms, eps = ((UNWEIGHTED,) * 3, config.mixer_rms_eps) if falcon else ((), 0.0)
+    return _alone(config, lambda part: _selective(part, sizes, config.hidden_act, norms, eps))
+
+
+def _alone(config: Any, mixer: Callable[[str], Scan | Selective]) -> DecoderSpec:
+    """Mixers without MLPs. ``mixer``: by the name of its part."""
 
     def layer(index: int) -> Layer:
         part = f"backbone.layers.{index}"
-        mixer = _selective(f"{part}.mixer", sizes, config.hidden_act, norms, config.mixer_rms_eps if falcon else 0.0)
-        return Layer(mixer, None, Norms(f"{part}.norm.weight", None))
+        return Layer(mixer(f"{part}.mixer"), None, Norms(f"{part}.norm.weight", None))
 
     ends = {"embedding": "backbone.embeddings.weight", "final_norm": "backbone.norm_f.weight"}
     return decoder(config, layer, Norm(config.layer_norm_epsilon), **ends)
