@@ -32,7 +32,8 @@ class Attention:
         return None
 
     @staticmethod
-    def attend(query, keys, values, count, starts, bases, prefixes, lengths, tails, items, partial, spec, sinks, *_):
+    def attend(query, pool, numbers, partial, spec, sinks, *_):
+        (keys, values), (_, _, bases, prefixes, lengths, tails, _) = pool, numbers
         at = torch.arange(keys.shape[1], device=keys.device)[None]
         tail = tails.gather(1, (at - prefixes[:, None]).clamp(0, tails.shape[1] - 1))
         slots = torch.where(at < prefixes[:, None], bases[:, None] + at, tail)

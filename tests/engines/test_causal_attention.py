@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from actors.engines.cache.pool import KVPool, KVShape
+from actors.engines.compute.sight import CausalAttention
 from actors.engines.decoder.torch.attention import PoolAttention, Stretch
-from actors.engines.decoder.torch.causal_attention import CausalAttention
 from actors.engines.flat_batch import Segment, causal
 
 

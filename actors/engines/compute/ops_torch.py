@@ -29,7 +29,6 @@ from actors.engines.decoder.spec import (
     Rotation,
 )
 from actors.engines.weights.matrix import Matrix
-from actors.engines.weights.rows import fixed_rows
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     SILU: functional.silu,
@@ -38,6 +37,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     RELU: functional.relu,
     RELU_SQUARED: lambda x: functional.relu(x).square(),
 }
+# Rows of torch's own products on a CPU: at every place of a group of FIXED they agree, in every type; those of fewer
+# than FEW outputs agree one by one (a router of two experts). See docs/exactness.md, "Row counts that agree"
+FIXED, FEW = 8, 4
 CLAMP, SHARPNESS = 7.0, 1.702  # gpt-oss: bound of gate and up, and factor within its sigmoid
 
 
@@ -57,7 +59,7 @@ class TorchOps:
     def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
         x = x if prompt else matrix.inputs(x)
         if x.is_cpu:  # its libraries add up in another order for other numbers of rows
-            return fixed_rows(matrix.multiply, x, len(matrix.weight))[None]
+            return _by_groups(matrix, x)[None]
         return matrix.multiply(x)[None]
 
     def logits(self, x: Tensor, head: Matrix) -> Tensor:
@@ -227,6 +229,13 @@ class TorchOps:
             made = self.whole(self.linear(self.feed(read, up, spec.activation, spec.gated, prompt), down, prompt))
             out.index_add_(0, own, made if spec.inside else made * share)
         return out
+
+
+def _by_groups(matrix: Matrix, x: Tensor) -> Tensor:
+    """The product by groups of ``FIXED`` rows; the last one is filled up."""
+    rows, group = len(x), FIXED if len(matrix.weight) >= FEW else 1
+    filled = functional.pad(x, (0, 0, 0, -rows % group))
+    return torch.cat([matrix.multiply(part) for part in torch.split(filled, group)])[:rows]
 
 
 def _inputs(numbers: Tensor, rows: Tensor, pool: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
+from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.decoder.cpu.panels import Panels
 from actors.engines.decoder.layout import DecoderWeights
 from actors.engines.engine import PerRow, Trunk
@@ -49,21 +49,15 @@ class CompiledTrunk:
         table = self._table.weight
         if self._table.blocks is not None:
             table = torch.from_numpy(self._table.blocks.values()).bfloat16()
-        scale = spec.embedding_scale
+        scale, ops = spec.embedding_scale, TorchOps(spec.norm, torch.float32, 0)
 
         def embed(ids: Tensor) -> Tensor:
             return table[ids].float() * scale
 
         return Trunk(
             *(spec.hidden, len(spec.layers), self._vocabulary, cpu, torch.float32),
-            *(embed, self._normed, self._logits, self._linear),
+            *(embed, lambda x: ops.norm(x, self._norm), self._logits, self._linear),
         )
-
-    def _normed(self, x: Tensor) -> Tensor:
-        weight, bias, eps = self._norm.weight.float(), self._norm.bias, self._spec.norm.eps
-        if self._spec.norm.centred:
-            return functional.layer_norm(x, weight.shape, weight, None if bias is None else bias.float(), eps)
-        return functional.rms_norm(x, weight.shape, weight, eps)
 
     def _logits(self, x: Tensor) -> Tensor:
         logits = self._multiplied(self._head, x * self._spec.logit_scale)[:, : self._vocabulary]
@@ -76,7 +70,6 @@ class CompiledTrunk:
         def multiply(x: Tensor) -> Tensor:
             return self._multiplied(panels.job, x)[:, : len(weight)]
 
-        multiply.panels = panels  # type: ignore[attr-defined]  # the job reads their memory
         return multiply
 
     def _multiplied(self, job: NDArray[Any], x: Tensor) -> Tensor:

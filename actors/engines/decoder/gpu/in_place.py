@@ -152,9 +152,8 @@ class InPlace:
         sinks: Tensor | None = None,
         rounded: Any = None,
     ) -> Tensor:
-        seen: Tensor = self._kernels.attend(
-            queries.contiguous(), *pool, *numbers, self._partial, attention, sinks, self._gpu, rounded
-        )
+        told = pool, numbers, self._partial, attention, sinks, self._gpu, rounded
+        seen: Tensor = self._kernels.attend(queries.contiguous(), *told)
         return seen
 
 

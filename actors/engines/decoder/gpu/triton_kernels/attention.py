@@ -150,32 +150,27 @@ class Partial:
 
 def attend(
     query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    count: Tensor,
-    starts: Tensor,
-    bases: Tensor,
-    prefixes: Tensor,
-    lengths: Tensor,
-    tails: Tensor,
-    items: Tensor,
+    pool: tuple[Tensor, Tensor],
+    numbers: tuple[Tensor, ...],
     partial: Partial,
     spec: Attention,
     sinks: Tensor | None,
     gpu: Gpu,
     rounded: RoundedRows | None = None,
 ) -> Tensor:
-    """``(rows, heads * width)`` from query ``(rows, heads, width)`` and the pool's keys and values of a layer
+    """``(rows, heads * width)`` from query ``(rows, heads, width)`` and the ``pool``'s keys and values of a layer
     ``(kv_heads, slots, width)``. ``spec``: of the layer, whose ``sinks`` ``(heads,)`` take part.
 
-    int32, on the device: the first ``count`` (1,) of ``items`` (n, 3) are a first row, a number of rows, and which part
+    ``numbers``, int32, on the device: ``count``, ``starts``, ``bases``, ``prefixes``, ``lengths``, ``tails`` and
+    ``items``. The first ``count`` (1,) of ``items`` (n, 3) are a first row, a number of rows, and which part
     of ``SPLIT`` tokens of their texts: one row, or up to :func:`tile_rows` of one request that all see the part whole,
     in a row of slots. Every part of every row is in one item. ``bases``, ``prefixes``, ``lengths`` (rows,): the first
     ``prefix`` of the ``length`` tokens that a row sees lie in slots ``base ..``, and the others in its ``tails`` (rows,
     most). A row of length 0 gets zeros. ``rounded``: the same in 8 bits. ``starts`` (rows,): parts of the rows before,
     in ``partial``.
     """
-    rows, heads, width = query.shape
+    (rows, heads, width), (keys, values) = query.shape, pool
+    count, starts, bases, prefixes, lengths, tails, items = numbers
     assert query.is_contiguous() and keys.stride() == values.stride() and keys.stride()[1:] == (width, 1)
     group = heads // keys.shape[0]
     tile, depth = max(TILE, triton.next_power_of_2(group)), max(16, triton.next_power_of_2(width))
