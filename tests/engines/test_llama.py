@@ -102,7 +102,7 @@ def test_an_engine_starts_no_threads_where_it_computes_with_those_of_another_and
     target = CompiledEngine(model, info(model), SLOTS, own_team([0]))
     target.use_spare_cpus(True)
     before, model = threading.active_count(), make("qwen2")
-    draft = CompiledEngine(model, info(model), SLOTS, target.threads)
+    draft = CompiledEngine(model, info(model), SLOTS, target.team)
     assert threading.active_count() == before
     for start in (0, 5, 10):  # in turns with the other, whose matrices are others
         chain(target, tokens, start, 5)
