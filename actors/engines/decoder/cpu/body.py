@@ -29,7 +29,7 @@ from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
 
 Array = NDArray[np.float32]
-APART = 32  # numbers between two threads' scores: two lines of the cache, as processors fetch them in pairs
+SCORES_APART = 32  # numbers between two threads' scores: two lines of the cache, as processors fetch them in pairs
 TURNS = 2048  # positions of the first tables of rotations; they double as texts grow
 
 
@@ -64,7 +64,7 @@ class _Rooms:
             *(few * heads // kv * (span + 2 * width) + LANES * width for heads, kv, width in self._heads),
         )
         if self._scores.shape[1] < own:
-            self._scores = np.empty((team.size, own + APART), np.float32)
+            self._scores = np.empty((team.size, own + SCORES_APART), np.float32)
             told |= {"scores": self._scores.ctypes.data, "own_scores": self._scores.shape[1]}
         return told
 
