@@ -15,6 +15,7 @@ from torch import nn
 from actors.doing import doing
 from actors.engines.cache.kv_cache import full_request
 from actors.engines.cache.memory import (
+    DRAFT_SHARE,
     GPU_SHARE,
     MAX_REQUESTS,
     MIN_TOKENS,
@@ -57,7 +58,6 @@ from actors.models import ModelInfo
 from protocols.errors import ModelError
 
 log = logging.getLogger("duoactor")
-DRAFT_SHARE = 0.5  # share of the memory for KV pools, because the target may be on the same device
 MAX_RINGS = 4 * MAX_REQUESTS  # rings of open requests, mostly shorter, and of texts kept for later prompts
 
 

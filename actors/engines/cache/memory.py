@@ -23,6 +23,7 @@ GPU_SHARE = 0.9  # share of the free memory; the rest is for activations (vLLM's
 # Of the host's free memory, which other processes need as well. Pages are taken when they are first written, so that an
 # idle pool takes none.
 HOST_SHARE = 0.5
+DRAFT_SHARE = 0.5  # share of a draft's pool, because the target may be on the same device
 STATE_SHARE = 0.5  # share of a pool's memory, if the model has recurrent layers: their states need the rest
 # Bytes of a host's memory for texts of ended requests, or as many as the weights have if those are more: a small model
 # is expected to be a small process, and two chats with a large one must not drive each other out.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actors.engines.cache.memory import MAX_REQUESTS, PoolMemory, kv_slots
+from actors.engines.cache.memory import DRAFT_SHARE, MAX_REQUESTS, PoolMemory, kv_slots
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.engine import Trunk
 from actors.engines.heads.ahead import AheadDraft
@@ -49,7 +49,6 @@ from protocols.errors import ModelError
 
 COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # copies of the target's tensors in DeepSeek's checkpoints
 MOST_STAGES = 8  # layers for more tokens that take turns
-DRAFT_SHARE = 0.5  # share of the memory for KV pools, because the target may be on the same machine
 MEMORY_SHARE = 0.25  # share of what is free beside the target's pool
 
 Tensors = Mapping[str, Tensor]

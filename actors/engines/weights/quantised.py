@@ -205,14 +205,14 @@ def _mxfp8(name: str, parts: Parts, form: LayerForm) -> Dequantised:
 
 
 def _fp4(
-    name: str, packed: Tensor, scale: Tensor, size: int, steps: Callable[[], Tensor],
+    name: str, packed: Tensor, scale: Tensor, steps: Callable[[], Tensor],
     number: int, held: Callable[[Tensor], tuple[Any, Any]],
 ) -> Dequantised:  # fmt: skip
     """Two codes of 4 bits in a byte, the even input's in its low half. ``held``: for the products, see :class:`Codes`,
     the scales of int64 rows, and of the whole rows."""
     if packed.dtype != torch.uint8 or packed.ndim != 2:
         raise refused(name, f"codes of 4 bits in {_name(packed)}", "codes in uint8")
-    rows, inputs = int(packed.shape[0]), 2 * int(packed.shape[1])
+    rows, inputs, size = int(packed.shape[0]), 2 * int(packed.shape[1]), 16 if number == NVFP4 else 32
     _wanted(f"{name}.weight_scale", scale, _blocks((rows, inputs), (1, size)))
 
     def fours(bytes_: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ def _mxfp4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
     powers = scale.numpy()
     number = MXFP4 if in_float16(powers) else 0
     return _fp4(
-        name, packed, scale, 32, lambda: torch.exp2(scale.float() - 127),
+        name, packed, scale, lambda: torch.exp2(scale.float() - 127),
         number, lambda rows: (half_powers(powers[rows.numpy()])[:, :, None], None),
     )  # fmt: skip
 
@@ -257,7 +257,7 @@ def _nvfp4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
     def steps() -> Tensor:
         return scale.float() / whole.float() if divided else scale.float() * whole.float()
 
-    return _fp4(name, packed, scale, 16, steps, NVFP4, held)
+    return _fp4(name, packed, scale, steps, NVFP4, held)
 
 
 def _gptq(name: str, parts: Parts, form: LayerForm) -> Integers:
