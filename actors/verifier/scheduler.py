@@ -165,10 +165,7 @@ class Scheduler:
         """The number of forwards that may follow one another while no source :meth:`finds` drafts: until there is a
         chunk to send, or a source that rests is to be asked again."""
         steps = chunk_forwards(self.context.price, allowance.streams)
-        for stream in using:
-            rests = max(2, stream.rest.until - stream.tally.rounds)  # one forward more, or each would be a row
-            steps = int(min(steps, stream.text.left, rests))
-        return max(1, steps)
+        return max(1, min(steps, *(stream.text.left for stream in using)))
 
     def _ranks(self, using: Asked) -> tuple[bool, ...]:
         """Whether the target says what else was likely in each stream: in those with a source that reads it; else in
@@ -191,7 +188,10 @@ class Scheduler:
         """Whether a source has drafts that are worth the end of a row of forwards, after what it has brought."""
         for stream, asked, outcome in zip(batch.streams, batch.asked, outcomes, strict=True):
             for source in asked:
-                if self.sources.ask(source, False, source.finds, stream, outcome.tokens, batch.allowance):
+                begun = self.context.clock()
+                found = self.sources.ask(source, False, source.finds, stream, outcome.tokens, batch.allowance)
+                stream.times.spent_us[source.name] += (self.context.clock() - begun) * 1e6
+                if found:
                     return True
         return False
 

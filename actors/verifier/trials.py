@@ -15,7 +15,7 @@ from actors.estimate import STALL, SURE, Estimate
 from actors.verifier.results import Group
 from actors.verifier.rounds import Part, Round
 from actors.verifier.totals import MAX_KNOWN
-from actors.verifier.trial import DRAFTS, LOOKUPS, Trial
+from actors.verifier.trial import DRAFTS, LOOKUPS, Stakes, Trial
 
 PRIOR = 1.2  # yield of a source of which nothing is known, as in so many rounds as it is looked at
 GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
@@ -127,7 +127,11 @@ class Trials:
             if len(self._groups) == MAX_KNOWN:
                 del self._groups[min(self._groups, key=lambda known: self._groups[known].used)]
             stakes = LOOKUPS.get(source, DRAFTS)
-            self._groups[key] = Trial(stakes, Estimate(PRIOR, stakes.look, GROUP_MEMORY))
+            gain = Estimate(PRIOR, stakes.look, GROUP_MEMORY)
+            if source in LOOKUPS:  # each stream's question delays all, so that many streams rest for longer
+                least = 2 ** (group.load - 1)
+                stakes = Stakes(stakes.pays, stakes.look * least, stakes.first * least)
+            self._groups[key] = Trial(stakes, gain)
         trial = self._groups[key]
         trial.used = self._learned
         return trial

@@ -136,6 +136,11 @@ def asked_of(path: str) -> tuple[str, ...]:
     return tuple(text for text in texts if len(text) < 1200)[::4]
 
 
+def waited(rounds: list[Round]) -> float:
+    """Microseconds of a stream for each of its tokens: in a group that ends together, others' drafts bring nothing."""
+    return sum(done.own_us * done.streams for done in rounds) / sum(done.tokens for done in rounds)
+
+
 def show(method: str, rounds: list[Round], cost: CostModel) -> None:
     """Microseconds for each token, and forwards by their rows beside what the calibration says."""
     tokens, forward_us = sum(done.tokens for done in rounds), sum(done.forward_us for done in rounds)
@@ -143,7 +148,18 @@ def show(method: str, rounds: list[Round], cost: CostModel) -> None:
     accepted = tokens - sum(done.streams * done.steps for done in rounds)
     print(f"{method}: {len(rounds)} rounds, {sum(done.steps for done in rounds)} forwards, {tokens} tokens")
     print(f"  rows of drafts {drafts}, accepted {accepted}; us a token: {forward_us / tokens:.0f} forward", end="")
-    print(f", {beside_us / tokens:.0f} beside it")
+    print(f", {beside_us / tokens:.0f} beside it; a stream waits {waited(rounds):.0f}")
+    kinds = defaultdict[tuple[bool, bool], list[Round]](list)
+    for done in rounds:
+        kinds[done.asked, done.drafts > 0].append(done)
+    for (asked, drafted), some in sorted(kinds.items()):
+        windows = sum(done.streams * done.steps for done in some)
+        beside_us = sum(done.own_us - done.forward_us for done in some) / windows
+        print(
+            f"  {'with' if drafted else 'no'} drafts, {'asked' if asked else 'nobody asked'}: {len(some)} rounds",
+            end="",
+        )
+        print(f", {sum(done.tokens for done in some) / windows:.2f} tokens a window, {beside_us:.0f} us beside it")
     times, fewest = defaultdict[int, list[float]](list), min(done.rows for done in rounds)
     for done in rounds:
         times[done.rows].append(done.forward_us / done.steps)

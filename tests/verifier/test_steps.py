@@ -2,7 +2,9 @@
 beside the forwards."""
 
 import asyncio
+import itertools
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,6 +14,9 @@ from actors.verifier.drafters import DrafterPeer
 from actors.verifier.forward import compute
 from actors.verifier.results import NO_WINDOW
 from actors.verifier.rounds import Batch, Round
+from actors.verifier.scheduler import Scheduler
+from actors.verifier.sources.boundary import Sources
+from actors.verifier.sources.source import Source
 from actors.verifier.trace import Trace
 from protocols.messages import Cancel, Chunk, Generate, Hello, Plan, Role, RoundStats, Sampling
 from tests.world.caller import Caller, tokens_of
@@ -211,3 +216,15 @@ def test_a_source_that_was_asked_in_vain_has_brought_nothing_in_a_row_of_forward
     shares = [(part, share) for done in rounds_of_auto(STEPS, PROMPT) if done.steps > 1 for part in done.parts
               for share in part.shares]  # fmt: skip
     assert shares and all(share.without == part.tokens and share.rows == 0 for part, share in shares)
+
+
+def test_a_question_between_two_forwards_is_time_of_its_source():
+    """Else retrieval that names nothing looks cheaper than it is, and is asked for too long."""
+    seconds, source, stream = itertools.count(), Source(), toy_stream(PROMPT, "auto", SAMPLING)
+    source.name = "text"
+    scheduler = SimpleNamespace(context=SimpleNamespace(clock=lambda: next(seconds)), sources=Sources([source], {}))
+    source.finds = lambda *_: False  # type: ignore[method-assign]
+    batch = Batch(streams=(stream,), asked=({source: "text"},), steps=STEPS)
+    for _ in range(3):
+        assert not Scheduler.finds(scheduler, batch, [Outcome([], [1])])
+    assert stream.times.spent_us["text"] == pytest.approx(3e6)

@@ -128,6 +128,18 @@ def test_a_text_that_begins_to_copy_is_noticed_within_a_longest_rest_of_retrieva
     assert rounds_with(trials, stream, 3.0, 100, "text") > 60
 
 
+@pytest.mark.parametrize("streams", [1, 4, 8])
+def test_retrieval_that_loses_rests_for_as_many_rounds_as_streams_wait_for_it(streams):
+    trials, group, crowd = Trials(), Group("auto", True, streams.bit_length()), [Someone() for _ in range(streams)]
+    share, kind, rounds = Share("text", 0, 1, 0.1 * PLAIN_US), trials.of_group("text", group), 0
+    while not kind.until and rounds < 100:
+        rounds += 1
+        parts = tuple(Part(stream, group, rounds, 1, PLAIN_US, (share,), None) for stream in crowd)
+        done = Round(streams, streams, 0, 1, PLAIN_US, 0.0, PLAIN_US, 0.0, False, streams, parts)
+        trials.learn(done, PLAIN_US, 10.0)
+    assert kind.until - (rounds - 1) == streams
+
+
 def test_a_source_that_names_nothing_rests_whatever_the_time_of_its_rounds():
     trials, stream, chance, asked = Trials(), Someone(), random.Random(1), list[int]()
     for at in range(4000):
