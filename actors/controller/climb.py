@@ -3,8 +3,7 @@
 A setting starts where calibration and the measured acceptance rate put it, in closed form. From there it climbs: a
 neighbouring setting is tried in turns with the one in force, and takes its place if its goodput, tokens per second, is
 measurably higher. What is learnt is kept as a factor on the start, so that a change of costs moves the setting at once.
-
-A command takes a while until rounds are drafted by it. So a round counts for the setting that it names itself, and the
+A round counts for the setting that it names itself, because a command takes a while until rounds are drafted by it; the
 streams of one round, which share its time, are one sample.
 """
 
@@ -72,8 +71,7 @@ class Comparison:
         tried = _scaled(name, known, way)
         self.settings = known, tried if tried != known else max(1, known + way)
         self.name, self.usual_us = name, usual_us
-        # tokens of a usual round's time, with either
-        self.sides = Estimate(memory=math.inf), Estimate(memory=math.inf)
+        self.sides = Estimate(memory=math.inf), Estimate(memory=math.inf)  # tokens of a usual round's time, by either
         self.blocks = 0
         self.booked: list[tuple[float, float]] = []  # tokens and times of the round's streams that count
         self._turn_to(True, rounds)
@@ -103,11 +101,9 @@ class Comparison:
         self.blocks += 1
         if self.blocks >= 4:
             known, new = self.sides
-            error = math.hypot(known.error, new.error)
-            if new.mean - known.mean > WON * error:
-                return True
-            if known.mean - new.mean > LOST * error or self.blocks >= MAX_BLOCKS:
-                return False
+            ahead, error = new.mean - known.mean, math.hypot(known.error, new.error)
+            if ahead > WON * error or -ahead > LOST * error or self.blocks >= MAX_BLOCKS:
+                return ahead > WON * error
         self._turn_to(not self.tried, rounds)
         return None
 
@@ -199,11 +195,10 @@ class Control:
         kind = stats.kind
         if stats.plan is None or kind.method not in STRATEGIES:  # no drafter works, or a newer verifier's method
             return
-        streams = max(1, stats.streams).bit_length()
-        climb = self.climbs.get((kind, streams)) or Climb(kind)
-        _put(self.climbs, (kind, streams), climb)
+        load = kind, max(1, stats.streams).bit_length()
+        climb = self.fresh[kind] = self.climbs.get(load) or Climb(kind)
+        _put(self.climbs, load, climb)
         climb.observe(stats)
-        self.fresh[kind] = climb
 
     def observe_draft(self, stats: DraftStats) -> None:
         if stats.step_us:

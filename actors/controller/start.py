@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from actors.peer import introduction
 from actors.process import open_network, pin, run_actor
@@ -17,11 +18,7 @@ def run_controller(settings: ControllerSettings) -> int:
         from actors.controller.loop import Controller
 
         pin(settings.cpus)
-        network = open_network(settings)
-        try:
-            hello = introduction(Role.CONTROLLER, settings.actor_id)
-            await Controller(network, settings.connect, hello).run(stop)
-        finally:
-            network.close()
+        with contextlib.closing(open_network(settings)) as network:
+            await Controller(network, settings.connect, introduction(Role.CONTROLLER, settings.actor_id)).run(stop)
 
     return run_actor(main)

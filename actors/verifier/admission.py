@@ -23,7 +23,7 @@ from actors.verifier.loans import Loan
 from actors.verifier.owners import EVERYBODY, Owner
 from actors.verifier.preparation import Prepared, is_short, prepare
 from actors.verifier.sources.grammar import Grammars
-from actors.verifier.streams import Delivery, Stage, Stream, Times, Transcript
+from actors.verifier.streams import Delivery, Stage, Stream, Times
 from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
 from protocols.errors import RequestError
@@ -152,10 +152,9 @@ class Admission:
         self.context.wake()
 
     def _stream(self, arrival: Arrival, prepared: Prepared) -> Stream:
-        message, generated = arrival.message, arrival.message.generated
+        message, text = arrival.message, prepared.text
         strategy = strategy_for(message.method or self.context.settings.method)
         self.context.library.check(strategy.method)
-        text = Transcript(prepared.prompt, generated, prepared.sampling)
         most = min(self.context.target.max_window, strategy.nodes)
         return Stream(
             arrival.client,
@@ -167,7 +166,7 @@ class Admission:
             Loan(first_plan(self.context, strategy, message)),
             Wait(strategy.waits, most),
             Times(arrival.arrived),
-            Delivery(len(generated), Trace() if message.trace else None),
+            Delivery(text.generated, Trace() if message.trace else None),
             prepared.grammar,
             prepared.prediction,
             arrival.owner,

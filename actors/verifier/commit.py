@@ -158,10 +158,7 @@ class Committer:
             base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled, outcome.ranked
         )
         for source in self.sources.named(stream.sources):
-            try:
-                source.learn(stream, committed)
-            except Exception as error:
-                self.sources.failed(source, error)
+            self.sources.ask(source, None, source.learn, stream, committed)
         # a tree without a depth: as many as it had verified
         nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else taken
         stream.tally.round(rounds, nodes, drafts, forced, stream.loan.plan.gamma or nodes)

@@ -124,8 +124,8 @@ class Peers:
         if hello.role is Role.DRAFTER and not hello.model_id:
             sentence = "a drafter has to name what it drafts with; give its Hello a model_id, or connect as a client"
             return Refuse(RefuseCode.MALFORMED, sentence)
-        models = hello.role in (Role.DRAFTER, Role.LEARNER)
-        if models and (detail := differs(hello, self.context.info)) is not None:
+        has_model = hello.role in (Role.DRAFTER, Role.LEARNER)
+        if has_model and (detail := differs(hello, self.context.info)) is not None:
             return Refuse(RefuseCode.TOKENIZER, detail)
         if max(hello.states, default=0) > (layers := self.context.info.layers):
             detail = f"draft head {hello.model_id} reads layer {max(hello.states)} and the target has {layers}"
@@ -138,8 +138,8 @@ class Peers:
         known = self.state.drafters.named(hello.actor_id) if drafts else self.state.singles.get(hello.role)
         if known is None or known.hello.incarnation == hello.incarnation:
             return None
-        if self.clock() - known.last_seen >= 2 * HEARTBEAT_MS / 1000:  # it is dead
-            return None
+        if self.clock() - known.last_seen >= 2 * HEARTBEAT_MS / 1000:
+            return None  # it is dead
         detail = f"a drafter named {hello.actor_id} is connected already; choose another --actor-id"
         if not drafts:
             process = f"{known.actor_id}, process {known.hello.pid}"

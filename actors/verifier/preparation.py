@@ -12,6 +12,7 @@ from actors.verifier.sources.binding import Binding
 from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammars
 from actors.verifier.sources.withheld import Withheld
+from actors.verifier.streams import Transcript
 from actors.verifier.text import Decode
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Generate, Sampling
@@ -25,8 +26,7 @@ SHORT_OUTPUT = 64  # tokens of a resumed stream
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    prompt: list[int]
-    sampling: Sampling
+    text: Transcript
     output: Output
     grammar: Binding | None
     prediction: list[int]
@@ -48,7 +48,7 @@ def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, m
         grammar = binds = Dictated(dictation, codec, info.vocab_size, grammar, message.generated)
         dictated = range(dictation.at, dictation.at + len(binds.tokens))
     output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated, dictated)
-    return Prepared(prompt, sampling, output, grammar, prediction)
+    return Prepared(Transcript(prompt, message.generated, sampling), output, grammar, prediction)
 
 
 def is_short(message: Generate) -> bool:

@@ -38,7 +38,7 @@ class Trace:
         return partial(
             RoundTrace,
             tokens=tuple(node.token for node in nodes),
-            parents=tuple(index[_above(node)] for node in nodes),
+            parents=tuple(index[node.parent or tree.root] for node in nodes),
             logprobs=tuple(min(0.0, node.logprob) for node in nodes),
             origins=tuple(_origin(node) for node in nodes),
             arrived_us=tuple(self._arrived.get(node, 0) for node in nodes),
@@ -50,9 +50,5 @@ class Trace:
 def _origin(node: Node) -> Origin:
     if node.rank < 0:
         return {OWN: Origin.RETRIEVED, FORCED: Origin.FORCED}[node.rank]
-    return Origin.DRAFT if node is _above(node).best_child() else Origin.SIBLING
-
-
-def _above(node: Node) -> Node:
     assert node.parent is not None  # no root is traced
-    return node.parent
+    return Origin.DRAFT if node is node.parent.best_child() else Origin.SIBLING
