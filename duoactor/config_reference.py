@@ -12,8 +12,8 @@ _INTRODUCTION = """\
 # Configuration
 
 Every option of an actor is a flag of its command (`duoactor verifier --help`) and a key of `duo.toml`
-(`--config duo.toml`); a flag wins over the file. `duoactor up` reads all sections: its plain flags are the
-verifier's, and those that begin with `--draft` are the drafter's.
+(`--config duo.toml`); a flag wins over the file. `duoactor up` reads all sections: plain flags are the
+verifier's, flags that begin with `--draft` the drafter's.
 
 ```toml
 [verifier]
