@@ -13,6 +13,7 @@ pytest.importorskip("numba")
 from numba import njit
 
 from actors.engines.decoder.cpu import work_stealing
+from actors.engines.decoder.cpu.body import _buffers
 from actors.engines.decoder.cpu.work_stealing import APART
 
 TODO = 8
@@ -227,3 +228,10 @@ def test_in_whatever_order_threads_look_and_write_every_piece_of_every_job_is_ta
 
     assert turns.run(lead, *(lambda me=me: help_out(me) for me in range(1, threads))), "a piece is lost"
     assert sorted(taken) == sorted([*range(pieces)] * jobs)
+
+
+def test_each_threads_buffer_begins_with_a_line_of_the_cache_and_two_lines_behind_the_last_ones_end():
+    buffers = _buffers(3, 50)
+    begins = [buffer.ctypes.data for buffer in buffers]
+    assert buffers.shape[1] >= 50 and all(begin % 64 == 0 for begin in begins)
+    assert all(later - begin >= 4 * 50 + 2 * 64 for begin, later in itertools.pairwise(begins))

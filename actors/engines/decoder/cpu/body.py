@@ -33,6 +33,15 @@ SCORES_APART = 32  # numbers between two threads' scores: two lines of the cache
 TURNS = 2048  # positions of the first tables of rotations; they double as texts grow
 
 
+def _buffers(threads: int, numbers: int) -> Array:
+    """A buffer for each thread, ``(threads, at least numbers)``, that begins with a line of the cache: vectors across
+    two lines take longer."""
+    apart = -(-numbers // LANES) * LANES + SCORES_APART
+    whole = np.empty(threads * apart + LANES, np.float32)
+    first = -(whole.ctypes.data // whole.itemsize) % LANES
+    return whole[first : first + threads * apart].reshape(threads, apart)
+
+
 class _Rooms:
     """Memory that grows with the largest forward."""
 
@@ -64,7 +73,7 @@ class _Rooms:
             *(few * heads // kv * (span + 2 * width) + LANES * width for heads, kv, width in self._heads),
         )
         if self._scores.shape[1] < own:
-            self._scores = np.empty((team.size, own + SCORES_APART), np.float32)
+            self._scores = _buffers(team.size, own)
             told |= {"scores": self._scores.ctypes.data, "own_scores": self._scores.shape[1]}
         return told
 
