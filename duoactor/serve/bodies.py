@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from codecs import BOM_UTF8
 from typing import Any
 
 from starlette.requests import Request
@@ -55,7 +56,8 @@ async def _received(request: Request) -> bytes:
                 parts.append(part)
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
-    return b"".join(parts) if packed == "identity" else _unpacked(b"".join(parts))
+    body = b"".join(parts)
+    return (body if packed == "identity" else _unpacked(body)).removeprefix(BOM_UTF8)  # RFC 8259, 8.1
 
 
 def _unpacked(packed: bytes) -> bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -161,10 +163,18 @@ def read(body: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ApiError(400, "the body is not UTF-8, as JSON must be") from None
     except msgspec.MsgspecError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+        raise ApiError(400, _no_json(body, str(error))) from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object")
     return given
+
+
+def _no_json(body: bytes, problem: str) -> str:
+    """The sentence about a body that msgspec cannot read: of half a character it says that the input was truncated."""
+    with suppress(ValueError, RecursionError):
+        json.loads(body.decode())  # the standard library's reader takes half of a character
+        return r"the body holds half of a character: an escape \ud800 to \udfff without its other one"
+    return f"the body is not valid JSON: {problem}"
 
 
 def convert(given: Mapping[str, Any], struct: type[T]) -> tuple[T, Ignored]:

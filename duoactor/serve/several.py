@@ -111,7 +111,7 @@ class Models:
         """The model that the body names; without a name the loaded one, or the first. ApiError (404) for no such."""
         try:
             name = msgspec.json.decode(body, type=_Named).model
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             name = ""  # whichever app it is refuses it
         known = named(name, self._loads)
         if name and not known:

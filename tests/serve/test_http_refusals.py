@@ -1,6 +1,7 @@
 """What the gateway refuses: each with the status, the shape and the parameter's name that OpenAI's clients expect."""
 
 import asyncio
+import codecs
 import difflib
 import json
 import re
@@ -231,6 +232,10 @@ async def test_a_misspelt_parameter_is_met_with_the_right_one():
         b'{"messages":' + b'[{"a":' * 5_000,
         b'{"seed": 1e999}',
         b'{"prompt": "\xff"}',
+        codecs.BOM_UTF8,
+        codecs.BOM_UTF8 * 2 + b"{}",
+        json.dumps({"messages": TURNS}).encode("utf-16"),
+        json.dumps({"messages": TURNS}).encode("utf-32"),
     ],
 )
 async def test_a_body_that_is_no_json_object_is_a_400(body):
@@ -239,6 +244,23 @@ async def test_a_body_that_is_no_json_object_is_a_400(body):
     assert answer.status_code == 400
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert "codec" not in answer.text and answer.json()["error"]["message"].startswith("the body ")
+
+
+async def test_a_byte_order_mark_before_a_body_is_ignored_as_rfc_8259_allows():
+    body = codecs.BOM_UTF8 + json.dumps({"messages": TURNS, "max_tokens": 2}).encode()
+    async with served() as gateway:
+        answer = await gateway.request("POST", CHAT, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["usage"]["completion_tokens"]) == (200, 2)
+
+
+async def test_half_of_a_character_in_a_body_is_named():
+    body = b'{"messages": [{"role": "user", "content": "\\ud83d"}]}'
+    async with served() as gateway:
+        answer = await gateway.request("POST", CHAT, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        400,
+        r"the body holds half of a character: an escape \ud800 to \udfff without its other one",
+    )
 
 
 @pytest.mark.parametrize(

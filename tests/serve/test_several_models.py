@@ -214,6 +214,14 @@ async def test_a_model_that_is_not_there_or_cannot_be_loaded_is_refused_and_the_
         assert (packed.status_code, packed.json()["model"]) == (200, "big")
 
 
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"model": "\xff"}', b'{"a": ' + b"[" * 5_000, b"[]", b""])
+async def test_a_body_that_names_no_model_as_json_does_is_a_400_of_the_model_that_would_answer(body):
+    async with shelved() as (_, http):
+        refused = await http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith("the body ")
+
+
 async def test_a_model_that_nobody_asks_for_is_unloaded():
     async with shelved(idle_s=0.05) as (shelf, http):
         await ask(http, "small")

@@ -128,7 +128,7 @@ class OllamaAnswer(Answer):
                     name, arguments = self._call[0], "".join(self._call[1])
                     try:
                         given = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
-                    except msgspec.MsgspecError:
+                    except (msgspec.MsgspecError, RecursionError):
                         text += f"{name} {arguments}" if whole else ""
                         continue
                     if whole:
