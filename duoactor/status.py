@@ -57,8 +57,8 @@ def print_status(report: StatusReport) -> None:
     if sources := tokens_by_source(report.counters):
         facts.add_row("accepted from", sources)
     print_table(facts)
-    if inline is not None and inline.trouble:
-        print(f"verifier: {inline.trouble}")
+    if said := report.left_out or (inline.trouble if inline is not None else ""):
+        print(clean(f"verifier: {said}"))
     print()
     if report.budgets:
         print_budgets(report.budgets)

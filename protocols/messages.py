@@ -789,6 +789,7 @@ class StatusReport(Message, frozen=True):
     budgets: Budgets = ()  # the controller's, as far as they are in force
     totals: Totals = ()
     counters: Counters = field(default_factory=dict)
+    left_out: Sentence = ""  # why the verifier does not draft itself with the draft model or head that it was given
 
 
 ToVerifier = (

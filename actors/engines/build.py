@@ -40,6 +40,7 @@ from actors.engines.heads.kinds import configuration, kind_of
 from actors.engines.targets.selfcheck import Agreement, check_finite, self_check
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
+from actors.engines.weights.damage import check_undamaged
 from actors.engines.weights.draft_vocabulary import refuse_as_target
 from actors.engines.weights.dtypes import AUTO, INT8, draft_dtype, target_dtype
 from actors.engines.weights.loading import (
@@ -196,7 +197,11 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
         "slots": told_slots(slots),
         "threads": place.threads,
     }
-    check_finite(engine)
+    try:
+        check_finite(engine)
+    except ModelError:
+        check_undamaged(name)  # names the tensor, if it is a file's fault
+        raise
 
     def check() -> Agreement:
         with doing("checking which rounds give the same bits, the first time only"):
@@ -255,6 +260,8 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
     config = known_config(name)
     _check_described(name, config)
     kind, int8 = draft_dtype(place.dtype, where, config)
+    if like is None:
+        check_undamaged(name, packed=False)
     with _fitting(name, where):
         model = load_for_engine(name, where, kind, config)
     if like is None:

@@ -115,6 +115,7 @@ class Operations:
             budgets=state.budgets.said(now),
             totals=state.totals.report(),
             counters=dict(state.counters),
+            left_out=clipped(context.equipment.left_out),
         )
         self.context.send(peer, report)
 

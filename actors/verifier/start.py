@@ -102,7 +102,8 @@ def _capacity(model: Target) -> str:
 
 
 def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | None:
-    """The draft model that the verifier itself drafts with; None: there is none, or a warning says why it cannot."""
+    """The draft model that the verifier itself drafts with; None: it has none. Raises ModelError for one that cannot
+    draft for the target."""
     from actors.draft_timing import check_draft, measure_draft
     from actors.engines.build import EngineOptions, build_draft
     from actors.engines.heads.kinds import configuration, kind_of
@@ -124,14 +125,13 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
 
     try:
         if kind_of(configuration(settings.inline_draft)):
-            return None  # a head that :func:`head_of` has left out
+            return None  # a head, which is :func:`head_of`'s
         draft, info = build(settings.inline_draft), target.info
         if (differ := differs(introduction(Role.DRAFTER, "inline", draft.info), info)) is not None:
             raise ModelError(differ)
         steps = measure_draft(draft)
     except ModelError as error:
-        log.warning("no drafts between forwards: %s", error)
-        return None
+        raise ModelError(f"no drafts between forwards: {error}") from None
     load: Loader = lambda path: asyncio.to_thread(rebuild, path)  # noqa: E731
     return InlineDraft(draft, steps, info.vocab_size, info.eos_token_ids, load=load)
 
@@ -154,9 +154,9 @@ def _named_head(name: str, target: str) -> tuple[str, str]:
 def head_of(
     settings: VerifierSettings, target: Target, thread: Executor | None, compute: Compute | None = None
 ) -> InlineDraft | None:
-    """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none, or one
-    that cannot draft for the target, which is said. ``thread``: the one that computes it; None: any. ``compute``: what
-    runs the target, where another head may take the place of this one."""
+    """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none.
+    ``thread``: the one that computes it; None: any. ``compute``: what runs the target, where another head may take the
+    place of this one. Raises ModelError for a head that cannot draft for the target."""
     from actors.draft_timing import measure_draft, measuring, step_times
     from actors.engines.heads.build import another_head, head_for
     from actors.verifier.sources.head import HeadSource, OnThread
@@ -169,8 +169,7 @@ def head_of(
         head = head_for(name, target, settings.target)
         times = measure_draft(head)
     except ModelError as error:
-        log.warning("no drafts %s: %s", said, error)
-        return None
+        raise ModelError(f"no drafts {said}: {error}") from None
     target.taps.exchange(None, head.states)
     log.info("drafts %s", said)
 
@@ -227,10 +226,15 @@ async def _load(
     use_openmp_threads(openmp)  # this thread's, which may compute too: others would want the cores of compiled layers
     serving = InlineCompute(TURN_S) if runs_inline(model.info.device, openmp, cost(8)) else compute
     bound = compute.pool if model.info.device == "cpu" and openmp > 1 else None
-    inline = await compute.start(lambda: head_of(settings, model, bound, serving))
-    if inline is None and bound is None:  # else only the thread that built the target computes
-        inline = _inline_draft(settings, model)
-    equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, again, CLOCK)
+    inline, left_out = None, ""
+    try:
+        inline = await compute.start(lambda: head_of(settings, model, bound, serving))
+        if inline is None and bound is None:  # else only the thread that built the target computes
+            inline = _inline_draft(settings, model)
+    except ModelError as error:
+        left_out = str(error)
+        log.warning("%s", left_out)
+    equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, left_out, request_log, again, CLOCK)
     return Verifier(settings, equipment, listener), _ready(model, cost, inline)
 
 

@@ -122,7 +122,7 @@ def _check_head(deployment: Deployment, status: StatusReport | None) -> None:
 
     name = deployment.verifier.inline_draft
     if status is not None and status.inline is None and name and kind_of(configuration(name)):
-        raise ModelError(f"{name} does not draft for this target; `duoactor up --draft {name}` says why")
+        raise ModelError(status.left_out or f"{name} does not draft for this target")
 
 
 @contextmanager

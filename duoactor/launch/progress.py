@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from duoactor import render
@@ -21,6 +22,10 @@ LOADING: Mapping[str, str] = {
 }
 
 
+SAID = 20  # latest sentences that are compared
+MARKED = 40  # characters of a sentence that no other fault has
+
+
 class LaunchReport:
     """Turns events into lines on stderr: progress on a terminal, the children's own lines, each after its actor's name.
 
@@ -34,6 +39,7 @@ class LaunchReport:
         self._began = clock()
         self._waiting: dict[str, str] = {}
         self._moving: dict[str, str] = {}  # those that tell how far they are
+        self._said = deque[tuple[str, str]](maxlen=SAID)  # actors and their sentences
         self.is_done = False  # every actor was ready
         self._spinner = render.Spinner(sys.stderr)
 
@@ -55,16 +61,25 @@ class LaunchReport:
             case "ready" | "left" | "lost" | "restart" | "ended":
                 self._waiting.pop(name, None)
         match event.kind:
-            case "line" if self._lines:
+            case "line" if self._lines and not self._repeats(name, event.text):
                 self._say(f"{name} | {event.text}")
             case "restart":
                 self._say(f"{name} {event.text}")
+            case "lost" if self._repeats(name, event.text):
+                self._say(f"{name} has left for that reason; the others go on without it")
             case "lost":
                 self._say(f"{event.text}; the others go on without it")
             case "left" if not self._quiet:
                 self._say(f"{name} has left")
         self._moving = {name: text for name, text in self._moving.items() if text and name in self._waiting}
         self.tick()
+
+    def _repeats(self, name: str, text: str) -> bool:
+        """Whether another actor has just said what follows the first colon: two actors may load one model."""
+        sentence = text.partition(": ")[2]
+        known = len(sentence) > MARKED and any(said == sentence and who != name for who, said in self._said)
+        self._said.append((name, sentence))
+        return known
 
     def tick(self) -> None:
         """Show what is waited for, and since when. What tells its progress is shown alone: the others wait for it, or

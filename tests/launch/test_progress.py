@@ -127,3 +127,30 @@ def test_who_wants_no_colour_still_sees_progress(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("NO_COLOR", "1")
     LaunchReport()(Event("starting", TARGET))
     assert capsys.readouterr().err == "\r\x1b[Kloading target …"
+
+
+@pytest.mark.parametrize("first", ["line", "lost"])
+def test_what_two_actors_say_of_one_model_is_said_once(first: str, capsys: pytest.CaptureFixture[str]):
+    sentence = "broken cannot draft: the draft model gives token 0 the probability nan"
+    events = [
+        Event("line", TARGET, f"no drafts between forwards: {sentence}"),
+        Event("lost", DRAFT, f"drafter: {sentence}"),
+    ]
+    report = LaunchReport()
+    for event in events if first == "line" else reversed(events):
+        report(event)
+    shown = capsys.readouterr().err
+    assert shown.count(sentence) == 1
+    assert ("drafter has left for that reason" in shown) == (first == "line")
+    assert "the others go on without it" in shown
+
+
+def test_what_one_actor_says_twice_is_shown_twice(capsys: pytest.CaptureFixture[str]):
+    report = LaunchReport()
+    for request in ("a", "b"):
+        report(
+            Event(
+                "line", DRAFT, f"request {request} goes on without drafts: the draft model cannot hold a text so long"
+            )
+        )
+    assert capsys.readouterr().err.count("goes on without drafts") == 2

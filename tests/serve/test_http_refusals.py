@@ -253,6 +253,13 @@ async def test_a_byte_order_mark_before_a_body_is_ignored_as_rfc_8259_allows():
     assert (answer.status_code, answer.json()["usage"]["completion_tokens"]) == (200, 2)
 
 
+@pytest.mark.parametrize("asked", [{"prompt": "x"}, {"messages": []}])
+async def test_no_message_can_be_continued_where_none_is(asked):
+    async with served() as gateway:
+        answer = await gateway.post("/tokenize", continue_final_message=True, **asked)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "continue_final_message")
+
+
 async def test_half_of_a_character_in_a_body_is_named():
     body = b'{"messages": [{"role": "user", "content": "\\ud83d"}]}'
     async with served() as gateway:

@@ -36,6 +36,7 @@ from actors.engines.heads.kinds import (
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
+from actors.engines.weights.damage import check_undamaged
 from actors.engines.weights.faults import quantisation_of_head
 from actors.engines.weights.gguf_loading import open_gguf
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
@@ -102,6 +103,7 @@ def found_at(name: str) -> str:
 def _published(name: str, target: Target | None, target_name: str, trunk: Trunk) -> Head:
     config = configuration(found_at(name))
     kind = kind_of(config)
+    check_undamaged(name, packed=False)
     try:
         if kind == UNREAD:
             raise NotComputed(f"it is a head of kind {unread_kind(config)}, which is not computed")

@@ -76,7 +76,7 @@ def rendering(messages: Sequence[ChatMessage], generation_prompt: bool | None, c
     continue_final = continue_final or bool(messages and messages[-1].prefix)
     if continue_final and generation_prompt:
         raise bad("continue_final_message", "cannot be had with add_generation_prompt, which begins another message")
-    if continue_final and (messages[-1].role != "assistant" or messages[-1].tool_calls):
+    if continue_final and not (messages and messages[-1].role == "assistant" and not messages[-1].tool_calls):
         raise bad("continue_final_message", "needs a last message of the assistant's, without tool calls")
     return Rendering(generation_prompt is not False and not continue_final, continue_final)
 

@@ -20,6 +20,7 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
 from actors.settings import VerifierSettings
+from actors.verifier.compute import InlineCompute
 from actors.verifier.sources.head import HeadSource, OnThread
 from actors.verifier.start import _inline_draft, head_of
 from protocols.errors import ModelError
@@ -182,6 +183,30 @@ def test_another_head_takes_over_in_mid_stream_and_the_one_before_comes_back():
     assert first < 0.9 and better > 0.95 and again < 0.9
 
 
+@pytest.mark.parametrize("part", ["norm.weight", "fc.weight", "lm_head.weight", "midlayer.self_attn.q_proj.weight"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_swap_to_a_head_with_one_weight_that_is_no_number_is_refused_and_named(part, value, tmp_path):
+    model, weights = make("llama"), eagle3_weights()
+    model.save_pretrained(tmp_path / "target")
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        save_file(weights, tmp_path / name / "model.safetensors")
+        (tmp_path / name / "config.json").write_text(json.dumps(EAGLE3))
+        weights[part].view(-1)[5] = value
+    target = fused(model)
+    settings = VerifierSettings(target=str(tmp_path / "target"), inline_draft=str(tmp_path / "good"))
+
+    async def story():
+        source = head_of(settings, target, None, InlineCompute())
+        serving, readers = source.model, [*target.taps._readers]
+        with pytest.raises(ModelError, match=rf"^{part} in .*bad/model.safetensors holds NaN or infinity"):
+            await source.swap(str(tmp_path / "bad"))
+        assert source.model is serving and target.taps._readers == readers
+        return await source.swap(str(tmp_path / "good"))
+
+    assert "drafts with good from now on" in asyncio.run(story())
+
+
 def test_a_head_works_beside_a_drafter_in_one_tree():
     from tests.world.models import ToyDraft, ToyLanguage
 
@@ -216,7 +241,7 @@ def test_where_openmp_has_its_team_a_head_computes_on_the_targets_thread():
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_head_that_cannot_run_costs_no_start(named, tmp_path, monkeypatch, caplog):
+def test_a_head_that_cannot_run_is_named(named, tmp_path, monkeypatch, caplog):
     model = make("llama")
     model.save_pretrained(tmp_path / "target")
     (tmp_path / "head").mkdir()
@@ -225,14 +250,13 @@ def test_a_head_that_cannot_run_costs_no_start(named, tmp_path, monkeypatch, cap
     monkeypatch.setattr("actors.engines.heads.cached.cached_head", lambda target: head)
     settings = VerifierSettings(target=str(tmp_path / "target"), inline_draft=head if named else "auto")
     target = fused(model)
-    assert head_of(settings, target, None) is None
-    assert "it has no layers" in caplog.text
-    caplog.clear()
+    with pytest.raises(ModelError, match=r"^no drafts with .*it has no layers"):
+        head_of(settings, target, None)
     assert _inline_draft(settings, target) is None
     assert not caplog.text
 
 
-def test_a_head_whose_weights_are_no_numbers_costs_no_start_and_is_named(tmp_path, caplog):
+def test_a_head_whose_weights_are_no_numbers_is_named(tmp_path):
     model = make("llama")
     model.save_pretrained(tmp_path / "target")
     directory = tmp_path / "head"
@@ -242,6 +266,6 @@ def test_a_head_whose_weights_are_no_numbers_costs_no_start_and_is_named(tmp_pat
     (directory / "config.json").write_text(json.dumps(EAGLE3))
     settings = VerifierSettings(target=str(tmp_path / "target"), inline_draft=str(directory))
     target = fused(model)
-    assert head_of(settings, target, None) is None
+    with pytest.raises(ModelError, match=r"^no drafts with .*: norm.weight in .*head/model.safetensors holds NaN"):
+        head_of(settings, target, None)
     assert not target.taps._readers
-    assert "head cannot draft: the draft model gives token" in caplog.text
