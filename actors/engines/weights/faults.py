@@ -21,6 +21,7 @@ from protocols.errors import ModelError
 POINTER = b"version https://git-lfs.github.com/spec"
 LARGEST_HEADER = 100_000_000  # bytes, as safetensors allows
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+INDEX_END = ".safetensors.index.json"
 NAMED = (SINGLE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")  # the first that is there is loaded
 TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json", "tokenization_*.py")
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
@@ -54,7 +55,7 @@ def check_checkpoint(name: str, head: bool = False) -> None:
     tensors = tensors_of(path)
     if scheme is None:
         _check_plain(path, tensors)
-        if not head and not any((path / one).exists() for one in NAMED):
+        if not head and not (named_weights(path) or any((path / one).exists() for one in NAMED)):
             file = next(_weight_files(path))
             instead = f"give {file} itself" if file.suffix == ".gguf" else "download it again, or name its only file so"
             raise ModelError(f"model {path} has weights in {file.name}, and neither {SINGLE} nor {INDEX}: {instead}")
@@ -157,7 +158,8 @@ def _check_adapter(path: Path) -> None:
 
 def _weight_files(path: Path) -> Iterator[Path]:
     """Every file of weights. Raises ModelError if one is missing."""
-    found = next((path / one for one in NAMED if (path / one).exists()), None)
+    named = named_weights(path)
+    found = named or next((path / one for one in NAMED if (path / one).exists()), None)
     if found is not None and found.suffix == ".json":
         files = shards_of(found)
         lacking = [file.name for file in files if not file.exists()]
@@ -169,7 +171,7 @@ def _weight_files(path: Path) -> Iterator[Path]:
         yield from files
     elif found is not None:
         index = path / f"{found.name}.index.json"  # transformers leaves it if it saves a model in one file
-        if index.exists() and any(file.exists() and file != found for file in shards_of(index)):
+        if named is None and index.exists() and any(file.exists() and file != found for file in shards_of(index)):
             raise ModelError(
                 f"{path} holds two models, {found.name} and the files that {index.name} names; remove one of them"
             )
@@ -178,6 +180,24 @@ def _weight_files(path: Path) -> Iterator[Path]:
         yield from others
     else:
         raise ModelError(f"model {path} holds no weights, such as model.safetensors: download it again")
+
+
+def named_weights(path: Path) -> Path | None:
+    """The file or index of weights that ``transformers_weights`` in a configuration names; None: none is named, so that
+    the usual one counts. Raises ModelError for what transformers does not take."""
+    config = path / "config.json"
+    name = read_json(config).get("transformers_weights") if config.is_file() else None
+    if name is None:
+        return None
+    if not isinstance(name, str) or name != Path(name).name or not name.endswith((".safetensors", INDEX_END)):
+        raise ModelError(
+            f"transformers_weights in {config} is {name!r}, which names no safetensors beside it; download it again"
+        )
+    if not (path / name).is_file():
+        raise ModelError(
+            f"model {path} lacks {name}, which transformers_weights in its config.json names: download it again"
+        )
+    return path / name
 
 
 def shards_of(index: Path) -> list[Path]:

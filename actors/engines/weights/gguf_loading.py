@@ -72,7 +72,8 @@ def gguf_tokenizer(name: str) -> Any:
 
 def file_source(name: str, dtype: torch.dtype, device: torch.device = CPU, packed: bool = True) -> StoredSource:
     """The weights of a file, see :class:`StoredSource`. Raises ModelError."""
-    return StoredSource(name, open_gguf(name).own(), dtype, device, packed)
+    checkpoint = open_gguf(name)
+    return StoredSource(str(checkpoint.file.path), checkpoint.own(), dtype, device, packed, checkpoint.name_in_file)
 
 
 def packed_model(name: str, config: Any, device: torch.device, dtype: torch.dtype, packed: bool = True) -> StoredModel:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from actors.engines.decoder.bounds import check_numbers
+from actors.engines.weights.biases import check_biases
 from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.formats import KINDS
 from actors.engines.weights.gguf import GGUF, Stored
@@ -145,6 +146,7 @@ class GGUFCheckpoint:
             self._refuse_unread()
             self._weights = dict[str, FileWeight](self._found())
             self._refuse_unread_tensors()
+            check_biases(str(path), self.file.tensors.keys())
         except ModelError:
             raise
         except Exception as error:  # a value of another type, a list that is too short, a division by zero
@@ -234,6 +236,19 @@ class GGUFCheckpoint:
             case "in_proj_z.weight":
                 heads = rows
         return np.ascontiguousarray(values[heads])
+
+    def name_in_file(self, ours: str) -> str:
+        """A weight's name in the file, whether it is there or not."""
+        known, (_, _, rest) = self._known, ours.partition(f"{self._known.layers}.")
+        layer, _, part = rest.partition(".")
+        name, _, kind = (part or ours).rpartition(".")
+        if not part:
+            theirs = (OUTSIDE | known.outside).get(name)
+        elif part in known.made:
+            return " and ".join(f"blk.{layer}.{one}" for one in known.made[part][0])
+        else:
+            theirs = (known.names | NEXT).get(name)
+        return ours if theirs is None else f"blk.{layer}.{theirs}.{kind}" if part else f"{theirs}.{kind}"
 
     def _stored(self, name: str) -> Stored:
         if name not in self.file.tensors:

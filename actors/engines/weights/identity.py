@@ -42,7 +42,8 @@ def _weights(name: str) -> Iterable[Path]:
         pattern = glob.escape(first.name).replace("-00001-of-", "-*-of-")
         return sorted(first.parent.glob(pattern))
     directory = Path(located(name))
-    return weight_files(directory) or sorted(directory.glob("*.bin"))
+    others = (sorted(directory.glob(pattern)) for pattern in ("*.safetensors", "*.bin"))
+    return weight_files(directory) or next(filter(None, others), ())
 
 
 def _sampled(file: Path) -> bytes:

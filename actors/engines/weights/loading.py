@@ -18,6 +18,7 @@ from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.published import restore_published
 from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.text.tokenizer_files import check_token_ids
+from actors.engines.weights.biases import check_biases
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint, quantisation_of
 from actors.engines.weights.gguf_loading import (
@@ -256,6 +257,7 @@ def _quantised_model(
     assert spec is not None
     for mixture in (layer.mlp for layer in spec.layers if isinstance(layer.mlp, Experts)):
         put_together(weights, mixture.up, mixture.down, mixture.count, mixture.gated)
+    check_biases(name, weights)
     source = StoredSource(name, weights, dtype, device, packed)
     tied = config.get_text_config().tie_word_embeddings
     if any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -85,11 +85,13 @@ class StoredSource(WeightSource):
         dtype: torch.dtype,
         device: torch.device = CPU,
         packed: bool = True,
+        stored_as: Callable[[str], str] = str,
     ) -> None:
-        """``where``: the model's name. ``dtype``: of all tensors, and of packed matrices that the products do not
-        read. ``packed``: products read blocks; else all are widened."""
+        """``where``: the model's name or file. ``dtype``: of all tensors, and of packed matrices that the products do
+        not read. ``packed``: products read blocks; else all are widened. ``stored_as``: the name there of a weight that
+        may be missing."""
         self.device, self.dtype, self._where, self._weights = device, dtype, where, weights
-        self._packed = packed
+        self._packed, self._stored_as = packed, stored_as
         self._used: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -99,7 +101,7 @@ class StoredSource(WeightSource):
         own = own_name(name, self._weights)
         found = self._weights.get(own)
         if found is None:
-            raise ModelError(f"{self._where} has no tensor for {name}; download it again")
+            raise ModelError(f"{self._where} has no tensor {self._stored_as(name)}; download it again")
         self._used.add(own)
         if isinstance(found, Tensor):
             return found.to(self.device, self.dtype)

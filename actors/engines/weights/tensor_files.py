@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from actors.engines.weights.faults import INDEX, SINGLE, shards_of
+from actors.engines.weights.faults import INDEX, SINGLE, named_weights, shards_of
 from protocols.errors import ModelError
 
 
@@ -44,6 +44,8 @@ class TensorFiles(Mapping[str, Tensor]):
 
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors of a checkpoint; none, where it has others or no directory is there."""
-    if (directory / SINGLE).is_file():
-        return [directory / SINGLE]
-    return shards_of(directory / INDEX) if (directory / INDEX).is_file() else []
+    usual = (directory / one for one in (SINGLE, INDEX))
+    found = named_weights(directory) or next((one for one in usual if one.is_file()), None)
+    if found is None:
+        return []
+    return shards_of(found) if found.suffix == ".json" else [found]

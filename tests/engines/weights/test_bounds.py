@@ -68,7 +68,7 @@ def refused(path: Path, sentence: str) -> None:
     [
         ("llama", "llama.block_count", (1 << 32) - 1, "block_count in .*m.gguf is 4294967295, where a model has 2,048"),
         ("llama", "llama.block_count", 0, "block_count in .*m.gguf is 0, and a model has at least"),
-        ("llama", "llama.block_count", 5, "no tensor for model.layers.4"),
+        ("llama", "llama.block_count", 5, "no tensor blk.4."),
         ("llama", "llama.attention.head_count", 8, "attn_q.weight of .*m.gguf is 128 x 64, and .* 256 .heads"),
         ("llama", "llama.attention.head_count", 0, "attention.head_count in .*m.gguf is 0, and a model has at least"),
         (

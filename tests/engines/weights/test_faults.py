@@ -83,6 +83,35 @@ def test_an_index_that_an_older_model_left_names_no_file_of_this_one(model: Path
     assert weight_files(model) == [model / "model.safetensors"]
 
 
+NAMED = "transformers_weights"
+
+
+def test_the_file_that_a_configuration_names_is_the_one_that_counts(model: Path):
+    """As in transformers, whatever lies beside it."""
+    config = json.loads((model / "config.json").read_text())
+    shard(model)
+    (model / "model.safetensors.index.json").rename(model / "own.safetensors.index.json")
+    (model / "model.safetensors").write_bytes(b"another model")
+    shards = [model / f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    for name, files in (("own.safetensors.index.json", shards), (shards[0].name, shards[:1])):
+        (model / "config.json").write_text(json.dumps({**config, NAMED: name}))
+        assert weight_files(model) == files
+        check_checkpoint(str(model))
+    (model / "model.safetensors").unlink()
+    check_checkpoint(str(model))
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/model.safetensors", "pytorch_model.bin", "", 5, ["a"]])
+def test_a_configuration_that_names_no_safetensors_beside_it_is_refused(model: Path, name: object):
+    (model / "config.json").write_text(json.dumps({"model_type": "llama", NAMED: name}))
+    refused(model, "transformers_weights in .*config.json is .*, which names no safetensors beside it; download")
+
+
+def test_a_named_file_that_is_not_there_is_refused(model: Path):
+    (model / "config.json").write_text(json.dumps({"model_type": "llama", NAMED: "own.safetensors"}))
+    refused(model, "lacks own.safetensors, which transformers_weights in its config.json names: download it again")
+
+
 def test_a_tensor_in_two_files_is_refused(model: Path):
     shard(model)
     (model / "model-00002-of-00002.safetensors").write_bytes(safetensors("x", "lm_head.weight"))

@@ -404,8 +404,34 @@ def test_a_file_without_a_tensor_says_so(tmp_path: Path) -> None:
     path = str(written(tmp_path / "holed.gguf", "llama", model, _none))
     with pytest.raises(ModelError, match=r"1 weights are missing .*model\.layers\.2\.mlp\.up_proj\.weight first"):
         load_model(path, torch.device("cpu"), torch.float32)
-    with pytest.raises(ModelError, match=r"holed\.gguf has no tensor for model\.layers\.2\.mlp\.up_proj\.weight"):
+    with pytest.raises(ModelError, match=r"holed\.gguf has no tensor blk\.2\.ffn_up\.weight"):
         file_source(path, torch.float32).take("model.layers.2.mlp.up_proj.weight")
+
+
+@pytest.mark.parametrize("part", ["attn_q", "attn_k", "attn_v"])
+def test_a_bias_that_one_layer_lacks_is_missed(part: str, tmp_path: Path) -> None:
+    """The layer would be computed without it."""
+    model = tiny("qwen2", {})
+    path = written(tmp_path / "whole.gguf", "qwen2", model, _none)
+    GGUFCheckpoint(path)
+    whole, holed = path.read_bytes(), tmp_path / "holed.gguf"
+    name = f"blk.1.{part}.bias".encode()
+    holed.write_bytes(whole.replace(name, name.replace(b"blk.1", b"v.k.1")))
+    with pytest.raises(ModelError, match=rf"holed.gguf has no tensor blk.1.{part}.bias, which its other layers have"):
+        GGUFCheckpoint(holed)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("model.layers.12.self_attn.q_proj.bias", "blk.12.attn_q.bias"),
+        ("model.embed_tokens.weight", "token_embd.weight"),
+        ("model.layers.1.mlp.gate.weight", "model.layers.1.mlp.gate.weight"),
+    ],
+)
+def test_a_weight_is_called_as_in_the_file(ours: str, theirs: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "tiny.gguf", "llama", tiny("llama", {}), _none)
+    assert GGUFCheckpoint(path).name_in_file(ours) == theirs
 
 
 def test_a_tensor_that_its_architecture_has_no_name_for_is_refused(tmp_path: Path) -> None:
