@@ -31,12 +31,12 @@ class Equipment:
     tokenizing: Compute = field(default_factory=InlineCompute)  # runs the tokenizer
     library: Library = field(default_factory=Library)
     inline: InlineDraft | None = None  # drafts between forwards
-    left_out: str = ""  # why the draft model or head that was given does not
     request_log: RequestLog | None = None
     measure_again: Callable[[], None] = lambda: None  # has the next start measure ``cost`` anew
     clock: Callable[[], float] | None = None  # seconds that waits and time-outs count; None: the event loop's
     timer: Callable[[], float] = time.perf_counter  # seconds that forwards take
     incarnation: str = field(default_factory=incarnation)
+    left_out: str = ""  # why the draft model or head that was given does not draft between forwards
 
     @property
     def cpu_timer(self) -> Callable[[], float]:

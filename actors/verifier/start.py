@@ -234,7 +234,9 @@ async def _load(
     except ModelError as error:
         left_out = str(error)
         log.warning("%s", left_out)
-    equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, left_out, request_log, again, CLOCK)
+    equipment = Equipment(
+        model, codec, cost, serving, tokenizing, library, inline, request_log, again, CLOCK, left_out=left_out
+    )
     return Verifier(settings, equipment, listener), _ready(model, cost, inline)
 
 
