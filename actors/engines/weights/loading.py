@@ -20,7 +20,7 @@ from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.text.tokenizer_files import check_token_ids
 from actors.engines.weights.biases import check_biases
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
-from actors.engines.weights.faults import check_checkpoint, quantisation_of
+from actors.engines.weights.faults import check_checkpoint, quantisation_of, read_json
 from actors.engines.weights.gguf_loading import (
     gguf_config,
     gguf_generation,
@@ -114,7 +114,16 @@ def load_config(name: str) -> Any:
     for part in (config, config.get_text_config()):
         if getattr(part, "quantization_config", None) is not None:
             del part.quantization_config  # the weights are loaded dequantised
+    _take_one_base(config, Path(directory) / "config.json")
     return config
+
+
+def _take_one_base(config: Any, file: Path) -> None:
+    """Turn all layers of an older Olmo 3 by the one base that its file says: transformers takes it for those of full
+    attention alone (findings/transformers_takes_the_base_of_olmo_3_once.sh)."""
+    said = read_json(file) if config.model_type == "olmo3" and file.is_file() else {}
+    if "rope_theta" in said and "rope_parameters" not in said:
+        config.rope_parameters["sliding_attention"]["rope_theta"] = said["rope_theta"]
 
 
 def known_config(name: str) -> Any:

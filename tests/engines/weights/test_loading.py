@@ -11,6 +11,7 @@ from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.tokenizer import TokenizerCodec, tokenizer_digest, tokenizer_parts
 from actors.engines.weights.loading import (
     describe,
+    load_config,
     load_model,
     load_tokenizer,
     resolve_device,
@@ -89,6 +90,21 @@ def test_a_checkpoint_that_would_leave_random_weights_is_refused(draft, spoil):
         weights[name] = whole[:5].clone()
     save_file(weights, file, metadata={"format": "pt"})
     assert name in refusal(draft)
+
+
+@pytest.mark.parametrize("kind", ["olmo3", "llama"])
+def test_the_one_base_of_an_older_file_turns_every_layer(tmp_path, kind):
+    """transformers 5 gives the windows of Olmo 3 its default instead."""
+    said = {"model_type": kind, "num_hidden_layers": 4, "rope_theta": 5000.0, "transformers_version": "4.57.6"}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    (tmp_path / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    rope = load_config(str(tmp_path)).rope_parameters
+    each = rope.values() if kind == "olmo3" else [rope]
+    assert {one["rope_theta"] for one in each} == {5000.0}
+    if kind == "olmo3":
+        said["rope_parameters"] = {"sliding_attention": {"rope_type": "default", "rope_theta": 777.0}}
+        (tmp_path / "config.json").write_text(json.dumps(said))
+        assert load_config(str(tmp_path)).rope_parameters["sliding_attention"]["rope_theta"] == 777.0
 
 
 def test_what_is_not_a_causal_language_model_is_refused(draft):
