@@ -19,6 +19,7 @@ import base
 import modelopt.torch.quantization as mtq
 import torch
 from modelopt.torch.export import export_hf_checkpoint
+from modelopt.torch.quantization import tensor_quant
 from modelopt.torch.quantization.qtensor import FP8QTensor, INT8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
 from safetensors.torch import load_file
 from torch import Tensor
@@ -33,9 +34,8 @@ def write(into: Path, name: str, read: bool = True, whole: bool = False, **chang
             for ids in base.calibration():
                 model(torch.tensor([ids]))
 
-        config = MIXED if name == "mixed" else getattr(mtq, name)
-        on_gpu = "NVFP4" in name or "MX" in name  # whose activations the tool quantises there alone
-        mtq.quantize(model, config, None if on_gpu else calibrate)
+        on_gpu = ("NVFP4" in name or "MX" in name) and "AWQ" not in name  # activations are quantised there alone
+        mtq.quantize(model, config_of(name), None if on_gpu else calibrate)
         written = Path(place) / "written"
         with torch.inference_mode():
             export_hf_checkpoint(model, dtype=torch.float32, export_dir=written)
@@ -49,6 +49,24 @@ def write(into: Path, name: str, read: bool = True, whole: bool = False, **chang
         base.keep(written, into, found, said, whole, **changes)
 
 
+def config_of(name: str) -> Any:
+    """Of two names, joined by a plus sign, the second is that of keys and values."""
+    if name == "mixed":
+        return MIXED
+    first, *more = (getattr(mtq, one) for one in name.split("+"))
+    return {**first, "quant_cfg": [*first["quant_cfg"], *(rule for one in more for rule in one["quant_cfg"])]}
+
+
+def rounded(inputs: Tensor, size: int, largest: Tensor, *_: Any) -> Tensor:
+    """NVFP4 without a GPU, which the tool's own function needs: the search of AWQ asks for it."""
+    blocks, whole = inputs.float().reshape(-1, size), largest.float().max() / (6 * 448)
+    scale = (blocks.abs().amax(-1, keepdim=True) / 6 / whole).clamp(2**-9, 448).to(torch.float8_e4m3fn).float() * whole
+    numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    nearest = ((blocks / scale).abs()[..., None] - numbers).abs().argmin(-1)
+    return (numbers[nearest] * blocks.sign() * scale).reshape(inputs.shape).to(inputs.dtype)
+
+
+tensor_quant.dynamic_block_quantize_op = rounded
 KINDS = {torch.int8: INT8QTensor, torch.float8_e4m3fn: FP8QTensor}
 
 
@@ -132,6 +150,14 @@ CASES: dict[str, Callable[[Path], None]] = {
     "modelopt-int8-embedding": lambda into: write(into, "NVFP4_KV_ROTATE_CFG"),
     "modelopt-fp8-experts": lambda into: write(into, "FP8_DEFAULT_CFG", **base.EXPERTS),
     "modelopt-nvfp4-experts": lambda into: write(into, "W4A16_NVFP4_CFG", **base.EXPERTS),
+    "modelopt-fp8-kv": lambda into: write(into, "FP8_DEFAULT_CFG+FP8_KV_CFG"),
+    "modelopt-fp8-affine-kv": lambda into: write(into, "FP8_DEFAULT_CFG+FP8_AFFINE_KV_CFG"),
+    "modelopt-nvfp4-kv": lambda into: write(into, "NVFP4_DEFAULT_CFG+NVFP4_KV_CFG"),
+    "modelopt-nvfp4-mlp": lambda into: write(into, "NVFP4_MLP_ONLY_CFG"),
+    "modelopt-nvfp4-clip": lambda into: write(into, "NVFP4_AWQ_CLIP_CFG"),
+    "modelopt-nvfp4-awq": lambda into: write(into, "NVFP4_AWQ_LITE_CFG", False),
+    "modelopt-nvfp4-svd": lambda into: write(into, "NVFP4_SVDQUANT_DEFAULT_CFG", False),
+    "modelopt-nvfp4-fp8": lambda into: write(into, "W4A8_NVFP4_FP8_CFG", False),
     "gpt-oss": write_gpt_oss,
     "modelopt-int4-awq": lambda into: write(into, "INT4_AWQ_CFG", False, **WIDE),
     "modelopt-w4a8-awq": lambda into: write(into, "W4A8_AWQ_BETA_CFG", False, **WIDE),

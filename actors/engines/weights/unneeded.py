@@ -12,7 +12,9 @@ UNNEEDED = {  # why: names
     "computed from the configuration": r"(.*\.)?(inv_freq|rotary_emb\..*|position_ids|embed_positions\._float_tensor)",
     "numbers of xIELU that are the same in every checkpoint": r".*\.act_fn\.(beta|eps)",
     "a causal mask": r"(.*\.)?(attn|attention)\.(bias|masked_bias)",
-    "scales of a cache with fewer bits": r".*\.(q|k|v|kv|prob)_(scale|zero_point)|.*\.output_scale",
+    "scales of a cache with fewer bits": (
+        r".*\.(q|k|v|kv|prob)_(scale|zero_point)|.*\.output_scale|.*\.(k_proj\.k|v_proj\.v)_bias"
+    ),
     "the embedding, which is the head too": r"(model\.|language_model\.)*(lm_head|embed_out|output)\.weight",
     "layers for more tokens, which a draft head reads": r"(model\.)*(mtp|nextn)\w*\..*",
     "what ids of a smaller vocabulary stand for": r"(.*\.)?(d2t|t2d)",

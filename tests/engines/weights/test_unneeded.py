@@ -14,6 +14,7 @@ KNOWN = {  # names that published checkpoints have, by their reason
     "scales of a cache with fewer bits": [
         "model.layers.0.self_attn.k_scale",
         "model.layers.0.self_attn.v_proj.output_scale",
+        "model.layers.0.self_attn.k_proj.k_bias",
     ],
     "the embedding, which is the head too": ["lm_head.weight", "model.lm_head.weight", "embed_out.weight"],
     "layers for more tokens, which a draft head reads": ["mtp.layers.0.mlp.up_proj.weight", "model.mtp_layers.0.norm"],
@@ -30,6 +31,7 @@ STRANGE = (
     "model.layers.0.self_attn.q_proj.lora_A.weight",
     "model.layers.0.self_attn.q_proj.weight_scale",
     "model.layers.0.self_attn.q_proj.bias",
+    "model.layers.0.self_attn.k_bias",
     "model.layers.0.mlp.image_gate.weight",
     "model.layers.0.attn.bias_of_gate",
     "score.weight",
