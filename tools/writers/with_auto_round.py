@@ -1,6 +1,8 @@
 """Checkpoints that auto-round writes for other tools, with the numbers that it has rounded weights to.
 
-Those for llm-compressor have the numbers that compressed-tensors decompresses them to.
+Those for llm-compressor have the numbers that compressed-tensors decompresses them to. On a processor with bfloat16 the
+tool rounds its numbers to that: ``autoround-own-awq``, written on such a one, has those of ``autoround-awq-sym``, whose
+codes and scales are the same.
 """
 
 from __future__ import annotations
@@ -34,12 +36,19 @@ def write(
         rows = [torch.tensor([ids]) for ids in base.calibration()]
         calls = {"iters": 0, "disable_opt_rtn": True, "device_map": "cpu", "dataset": rows, "nsamples": len(rows)}
         lengths = {"seqlen": rows[0].shape[1], "batch_size": 1}
-        tool = AutoRound(model, tokenizer, scheme=scheme, **calls, **lengths, **{**grouped, **options})
+
+        def made(of: Any) -> Any:
+            return AutoRound(of, tokenizer, scheme=scheme, **calls, **lengths, **{**grouped, **options})
+
+        tool = made(model)
         rounded, _ = tool.quantize()  # whose weights are the numbers that will be packed
         found = {name: weight.detach().float().clone() for name, weight in rounded.state_dict().items()}
         if (sizes or {}).get("tie_word_embeddings", True):
             found.pop("lm_head.weight")
-        tool.save_quantized(str(Path(place) / "written"), format=form)
+        if form == "auto_round:auto_awq":  # which it saves in one go alone
+            made(base.loaded(plain)).quantize_and_save(str(Path(place) / "written"), format=form)
+        else:
+            tool.save_quantized(str(Path(place) / "written"), format=form)
         directory = next(Path(place, "written").rglob("config.json")).parent
         if form == "llm_compressor":
             from with_llmcompressor import numbers
@@ -71,6 +80,11 @@ CASES: dict[str, Callable[[Path], None]] = {
     "autoround-own": lambda into: write(into, "W4A16", "auto_round"),
     "autoround-own-2": lambda into: write(into, "W2A16", "auto_round", sym=False),
     "autoround-own-gptqmodel": lambda into: write(into, "W4A16", "auto_round:gptqmodel"),
+    "autoround-own-awq": lambda into: write(into, "W4A16", "auto_round:auto_awq"),
+    "autoround-nvfp4": lambda into: write(into, "NVFP4", "auto_round", read=False),
+    "autoround-mxfp8": lambda into: write(into, "MXFP8", "auto_round", read=False),
+    "autoround-fp8-static": lambda into: write(into, "FP8_STATIC", "auto_round", read=False),
+    "autoround-int8": lambda into: write(into, "INT8_W8A8", "auto_round", read=False),
     "autoround-mxfp4": lambda into: write(into, "MXFP4", "auto_round", read=False),
     "autoround-fp8-block": lambda into: write(into, "FP8_BLOCK", "auto_round", WIDE, read=False),
     "autoround-own-mixed": lambda into: write(

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from actors.engines.weights.compressed_tensors import CompressedTensors
 from actors.engines.weights.quantisation import (
     OTHERS,
+    READ,
     ROW,
     TENSOR,
     TOOLS,
@@ -69,7 +70,7 @@ class GptqConfig(Strict, frozen=True, forbid_unknown_fields=True):
 class Gptq:
     config: GptqConfig | AutoRoundConfig
     overrides: tuple[tuple[re.Pattern[str], GptqOverride | None], ...]  # None: the layer is left as it is
-    kind: Literal["gptq", "gptq_v2"]
+    kind: Literal["gptq", "gptq_v2", "awq"]
     tool: str = "gptq"
     miswritten: bool = False  # its tool may have stored zero points of 3 bits and of overrides as other numbers
 
@@ -109,6 +110,8 @@ class Gptq:
                 f"{layer} has zero points of {bits} bits, which GPTQModel before 7.3.6 may have stored as other "
                 "numbers; choose another checkpoint, or quantise the model with a newer one"
             )
+        if self.kind == "awq" and bits != 4:
+            raise refused(layer, f"AWQ of {bits} bits", READ["awq"])
         return LayerForm(self.kind, "integers", bits, (1, size) if size > 0 else ROW, not symmetric)
 
 
@@ -118,13 +121,16 @@ class AutoRoundOverride(GptqOverride, frozen=True, forbid_unknown_fields=True):
 
 
 class AutoRoundConfig(Strict, frozen=True, forbid_unknown_fields=True):
-    packing_format: Literal["auto_round", "auto_round:gptqmodel", "auto_round:auto_gptq"]
+    packing_format: Literal["auto_round", "auto_round:gptqmodel", "auto_round:auto_gptq", "auto_round:auto_awq"]
     bits: Literal[2, 3, 4, 8]
     group_size: int
     sym: bool = True
     data_type: Literal["int"] = "int"
     extra_config: dict[str, dict[str, Any]] | None = None
     rotation_config: None = None
+
+
+PACKED: dict[str, Literal["gptq", "awq"]] = {"auto_round:auto_gptq": "gptq", "auto_round:auto_awq": "awq"}
 
 
 def auto_round(where: str, config: Config) -> Gptq:
@@ -139,7 +145,7 @@ def auto_round(where: str, config: Config) -> Gptq:
         if value.get("bits") not in (16, 32):  # numbers
             one = read_struct(AutoRoundOverride, where, name, value, f"extra_config.{key}.", HOW_IT_WAS_FOUND)
         overrides.append((pattern, one))
-    return Gptq(read, tuple(overrides), "gptq" if read.packing_format == "auto_round:auto_gptq" else "gptq_v2", name)
+    return Gptq(read, tuple(overrides), PACKED.get(read.packing_format, "gptq_v2"), name)
 
 
 class QuarkExport(Strict, frozen=True, forbid_unknown_fields=True):

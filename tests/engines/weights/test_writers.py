@@ -31,6 +31,10 @@ FOUND = sorted(place.name for place in WRITTEN.iterdir() if place.is_dir())
 READ = [name for name in FOUND if (WRITTEN / name / "numbers.safetensors").exists()]
 REFUSED = {
     "autoround-fp8-block": "the key activation_scheme in its quantization_config of auto-round",
+    "autoround-fp8-static": "the key activation_scheme in its quantization_config of auto-round",
+    "autoround-int8": "packing_format 'auto_round:fake' in its quantization_config of auto-round",
+    "autoround-mxfp8": "data_type 'mx_fp' in its quantization_config of auto-round",
+    "autoround-nvfp4": "data_type 'nv_fp' in its quantization_config of auto-round",
     "autoround-mxfp4": "data_type 'mx_fp' in its quantization_config of auto-round",
     "awq-gemv": "version 'gemv' in its quantization_config of awq",
     "awq-marlin": "version 'marlin' in its quantization_config of awq",
@@ -46,6 +50,9 @@ REFUSED = {
     "modelopt-fp8-block": "quant_algo 'fp8_pb_wo' in its quantization_config of modelopt",
     "modelopt-int4-awq": "quant_algo 'W4A16_AWQ' in its quantization_config of modelopt",
     "modelopt-nvfp4-32": "config_groups.group_0.weights.group_size 32 in its quantization_config of modelopt",
+    "modelopt-nvfp4-awq": "quant_algo 'NVFP4_AWQ' in its quantization_config of modelopt",
+    "modelopt-nvfp4-fp8": "quant_algo 'W4A8_NVFP4_FP8' in its quantization_config of modelopt",
+    "modelopt-nvfp4-svd": r"config_groups\[\.\.\.\]\.pre_quant_scale 'True' in its quantization_config of modelopt",
     "modelopt-mxfp4": "quant_algo 'mxfp4' in its quantization_config of modelopt",
     **{name: "weights as mlx-lm packs them" for name in FOUND if name.startswith("mlx-")},
     **{name: "Quark" for name in FOUND if name.startswith("quark-") and "-for-" not in name},
@@ -168,6 +175,14 @@ def test_zero_points_are_taken_from_the_first_gptqmodel_whose_files_were_right()
         else:
             with pytest.raises(ModelError, match=r"zero points of 3 bits, which GPTQModel before 7\.3\.6 may have"):
                 scheme.form("model.layers.0.mlp.down_proj")
+
+
+def test_auto_rounds_own_awq_is_read_in_4_bits_alone() -> None:
+    config = json.loads((WRITTEN / "autoround-own-awq/model/config.json").read_text())["quantization_config"]
+    scheme = scheme_of("x", {**config, "extra_config": {"down": {"bits": 8}, "up": {"bits": 16}}})
+    assert scheme.form("up") is None and str(scheme.form("gate")).startswith("integers of 4 bits")
+    with pytest.raises(ModelError, match="down has AWQ of 8 bits, which duoactor does not read; choose"):
+        scheme.form("down")
 
 
 def test_groups_of_another_size_are_refused_by_the_tools_own_file_too(tmp_path: Path) -> None:
