@@ -152,13 +152,17 @@ class Committer:
             forced += bool(chosen.nodes[at].sources & GRAMMAR)
         text.committed += tokens
         held = tree.advance(tokens).nodes
-        stream.tally.foreseen += bool(tree.root.children)
+        if tree.root.children:
+            stream.tally.foreseen += 1
         logprobs = outcome.logprobs[:taken]
         committed = Committed(
             base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled, outcome.ranked
         )
         for source in self.sources.named(stream.sources):
-            self.sources.ask(source, None, source.learn, stream, committed)
+            try:
+                source.learn(stream, committed)
+            except Exception as error:
+                self.sources.failed(source, error)
         # a tree without a depth: as many as it had verified
         nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else taken
         stream.tally.round(rounds, nodes, drafts, forced, stream.loan.plan.gamma or nodes)
