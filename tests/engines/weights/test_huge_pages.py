@@ -1,10 +1,25 @@
-"""Weights in large pages: arrays beside one another that keep what is written to them."""
+"""Weights in large pages: the arrays are the same, and where the kernel refuses such pages nothing else changes."""
 
 import gc
+import mmap
 
 import numpy as np
+import pytest
 
+from actors.engines.weights import huge_pages
 from actors.engines.weights.huge_pages import CHUNK, LINE, HugePages
+
+
+@pytest.fixture(params=["granted", "refused", "unknown"])
+def kernel(request, monkeypatch):
+    class Refusing(mmap.mmap):
+        def madvise(self, *_):
+            raise OSError("EINVAL")
+
+    if request.param == "refused":
+        monkeypatch.setattr(huge_pages.mmap, "mmap", Refusing)
+    if request.param == "unknown":
+        monkeypatch.delattr(huge_pages.mmap, "MADV_HUGEPAGE", raising=False)
 
 
 def held(pages: HugePages, array: np.ndarray) -> np.ndarray:
@@ -13,7 +28,7 @@ def held(pages: HugePages, array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def test_what_is_held_stays_as_it_was_whatever_is_held_after_it():
+def test_what_is_held_stays_as_it_was_whatever_is_held_after_it(kernel):
     pages = HugePages()
     originals = [
         np.arange(number, dtype=kind).reshape(2, -1)
