@@ -119,7 +119,8 @@ def test_a_model_and_a_quantisation_are_pulled_and_listed(hub: ThreadingHTTPServ
     assert (model / "model.safetensors").read_bytes() == b"weights"
     assert (file.name, file.read_bytes()) == ("model-Q4_K_M.gguf", b"four bits")
     assert [path.read_bytes() for path in sorted(first.parent.iterdir())] == [b"eight bits", b"the rest"]
-    assert [one["model"] for one in json.loads(listed)] == [*wanted]
+    models = [one["model"] for one in json.loads(listed)]
+    assert [name for name in models if name != "smollm2"] == [*wanted]  # a package may bring that one
     # What is here already is served without a hub
     hub.shutdown()
     hub.server_close()
