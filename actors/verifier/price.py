@@ -22,7 +22,7 @@ from actors.verifier.rounds import Round
 
 log = logging.getLogger("duoactor.verifier")
 PIECE_MEMORY = 4  # pieces of prompts: each sees more tokens than the one before, so that its rows take longer
-GUESSED = 8  # rounds that asked sources of drafts, by which those are guessed that ask none
+GUESSED = 8  # forwards without drafts, until their rounds are known
 GOOD_AGREEMENT = 0.8  # a good draft's agreement: where even it does not pay, none is tried
 
 
@@ -37,8 +37,8 @@ class Price:
         longest = target.own.rows[-1]
         slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
         self._prompt_row = Estimate(max(1e-3, slope), weight=1, memory=PIECE_MEMORY)
-        # rest of a round, for each stream and forward: of one without drafts, and of one with drafts
-        self._beside, self._verifying = Estimate(), Estimate()
+        # rest of a round, for each stream and forward: without drafts, by the digits as above, and with drafts
+        self._beside, self._verifying = defaultdict[int, Estimate](Estimate), Estimate()
 
     def forward(self, streams: int, drafts: int = 0) -> float:
         """Time of a forward with a row for each of ``streams`` and ``drafts`` further ones in all."""
@@ -47,11 +47,17 @@ class Price:
 
     def beside(self, streams: int) -> float:
         """Time of a round without its forward."""
-        return streams * self._beside.mean
+        digits = streams.bit_length()
+        nearest = min(self._beside, key=lambda known: abs(known - digits), default=digits)
+        return streams * self._beside[nearest].mean
+
+    def guesses(self, streams: int) -> bool:
+        """Whether a round of ``streams`` without drafts is unknown, against which drafts are judged."""
+        return self._beside[streams.bit_length()].weight < GUESSED
 
     def verifying(self, streams: int) -> float:
         """Time that a round with drafts takes besides its forward, more than one of a row without."""
-        return streams * max(0.0, self._verifying.mean - self._beside.mean)
+        return max(0.0, streams * self._verifying.mean - self.beside(streams))
 
     @property
     def prompt_row(self) -> float:
@@ -100,6 +106,7 @@ class Price:
             self._observe_prompt(done, each_us - self.target(1))
             return
         digits = streams.bit_length()
+        cold = not self._rates[digits].known
         self._rates[digits].add(done.tokens / streams / done.own_us)
         if done.prompt_rows:
             self._observe_prompt(done, each_us - self.forward(streams, done.drafts))
@@ -111,8 +118,8 @@ class Price:
         beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / streams
         if done.drafts and done.undecided:
             self._verifying.add_time(beside_us)
-        elif not done.asked or self._beside.weight < GUESSED:
-            self._beside.add_time(beside_us, weight=done.steps)
+        elif not cold and (not done.asked or self.guesses(streams)):
+            self._beside[digits].add_time(beside_us, weight=done.steps)
         if not self._doubted and self.target.measured_busy:
             self._doubted = True
             log.info("rounds are faster than this model was measured; the next start measures it again")

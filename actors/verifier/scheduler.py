@@ -140,11 +140,15 @@ class Scheduler:
             partial(self._gain, decoding),
             price.rate(decoding) * price.verifying(own),
         )
-        using = self._grow({stream: self._uses(stream, allowance) for stream in streams}, allowance)
+        plain = prompt is None and self._measures(streams, decoding)
+        uses = self._rests if plain else self._uses
+        using = self._grow({stream: uses(stream, allowance) for stream in streams}, allowance)
         if not using:
             return None
         drafting_us = (self.context.clock() - begun) * 1e6
-        if prompt is None:
+        if plain:  # what drafts gain is judged by the time of such a round
+            most = 0
+        elif prompt is None:
             most = MAX_ROWS - own
         else:
             most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
@@ -217,6 +221,18 @@ class Scheduler:
             if stream.grammar is not None:
                 self.faults.guard(stream, self.sources["grammar"].grow, [stream], allowance)
         return {stream: using[stream] for stream in ready if stream.status is Stage.DECODE}
+
+    def _measures(self, streams: Sequence[Stream], decoding: int) -> bool:
+        """Whether the round is to show what one without drafts takes, against which drafts are judged: where rounds are
+        so short that several share a chunk, what is beside their forwards counts."""
+        price = self.context.price
+        short = price.guesses(decoding) and chunk_forwards(price, decoding) > 1
+        return short and all(may_rest(self.context, stream) for stream in streams)
+
+    def _rests(self, stream: Stream, allowance: Allowance) -> dict[Source, str]:
+        """No source is asked, and a drafter pauses."""
+        self.remote.works(stream, False)
+        return {}
 
     def _uses(self, stream: Stream, allowance: Allowance) -> dict[Source, str]:
         """The sources that are asked for the next round, with what trials know them by: those of the method that do not

@@ -3,7 +3,7 @@
 import pytest
 
 from actors.cost import CostModel
-from actors.verifier.price import Price
+from actors.verifier.price import GUESSED, Price
 from actors.verifier.rounds import Part, Round, Share
 
 CURVE = {1: 1000.0, 8: 1700.0, 16: 2500.0, 32: 4100.0}
@@ -73,3 +73,24 @@ def test_a_round_that_asked_for_drafts_in_vain_does_not_make_plain_ones_look_dea
 def test_the_rate_follows_the_text():
     price = learnt(a_round(drafts=7, forward_us=1700.0, tokens=5))
     assert price.rate(1) == pytest.approx(5 / 1700.0, rel=0.01)
+
+
+def test_rounds_without_drafts_have_a_price_for_each_number_of_streams():
+    """Many streams share what is beside a forward."""
+    price = learnt(a_round(own_us=1100.0), a_round(streams=8, forward_us=1700.0, own_us=1980.0))
+    assert price.beside(1) == pytest.approx(100.0) and price.beside(8) == pytest.approx(280.0)
+    assert price.beside(32) == 4 * price.beside(8), "the nearest number that is known counts"
+
+
+def test_drafts_are_judged_by_rounds_without_any_and_the_first_round_is_cold():
+    price = Price(CostModel(CURVE))
+    price.observe(a_round(own_us=9000.0))
+    assert price.guesses(1) and price.beside(1) == 0.0
+    for _ in range(GUESSED):
+        assert price.guesses(1)
+        price.observe(a_round(own_us=1100.0))
+    assert not price.guesses(1) and price.guesses(8)
+    share = Share("inline", 3, 1, 0.0)
+    for _ in range(20):
+        price.observe(a_round(drafts=3, own_us=1600.0, parts=(Part(None, None, 1, 1, 1600.0, (share,), None),)))
+    assert price.beside(1) == pytest.approx(100.0)

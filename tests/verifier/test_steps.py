@@ -12,6 +12,7 @@ import pytest
 from actors.models import Outcome
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.forward import compute
+from actors.verifier.price import GUESSED
 from actors.verifier.results import NO_WINDOW
 from actors.verifier.rounds import Batch, Round
 from actors.verifier.scheduler import Scheduler
@@ -144,6 +145,16 @@ def test_one_request_of_a_round_that_has_something_to_decide_decides_for_all():
 
     shared = [one for one in run(go()) if one.streams == 2]
     assert shared and all(one.rounds == 1 for one in shared)
+
+
+@pytest.mark.parametrize("steps", [1, STEPS])
+def test_short_rounds_first_show_what_they_take_without_drafts(steps):
+    """Else drafts would be judged by rounds of their own kind, and look better than they are."""
+    sampling, asked = replace_sampling(max_tokens=40), {"prompt": COPIED, "method": "auto", "forward_s": 0.001}
+    chunks, rounds = answered(steps, sampling=sampling, **asked)
+    assert tokens_of(chunks) == LANGUAGE.continuation(COPIED, sampling)
+    plain = sum(one.rounds for one in itertools.takewhile(lambda one: not one.window, rounds))
+    assert (plain > GUESSED) == (steps > 1)
 
 
 # --- the forwards themselves -----------------------------------------------------------------------------------------

@@ -84,7 +84,9 @@ class Table:
         if batch is None:
             return None
         computed = compute(verifier.context.target, batch, lambda _: False, lambda: 0.0)
-        return verifier.committer.commit(batch, computed._replace(forward_us=1000.0), 0.0, lambda: 1000.0)
+        done = verifier.committer.commit(batch, computed._replace(forward_us=1000.0), 0.0, lambda: 1000.0)
+        verifier.context.price.observe(done)
+        return done
 
     @property
     def over(self) -> bool:
