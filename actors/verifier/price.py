@@ -23,6 +23,7 @@ from actors.verifier.rounds import Round
 log = logging.getLogger("duoactor.verifier")
 PIECE_MEMORY = 4  # pieces of prompts: each sees more tokens than the one before, so that its rows take longer
 GUESSED = 8  # forwards without drafts, until their rounds are known
+COLD = 1e-3  # forwards that a first round counts for: it has to do until there is a second
 GOOD_AGREEMENT = 0.8  # a good draft's agreement: where even it does not pay, none is tried
 
 
@@ -118,7 +119,9 @@ class Price:
         beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / streams
         if done.drafts and done.undecided:
             self._verifying.add_time(beside_us)
-        elif not cold and (not done.asked or self.guesses(streams)):
+        elif self.guesses(streams):
+            self._beside[digits].add(beside_us, weight=COLD if cold else done.steps)
+        elif not done.asked:
             self._beside[digits].add_time(beside_us, weight=done.steps)
         if not self._doubted and self.target.measured_busy:
             self._doubted = True

@@ -78,7 +78,10 @@ class ended:
 
     def __init__(self, message: Generate, first: int, length: int = 8) -> None:
         self.message, self.rid, self.text, self.scope = message, message.rid, self, EVERYBODY
-        self.committed, self.prompt_len, self.sampling = [first, *range(1, length)], 3, message.sampling
+        self.committed, self.given, self.sampling = [first, *range(1, length)], 3, message.sampling
+
+    def __len__(self) -> int:
+        return len(self.committed)
 
 
 def replace_structured(message: Generate) -> Generate:

@@ -103,7 +103,8 @@ def found_at(name: str) -> str:
 def _published(name: str, target: Target | None, target_name: str, trunk: Trunk) -> Head:
     config = configuration(found_at(name))
     kind = kind_of(config)
-    check_undamaged(name, packed=False)
+    if kind != UNREAD:
+        check_undamaged(name, packed=False)
     try:
         if kind == UNREAD:
             raise NotComputed(f"it is a head of kind {unread_kind(config)}, which is not computed")
