@@ -8,9 +8,10 @@ stream. Tokens per microsecond now are the price of all of them (docs/how-it-wor
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import accumulate
 
 from actors.calibration import USUAL
@@ -23,7 +24,7 @@ from actors.verifier.rounds import Round
 log = logging.getLogger("duoactor.verifier")
 PIECE_MEMORY = 4  # pieces of prompts: each sees more tokens than the one before, so that its rows take longer
 GUESSED = 8  # forwards without drafts, until their rounds are known
-COLD = 1e-3  # forwards that a first round counts for: it has to do until there is a second
+GUESS = 1e-3  # forwards that a round counts for which is cold or asked for drafts: it has to do until there is another
 GOOD_AGREEMENT = 0.8  # a good draft's agreement: where even it does not pay, none is tried
 
 
@@ -38,8 +39,8 @@ class Price:
         longest = target.own.rows[-1]
         slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
         self._prompt_row = Estimate(max(1e-3, slope), weight=1, memory=PIECE_MEMORY)
-        # rest of a round, for each stream and forward: without drafts, by the digits as above, and with drafts
-        self._beside, self._verifying = defaultdict[int, Estimate](Estimate), Estimate()
+        # rest of a round, for each stream and forward: without drafts, and with drafts; by the digits as above
+        self._beside, self._verifying = dict[int, Estimate](), dict[int, Estimate]()
 
     def forward(self, streams: int, drafts: int = 0) -> float:
         """Time of a forward with a row for each of ``streams`` and ``drafts`` further ones in all."""
@@ -48,17 +49,22 @@ class Price:
 
     def beside(self, streams: int) -> float:
         """Time of a round without its forward."""
-        digits = streams.bit_length()
-        nearest = min(self._beside, key=lambda known: abs(known - digits), default=digits)
-        return streams * self._beside[nearest].mean
+        return streams * self._beside[_nearest(self._beside, streams)].mean if self._beside else 0.0
 
-    def guesses(self, streams: int) -> bool:
-        """Whether a round of ``streams`` without drafts is unknown, against which drafts are judged."""
-        return self._beside[streams.bit_length()].weight < GUESSED
+    def unmeasured(self, streams: int) -> int:
+        """Forwards without drafts until it is known what a round of ``streams`` takes then: drafts are judged by it."""
+        digits = streams.bit_length()
+        if digits not in self._rates:
+            return 1  # the first is cold
+        return max(0, math.ceil(GUESSED - (self._beside[digits].weight if digits in self._beside else 0.0)))
 
     def verifying(self, streams: int) -> float:
         """Time that a round with drafts takes besides its forward, more than one of a row without."""
-        return max(0.0, streams * self._verifying.mean - self.beside(streams))
+        both = self._verifying.keys() & self._beside.keys()
+        if not both:
+            return 0.0
+        nearest = _nearest(both, streams)
+        return streams * max(0.0, self._verifying[nearest].mean - self._beside[nearest].mean)
 
     @property
     def prompt_row(self) -> float:
@@ -107,7 +113,7 @@ class Price:
             self._observe_prompt(done, each_us - self.target(1))
             return
         digits = streams.bit_length()
-        cold = not self._rates[digits].known
+        cold = digits not in self._rates
         self._rates[digits].add(done.tokens / streams / done.own_us)
         if done.prompt_rows:
             self._observe_prompt(done, each_us - self.forward(streams, done.drafts))
@@ -118,15 +124,23 @@ class Price:
         self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(streams)))
         beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / streams
         if done.drafts and done.undecided:
-            self._verifying.add_time(beside_us)
-        elif self.guesses(streams):
-            self._beside[digits].add(beside_us, weight=COLD if cold else done.steps)
-        elif not done.asked:
-            self._beside[digits].add_time(beside_us, weight=done.steps)
+            self._verifying.setdefault(digits, Estimate()).add_time(beside_us)
+        else:
+            self._observe_beside(digits, beside_us, done, cold)
         if not self._doubted and self.target.measured_busy:
             self._doubted = True
             log.info("rounds are faster than this model was measured; the next start measures it again")
             self._measure_again()
+
+    def _observe_beside(self, digits: int, beside_us: float, done: Round, cold: bool) -> None:
+        known = self._beside.setdefault(digits, Estimate())
+        if cold or done.asked:
+            if known.weight < 1:
+                known.add(beside_us, weight=GUESS)
+        elif known.weight < GUESSED:
+            known.add(beside_us, weight=done.steps)
+        else:
+            known.add_time(beside_us, weight=done.steps)
 
     def _observe_prompt(self, done: Round, time_us: float) -> None:
         """A prompt's last piece teaches nothing: it has fewer rows than were asked for, nobody knows how many."""
@@ -137,3 +151,9 @@ class Price:
         if streams == 1 or (known := self._shared.get(streams.bit_length())) is None:
             return 0.0
         return known.mean
+
+
+def _nearest(known: Collection[int], streams: int) -> int:
+    """The binary digits of a number of streams that are known, next to those of ``streams``."""
+    digits = streams.bit_length()
+    return min(known, key=lambda other: (abs(other - digits), other))

@@ -140,7 +140,7 @@ class Scheduler:
             partial(self._gain, decoding),
             price.rate(decoding) * price.verifying(own),
         )
-        plain = prompt is None and self._measures(streams, decoding)
+        plain = self._unmeasured(streams) if prompt is None else 0
         uses = self._rests if plain else self._uses
         using = self._grow({stream: uses(stream, allowance) for stream in streams}, allowance)
         if not using:
@@ -160,16 +160,16 @@ class Scheduler:
         if prompt is not None:
             rows = int(self._longest_us(len(using), drafts) / price.prompt_row)
             rows = max(1, min(rows, MAX_SHARED - len(using) - drafts))
-        steps = self._steps(using, allowance) if free and not drafts else 1
+        steps = self._steps(using, allowance, plain) if free and not drafts else 1
         reading_us = min(sum([stream.times.spent_us["reading"] for stream in using]), drafting_us)
         parts = tuple(using), tuple(windows), tuple(using.values()), self._ranks(using), allowance
         return Batch(*parts, decoding, prompt, rows, steps, free, drafting_us, reading_us)
 
-    def _steps(self, using: Asked, allowance: Allowance) -> int:
+    def _steps(self, using: Asked, allowance: Allowance, plain: int) -> int:
         """The number of forwards that may follow one another while no source :meth:`finds` drafts: until there is a
-        chunk to send, or a source that rests is to be asked again."""
+        chunk to send. ``plain``: those of them at most that show what a round takes without drafts."""
         steps = chunk_forwards(self.context.price, allowance.streams)
-        return max(1, min(steps, *(stream.text.left for stream in using)))
+        return max(1, min(plain or steps, steps, *(stream.text.left for stream in using)))
 
     def _ranks(self, using: Asked) -> tuple[bool, ...]:
         """Whether the target says what else was likely in each stream: in those with a source that reads it; else in
@@ -222,12 +222,12 @@ class Scheduler:
                 self.faults.guard(stream, self.sources["grammar"].grow, [stream], allowance)
         return {stream: using[stream] for stream in ready if stream.status is Stage.DECODE}
 
-    def _measures(self, streams: Sequence[Stream], decoding: int) -> bool:
-        """Whether the round is to show what one without drafts takes, against which drafts are judged: where rounds are
-        so short that several share a chunk, what is beside their forwards counts."""
-        price = self.context.price
-        short = price.guesses(decoding) and chunk_forwards(price, decoding) > 1
-        return short and all(may_rest(self.context, stream) for stream in streams)
+    def _unmeasured(self, streams: Sequence[Stream]) -> int:
+        """Forwards that are to show first what they take without drafts. What is beside a forward only counts where
+        forwards are so short that several share a chunk."""
+        price, own = self.context.price, len(streams)
+        short = chunk_forwards(price, own) > 1 and all(may_rest(self.context, stream) for stream in streams)
+        return price.unmeasured(own) if short else 0
 
     def _rests(self, stream: Stream, allowance: Allowance) -> dict[Source, str]:
         """No source is asked, and a drafter pauses."""

@@ -19,6 +19,7 @@ from actors.verifier.trial import DRAFTS, LOOKUPS, Stakes, Trial
 
 PRIOR = 1.2  # yield of a source of which nothing is known, as in so many rounds as it is looked at
 GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
+MOST_LONGER = 16  # times that retrieval rests for longer where many streams wait for it
 BORROWED = 16.0  # rounds that a stream's kind counts for: the variance of rounds over that between texts
 
 
@@ -129,7 +130,7 @@ class Trials:
             stakes = LOOKUPS.get(source, DRAFTS)
             gain = Estimate(PRIOR, stakes.look, GROUP_MEMORY)
             if source in LOOKUPS:  # each stream's question delays all, so that many streams rest for longer
-                least = 2 ** (group.load - 1)
+                least = min(MOST_LONGER, 2 ** (group.load - 1))
                 stakes = Stakes(stakes.pays, stakes.look * least, stakes.first * least)
             self._groups[key] = Trial(stakes, gain)
         trial = self._groups[key]

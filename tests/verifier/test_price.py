@@ -83,14 +83,22 @@ def test_rounds_without_drafts_have_a_price_for_each_number_of_streams():
 
 
 def test_drafts_are_judged_by_rounds_without_any_and_the_first_round_is_cold():
-    price = Price(CostModel(CURVE))
+    price, share = Price(CostModel(CURVE)), Share("inline", 3, 1, 0.0)
+    drafted = a_round(drafts=3, own_us=1600.0, undecided=False, parts=(Part(None, None, 1, 1, 1600.0, (share,), None),))
+    assert price.unmeasured(1) == 1
     price.observe(a_round(own_us=9000.0))
-    assert price.guesses(1) and price.beside(1) == 8000.0
-    for _ in range(GUESSED):
-        assert price.guesses(1)
+    assert price.unmeasured(1) == GUESSED and price.beside(1) == 8000.0
+    for left in range(GUESSED, 0, -1):
+        assert price.unmeasured(1) == left
         price.observe(a_round(own_us=1100.0))
-    assert not price.guesses(1) and price.guesses(8)
-    share = Share("inline", 3, 1, 0.0)
+        price.observe(drafted)
+    assert price.unmeasured(1) == 0 and price.unmeasured(8) == 1
     for _ in range(20):
-        price.observe(a_round(drafts=3, own_us=1600.0, parts=(Part(None, None, 1, 1, 1600.0, (share,), None),)))
+        price.observe(drafted)
     assert price.beside(1) == pytest.approx(100.0, rel=0.02)
+
+
+def test_a_question_about_unknown_numbers_of_streams_hides_none_that_is_known():
+    price = learnt(a_round(own_us=1100.0), a_round(own_us=1100.0 + 120.0, drafts=2, forward_us=1100.0))
+    assert price.unmeasured(8) and price.plain(2) and price.beside(4) == 4 * price.beside(1)
+    assert price.verifying(8) == pytest.approx(8 * price.verifying(1)) and price.verifying(1) > 0.0

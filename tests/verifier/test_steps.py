@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from actors.cost import CostModel
 from actors.models import Outcome
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.forward import compute
-from actors.verifier.price import GUESSED
+from actors.verifier.price import GUESSED, Price
 from actors.verifier.results import NO_WINDOW
 from actors.verifier.rounds import Batch, Round
 from actors.verifier.scheduler import Scheduler
@@ -154,7 +155,17 @@ def test_short_rounds_first_show_what_they_take_without_drafts(steps):
     chunks, rounds = answered(steps, sampling=sampling, **asked)
     assert tokens_of(chunks) == LANGUAGE.continuation(COPIED, sampling)
     plain = sum(one.rounds for one in itertools.takewhile(lambda one: not one.window, rounds))
-    assert (plain > GUESSED) == (steps > 1)
+    assert plain == GUESSED + 1 if steps > 1 else plain <= GUESSED
+
+
+def test_what_is_measured_is_a_round_of_its_own_streams_and_not_of_others_that_wait():
+    price, stream = Price(CostModel({1: 1000.0, 64: 2000.0})), toy_stream(PROMPT, "auto", SAMPLING)
+    settings, two = SimpleNamespace(num_speculative_tokens=0), SimpleNamespace(requests=SimpleNamespace(decoding=2))
+    scheduler = SimpleNamespace(context=SimpleNamespace(price=price, settings=settings), state=two)
+    for left in (1, *range(GUESSED, -1, -1)):
+        assert Scheduler._unmeasured(scheduler, [stream]) == left
+        price.observe(Round(1, 1, 0, 1, 1000.0, 0.0, 1100.0, 0.0, False, 1))
+    assert Scheduler._unmeasured(scheduler, [stream, stream]) == 1
 
 
 # --- the forwards themselves -----------------------------------------------------------------------------------------
