@@ -21,6 +21,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 UNLIMITED = (1 << 31) - 1  # the verifier cuts it to the room that the prompt leaves
 JSON_WORDS = {"True": "true", "False": "false"}
+HALF_OF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 Limit = Annotated[int, Meta(ge=-1)]
 ChoiceCount = Annotated[int, Meta(ge=1, le=64)]
 Gamma = Annotated[int, Meta(ge=1, le=256)]
@@ -163,16 +164,25 @@ def read(body: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ApiError(400, "the body is not UTF-8, as JSON must be") from None
     except msgspec.MsgspecError as error:
-        raise ApiError(400, _no_json(body, str(error))) from None
+        raise ApiError(400, _no_json(body, error)) from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object")
     return given
 
 
-def _no_json(body: bytes, problem: str) -> str:
-    """The sentence about a body that msgspec cannot read: of half a character it says that the input was truncated."""
+def _no_json(body: bytes, problem: msgspec.MsgspecError) -> str:
+    """The sentence about a body that msgspec cannot read. The standard library's reader takes two things that JSON does
+    not have, and so tells them apart: NaN and Infinity, and half of a character."""
+    if isinstance(problem, msgspec.ValidationError):  # without a type to fit it is a number out of range
+        return "the body holds a number that is too large: name one between -1.7e308 and 1.7e308"
+    constants: list[str] = []
+    half = None
     with suppress(ValueError, RecursionError):
-        json.loads(body.decode())  # the standard library's reader takes half of a character
+        found = json.loads(body.decode(), parse_constant=constants.append)
+        half = HALF_OF_A_CHARACTER.search(json.dumps(found, ensure_ascii=False))
+    if constants:
+        return f"the body holds {constants[0]}, which JSON does not have: name a number"
+    if half:
         return r"the body holds half of a character: an escape \ud800 to \udfff without its other one"
     return f"the body is not valid JSON: {problem}"
 
