@@ -110,7 +110,7 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            for name in (error.option_name, *given):  # click reads -ngl as -n
+            for name in (*given, error.option_name):  # click reads -md as -m
                 if name.startswith(error.option_name) and name in ELSEWHERE:
                     raise click.UsageError(f"There is no {name}; {ELSEWHERE[name]}", ctx) from None
             raise

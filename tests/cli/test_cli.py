@@ -94,6 +94,7 @@ def test_flags_of_other_servers_are_answered_by_those_that_are_meant(capsys: pyt
         ("--host", "--http HOST:PORT"),
         ("--ctx-size", "--kv-tokens"),
         ("-m", "duoactor up MODEL"),
+        ("-md", "There is no -md; --draft"),
         ("-ngl", "--device cuda"),
     ):
         assert main(["up", flag, "1"]) == 2
