@@ -175,8 +175,9 @@ def verdict(report: DoctorReport) -> str:
 
 
 def lines(report: DoctorReport, width: int = render.UNBOUNDED) -> list[str]:
-    """The report for people, the verdict first, wrapped at ``width`` characters."""
-    wrap = functools.partial(textwrap.wrap, width=width, break_on_hyphens=False)
+    """The report for people, the verdict first, wrapped at ``width`` characters. A longer word, as a path may be, stays
+    whole."""
+    wrap = functools.partial(textwrap.wrap, width=width, break_on_hyphens=False, break_long_words=False)
     said, *others = _lines(report)
     wrapped = (wrap(line, subsequent_indent=" " * LABEL) or [""] for line in others)
     return [*wrap(said), *itertools.chain.from_iterable(wrapped)]

@@ -62,6 +62,13 @@ def test_lines_tell_the_machine_the_figures_and_findings():
     assert text.startswith(report.verdict)
 
 
+def test_no_path_or_command_is_cut_where_it_is_longer_than_a_line():
+    report = measured(2.0)
+    path = "/models/" + "very_long_directory/" * 5 + "target.gguf"
+    report.add("warning", f"the file {path} is on a network disk")
+    assert any(path in line for line in doctor.lines(report, 60))
+
+
 def test_lines_fit_a_terminal_and_go_on_below_their_text():
     report = measured(2.0)
     report.add("warning", "something to know " * 20)
