@@ -15,11 +15,12 @@ EVERY_SOURCE = ("text", "memory", "datastore", "recycling", "drafter", "inline",
 # Which nodes of the tree are verified in a round: none, so that the root alone is; the likeliest path; those that are
 # worth their time; or all that the verifier's own proposer has proposed.
 WindowRule = Literal["root", "chain", "priced", "proposal"]
-# What a round waits for before it begins: - "phase": until the drafter has drafted gamma tokens (SpS, where verifier
-# and drafter take turns); - "survivor": for one draft token, if the whole last window was accepted and nothing is left
-# below it; - "priced": for as many draft tokens as come faster than tokens do without them; - "lockstep": until the
-# phase that was drafted during the last round is over; only then is the drafter notified round (DuoDecoding as
-# published).
+# What a round waits for before it begins:
+# - "phase": until the drafter has drafted gamma tokens (SpS, where verifier and drafter take turns);
+# - "survivor": for one draft token, if the whole last window was accepted and nothing is left below it;
+# - "priced": for as many draft tokens as come faster than tokens do without them;
+# - "lockstep": until the phase that was drafted during the last round is over; only then does the drafter learn how
+#   that round ended (DuoDecoding as published).
 WaitRule = Literal["never", "phase", "survivor", "priced", "lockstep"]
 
 
