@@ -32,8 +32,8 @@ from actors.engines.decoder.cpu.simd import (
 
 UNSURE = -1
 _ZERO, _ONE = np.float32(0), np.float32(1)
-# Noise is at most 22.2, where float32 numbers are 2e-6 apart; its logarithms err by a few of these steps, and the rest
-# of a score by a few of its own last places.
+# Noise is at most 22.2, where float32 numbers are 2e-6 apart; its logarithms err by a few of these steps, and the
+# rest of a score by a few of its own last places.
 _NEAR, _LAST_PLACES = np.float32(3e-5), np.float32(4 * 2.0**-23)
 _UNSURE_MASS = 1e-5  # share of the row's mass: sums of 150,000 float32 parts differ by 1e-6
 _SAME = np.float32(1e-5)  # scaled logits nearer to each other may have the same probability

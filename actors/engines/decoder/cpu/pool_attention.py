@@ -1,8 +1,8 @@
 """Attention of all rows of a round in one call, over the slots that each row sees; in pieces that threads share.
 
 A row's sums run over its own slots in their order, so its bits depend on nothing else. Queries of one request take
-turns block by block: they find its keys and values in the cache. Queries that see the same slots share the reads: all
-of a text's slots except the window's.
+turns block by block: they find its keys and values in the cache. Queries that see the same slots share the reads:
+all of a text's slots except the window's.
 """
 
 from __future__ import annotations

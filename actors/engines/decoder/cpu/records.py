@@ -27,10 +27,10 @@ def _record(integers: str, floats: str = "", norms: str = "") -> np.dtype[Any]:
 # A layer without its products. Norms: ``inputs`` and ``inner`` before its two halves; ``behind`` and ``last`` after
 # them, where there are any. Addresses, 0 where there is nothing: ``heads`` and ``head_biases``, the norms of queries
 # and keys (``late``: after their rotation); ``turns`` and ``query_turns``, cosine and sine of every pair of keys and of
-# queries at each position; ``sinks``; ``experts``, ``latent`` and ``mixer``, records of those names, the last in place
-# of attention; ``beside``, two jobs, see ``Beside`` in the spec. ``inner_size``: width of the MLP or of the shared
-# expert, or 0. Attention has heads of ``queries``, the ``kv_heads`` that they see, of which the layer has ``own`` or
-# none, heads of ``width`` numbers, and ``normed`` heads with a norm
+# queries at each position; ``sinks``; ``experts``, ``latent`` and ``mixer``, records of those names, the last in
+# place of attention; ``beside``, two jobs, see ``Beside`` in the spec. ``inner_size``: width of the MLP or of the
+# shared expert, or 0. Attention has heads of ``queries``, the ``kv_heads`` that they see, of which the layer has
+# ``own`` or none, heads of ``width`` numbers, and ``normed`` heads with a norm
 LAYER = _record(
     "heads head_biases late whole keys values turns query_turns window sinks gates soft_gates mixer queries kv_heads "
     "width own normed beside beside_activation parallel shares rereads activation gated inner_size experts latent",
@@ -46,9 +46,9 @@ LAYER = _record(
 # the head), the embeddings, a layer's ``attention``, the team's ``current`` job and ``state``; ``room`` for what stands
 # between operations, whose parts have ``sizes`` numbers a row (see ``Rooms``), ``looks`` for what rows see (see
 # ``_look``), of all layers and of those with windows, and ``scores`` of attention, ``own_scores`` for every thread;
-# ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number; ``taps``, int64 of every layer and
-# of what lies behind the last: where among the ``kept`` states of a row in ``tapped`` what enters it is kept, or -1; 0:
-# nothing is; ``walk``: of recurrent layers; ``positions``: a table of what they add to embeddings, from its row
+# ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number; ``taps``, int64 of every layer
+# and of what lies behind the last: where among the ``kept`` states of a row in ``tapped`` what enters it is kept, or
+# -1; 0: nothing is; ``walk``: of recurrent layers; ``positions``: a table of what they add to embeddings, from its row
 # ``first`` to ``last``, or 0; ``embedded``: the norm of that, if its weights are not 0
 BODY = _record(
     "depth hidden inputs pool vocabulary window chunked windowed ring norm half layers jobs embedding reach attention "
@@ -62,9 +62,9 @@ LATENT = _record("query query_norm key_norm rank query_rank", floats="eps")
 # Inputs of layers, see ``LayerInputs``: by address the job of the matrix, the norm's weights and the table
 INPUTS = _record("job norm table half width", floats="table_scale matrix_scale scale")
 
-# A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
-# of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``pairs``: 1
-# where weights are pairs of it; ``bias``: what is added to outputs, or 0;
+# A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart;
+# ``bits``: of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16;
+# ``pairs``: 1 where weights are pairs of it; ``bias``: what is added to outputs, or 0;
 # ``sinks``: of each query head, or 0. With a ``form`` (a number of ``formats.FORMS``, from 1) the weights are ``own``
 # outputs from ``first`` on in that form, and ``more`` is the address of a job with the others, or 0. ``walk``: the
 # address of a ``WALK`` in place of attention, or 0

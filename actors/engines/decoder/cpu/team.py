@@ -2,8 +2,8 @@
 
 A product or a layer's attention is a job of pieces that any thread may take. The caller takes pieces too and waits for
 those alone that somebody has begun: a helper that the system has put aside, because a client or a socket wants its
-core, costs nothing, where each of OpenMP's regions waits for all of its threads. Who computes a piece changes no bit
-of it.
+core, costs nothing, where each of OpenMP's regions waits for all of its threads. Who computes a piece changes no
+bit of it.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class InputRows(NamedTuple):
 
 
 class TileWeights(NamedTuple):
-    """Weights of ``panels`` panels, ``apart`` elements from each other, the first at ``weights[start]``, each
-    of ``depth`` inputs."""
+    """Weights of ``panels`` panels, ``apart`` elements from each other, the first at ``weights[start]``,
+    each of ``depth`` inputs."""
 
     weights: Any
     start: Any

@@ -1,7 +1,8 @@
 """Bounds of arrays in compiled code, checked where ``NUMBA_BOUNDSCHECK=1`` is set: what is outside ends the process.
 
-numba's own check raises IndexError, which cannot leave the functions that are called by address, and it knows nothing
-of vectors. Give such a build a directory of its own by ``NUMBA_CACHE_DIR``: numba does not tell the two apart on disk.
+numba's own check raises IndexError, which cannot leave the functions that are called by address, and it knows
+nothing of vectors. Give such a build a directory of its own by ``NUMBA_CACHE_DIR``: numba does not tell the two apart
+on disk.
 """
 
 from __future__ import annotations
