@@ -183,8 +183,9 @@ class TargetModel(Protocol):
         """Compute the next piece of the prompt. Returns the outcome of the first new token after the last piece, else
         None.
 
-        ``limit``: most tokens, because other requests wait; it is kept as far as bits do not depend on it. The output
-        of a resumed stream is computed in the shape of decode rounds, so that it has the same bits as the first time.
+        ``limit``: most tokens, because other requests wait; it is kept as far as bits do not depend on it. The
+        output of a resumed stream is computed in the shape of decode rounds, so that it has the same bits as the first
+        time.
         """
         ...
 
@@ -226,8 +227,8 @@ class Leaf(msgspec.Struct, frozen=True):
 class Expansion:
     """The likely children of an expanded node, best first.
 
-    ``probs`` are the draft's confidences: softmax of its processed logits at temperature 0, else softmax of ``logits /
-    T + noise``. So the token that the shared noise picks has rank 0.
+    ``probs`` are the draft's confidences: softmax of its processed logits at temperature 0, else softmax of
+    ``logits / T + noise``. So the token that the shared noise picks has rank 0.
     """
 
     slot: int  # place of the node's K/V (-1 for the root)

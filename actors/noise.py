@@ -1,8 +1,8 @@
 """Shared noise: the Gumbel variable ``G(seed, position, token)`` that target and draft both add to their logits.
 
-``argmax(logits / T + G)`` is a sample of ``softmax(logits / T)`` (Gumbel, 1954); the noise is a hash of ``(seed,
-position, token)`` instead of a generator's state. So target and draft see the same noise and tend to pick the same
-token (Gumbel coupling; Daliri, Musco, Suresh, arXiv 2408.07978), and a resumed request goes on with it.
+``argmax(logits / T + G)`` is a sample of ``softmax(logits / T)`` (Gumbel, 1954); the noise is a hash of
+``(seed, position, token)`` instead of a generator's state. So target and draft see the same noise and tend to pick the
+same token (Gumbel coupling; Daliri, Musco, Suresh, arXiv 2408.07978), and a resumed request goes on with it.
 
     k0, k1 = the two halves of splitmix64's output function over (seed, position)
     h      = mix(token * GOLDEN + k0, k1) >> 1                                            31 bits, per token

@@ -101,9 +101,9 @@ def match_confidences(length: int, count: int) -> tuple[float, ...]:
     """The confidence in each of ``count`` tokens after a match of ``length``, which each of them makes longer.
 
     Share of right tokens by the length of the match: 0.37 after one token, 0.58 after two, 0.68 after four, 0.81 after
-    eight, 0.92 after 16, 0.96 after 25. Measured on 52,000 tokens that the longest matches proposed in greedy answers
-    of the bundled target; drafted tokens count as matched. At temperature 1 odds grow in proportion, too, by 0.2 a
-    token.
+    eight, 0.92 after 16, 0.96 after 25. Measured on 52,000 tokens that the longest matches proposed in greedy
+    answers of the bundled target; drafted tokens count as matched. At temperature 1 odds grow in proportion, too, by
+    0.2 a token.
     """
     return tuple([1 - 1 / (1 + ODDS * at) for at in range(length, length + count)])
 

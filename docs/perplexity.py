@@ -4,9 +4,9 @@
     python docs/perplexity.py
     llama-perplexity -m model.gguf -f manual.txt -c 512 --chunks 40
 
-Windows of 512 tokens, each behind the model's first token if it has one. The second half of a window counts: 40 windows
-of 20,480 tokens. Without a text it takes Python's own manual, which every Python carries, and writes it to manual.txt.
-Figures: docs/benchmarks.md.
+Windows of 512 tokens, each behind the model's first token if it has one. The second half of a window counts: 40
+windows of 20,480 tokens. Without a text it takes Python's own manual, which every Python carries, and writes it to
+manual.txt. Figures: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -272,8 +272,8 @@ class DraftTotals(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """What one token's forward reads of the target's weights, what this machine's memory gives, and what streams take
-    of it."""
+    """What one token's forward reads of the target's weights, what this machine's memory gives, and what streams
+    take of it."""
 
     read_bytes: Count = 0  # 0: not known
     bits: Mean = 0.0  # bits of a weight, on average, as it is read; 0: a smaller file would not change it
@@ -560,8 +560,8 @@ class Drafting(Struct, frozen=True):
 
 
 class RoundStats(Message, frozen=True):
-    """One verification round of one request, as published on the telemetry socket; or several in a row without drafts,
-    of which ``round`` is the last one's number."""
+    """One verification round of one request, as published on the telemetry socket; or several in a row without
+    drafts, of which ``round`` is the last one's number."""
 
     rid: RequestId
     round: Count

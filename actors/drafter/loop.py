@@ -57,9 +57,9 @@ class Drafter:
         timer: Callable[[], float] = time.perf_counter,
         load: Loader | None = None,
     ) -> None:
-        """``step_us``: microseconds of a draft step by its number of leaves, as calibrated. ``timer`` gives the seconds
-        of forwards. ``load`` loads the model with the weights in a directory, or with its first ones for an empty path;
-        None: it takes no others, and ``hello`` says so."""
+        """``step_us``: microseconds of a draft step by its number of leaves, as calibrated. ``timer`` gives the
+        seconds of forwards. ``load`` loads the model with the weights in a directory, or with its first ones for an
+        empty path; None: it takes no others, and ``hello`` says so."""
         self.timer, self.line, self.clock = timer, line, line.clock
         self.generations = Generations(model, load)
         self.held = Held(self.generations, self.line)

@@ -28,8 +28,9 @@ AUTOGROUP = Path("/proc/self/autogroup")  # this session's, see sched(7)
 def give_way() -> None:
     """Everybody else first: on a core with other work this process does not compute.
 
-    Linux weighs sessions against each other before the processes of one, and each actor that `up` starts has a session
-    of its own: a learner of lowest priority in it took half of the core that it shared with the target's helper.
+    Linux weighs sessions against each other before the processes of one, and each actor that `up` starts has a
+    session of its own: a learner of lowest priority in it took half of the core that it shared with the target's
+    helper.
     """
     os.nice(LOWEST)
     if hasattr(os, "SCHED_IDLE"):

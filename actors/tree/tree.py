@@ -107,8 +107,8 @@ class TokenTree:
         return self.root.position + 1
 
     def add(self, parent: Node, token: int, logprob: float, rank: int = 0, source: int = 0) -> Node:
-        """The child of ``parent`` with that token, new or not. The higher of two confidences stays. ``source``: the bit
-        of who names it. Raises ValueError for what is no token, or no log of a chance."""
+        """The child of ``parent`` with that token, new or not. The higher of two confidences stays. ``source``: the
+        bit of who names it. Raises ValueError for what is no token, or no log of a chance."""
         if not (0 <= token < self.vocab_size and LEAST <= logprob <= ROUNDED):  # NaN is neither
             raise ValueError(f"token {token} with log-probability {logprob}, of a vocabulary of {self.vocab_size}")
         for node in parent.children:

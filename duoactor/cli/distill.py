@@ -60,8 +60,8 @@ from protocols.errors import ConfigError
 def distill(prompts: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Make a draft model out of what a target writes.
 
-    The target answers the prompts, and questions of its own, greedy and sampled. A small model that begins with weights
-    of the target learns its distributions. Prompts like those of its users serve best.
+    The target answers the prompts, and questions of its own, greedy and sampled. A small model that begins with
+    weights of the target learns its distributions. Prompts like those of its users serve best.
     Some are kept apart: DIR/README.md says how often the draft agrees with the target's answers to them. After Ctrl-C
     or a crash the same command with --resume goes on.
 

@@ -304,8 +304,8 @@ class AsyncClient:
     async def swap(self, old: str, new: str) -> str:
         """Move every stream of drafter ``old`` to drafter ``new``; no token changes.
 
-        With ``"head"`` as ``old``, ``new`` is the directory or hub id of a draft head for the verifier to run instead
-        of its own; empty: the one before. It is waited for however long it takes to load.
+        With ``"head"`` as ``old``, ``new`` is the directory or hub id of a draft head for the verifier to run
+        instead of its own; empty: the one before. It is waited for however long it takes to load.
 
         Returns:
             A sentence that says how many were moved, or which head drafts now.

@@ -57,8 +57,8 @@ def _sendable(keys: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def cache_salt(scope: Scope, own: str) -> str:
-    """The salt by which the verifier parts a request's cache entries from those of this gateway's other API keys: made
-    of its API key and the salt that it names itself. A ``share:`` salt is handed on, to be shared by."""
+    """The salt by which the verifier parts a request's cache entries from those of this gateway's other API keys:
+    made of its API key and the salt that it names itself. A ``share:`` salt is handed on, to be shared by."""
     if own.startswith(SHARED_SALT):
         return own
     state = scope.get("state", {})

@@ -6,8 +6,8 @@ gateway over HTTP too. Four in ten are no message: bits changed, ends cut off, h
 random bytes. The rest can be decoded, at the edge of their limits and often about what is live. A stream goes on at the
 verifier all the time, and its texts are compared.
 
-After each role: the process is the same, has said no traceback, holds little more memory and files than after a tenth
-of the frames, and serves the known text; at the verifier nothing is left. Prints a line for each role, and on
+After each role: the process is the same, has said no traceback, holds little more memory and files than after a
+tenth of the frames, and serves the known text; at the verifier nothing is left. Prints a line for each role, and on
 stderr how far it is; the exit code is 1 if something was found. A million frames need not be sent in one run:
 ``--minutes`` ends each role in time, and another ``--seed`` sends others.
 """

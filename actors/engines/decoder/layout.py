@@ -170,8 +170,8 @@ def changed(part: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def table(attention: Attention, positions: int, queries: bool = False) -> Tensor:
-    """complex64 ``(positions, width / 2)``: by what each pair of a head is multiplied at each position. ``queries``:
-    of theirs, which may be stretched."""
+    """complex64 ``(positions, width / 2)``: by what each pair of a head is multiplied at each position.
+    ``queries``: of theirs, which may be stretched."""
     turning = attention.rotation or Rotation(())
     angles = torch.arange(positions, dtype=torch.float32)[:, None] * torch.tensor(turning.frequencies)[None]
     whole = torch.ones(positions, attention.width // 2, dtype=torch.complex64)

@@ -82,8 +82,8 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
-    """Norms of heads of queries and keys, in the order of the checkpoint's dimensions; None: without weights. The bias
-    of a norm that takes the mean away has the same name with ``bias``."""
+    """Norms of heads of queries and keys, in the order of the checkpoint's dimensions; None: without weights. The
+    bias of a norm that takes the mean away has the same name with ``bias``."""
 
     query: str | None = None
     key: str | None = None
@@ -94,8 +94,8 @@ class HeadNorms:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """``qkv``: one matrix, or those of queries, keys and values; with ``latent`` none. ``woven``: the one matrix has
-    of each head of keys its queries, and the key and the value after them."""
+    """``qkv``: one matrix, or those of queries, keys and values; with ``latent`` none. ``woven``: the one matrix
+    has of each head of keys its queries, and the key and the value after them."""
 
     heads: int
     kv_heads: int

@@ -1,7 +1,7 @@
 """Block heads: one pass over the root and masks gives a distribution at each place ahead.
 
-The places do not know of one another; shared noise makes a tree of them nonetheless, since it says of each place which
-of its tokens the target would choose. Some kinds also say how a token depends on the one before.
+The places do not know of one another; shared noise makes a tree of them nonetheless, since it says of each place
+which of its tokens the target would choose. Some kinds also say how a token depends on the one before.
 """
 
 from __future__ import annotations

@@ -396,8 +396,8 @@ def _latent(file: GGUF, config: Config) -> Config:
 
 
 def mistral4(file: GGUF, config: Config) -> Config:
-    """Files that are made of transformers' checkpoints do not say the share by which queries are stretched: it is that
-    of the published model, and of its configuration class."""
+    """Files that are made of transformers' checkpoints do not say the share by which queries are stretched: it is
+    that of the published model, and of its configuration class."""
     own, share = _latent(file, config), file.of_architecture("attention.temperature_scale", 0.1)
     rope = own["rope_parameters"] | {"partial_rotary_factor": 1.0, "llama_4_scaling_beta": share}
     return own | _ranks(file) | {"rope_parameters": rope}

@@ -12,9 +12,9 @@ a small trained target gives both. Why the function stays the same:
   its key/value head.
 - Added layers have random weights but zero output projections (o_proj, down_proj): they add exactly nothing.
 
-In float32 the logits agree to rounding. In bfloat16 the norm weights are rounded once more unless sqrt(r) is a power
-of two (hidden 4 or 16 times the source's): the text may then differ from the source's here and there, while the pair's
-agreement stays.
+In float32 the logits agree to rounding. In bfloat16 the norm weights are rounded once more unless sqrt(r) is a
+power of two (hidden 4 or 16 times the source's): the text may then differ from the source's here and there, while the
+pair's agreement stays.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def calls_grammar(
     otherwise: Mapping[str, Any] | None,
     lead: str = "",
 ) -> str:
-    """In llguidance's Lark. ``calls``: made of the rule ``call``; ``heads``, ``tail``: what stands around the arguments
-    of each function; ``lead``: in front of an answer that calls nothing."""
+    """In llguidance's Lark. ``calls``: made of the rule ``call``; ``heads``, ``tail``: what stands around the
+    arguments of each function; ``lead``: in front of an answer that calls nothing."""
     rules = [
         f"f{at}: {head} a{at} {tail}\na{at}: %json {json.dumps({'type': 'object', **schema})}"
         for at, (head, (_, schema)) in enumerate(zip(heads, functions, strict=True))

@@ -13,8 +13,9 @@ spans:
 Masked slots contribute an exact zero, so their number does not matter. The branches of a window attend to copies
 (:mod:`actors.engines.decoder.torch.branches`), with scores and blocks after the span's.
 
-Requests lie anywhere in the pool, so each has matrix products of its own. All else (scaling, masks, softmax, the order
-of rows) is done once for all requests with the same span. What is the same in every layer is prepared once a forward.
+Requests lie anywhere in the pool, so each has matrix products of its own. All else (scaling, masks, softmax, the
+order of rows) is done once for all requests with the same span. What is the same in every layer is prepared once a
+forward.
 
 Pieces of a prompt in whole chunks have more rows than any round, and need no such care: a prompt is always cut in the
 same way from its first token on, so its shapes repeat, and so do its bits. They go to torch's own attention

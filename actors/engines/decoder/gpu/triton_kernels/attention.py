@@ -162,12 +162,12 @@ def attend(
     ``(kv_heads, slots, width)``. ``spec``: of the layer, whose ``sinks`` ``(heads,)`` take part.
 
     ``numbers``, int32, on the device: ``count``, ``starts``, ``bases``, ``prefixes``, ``lengths``, ``tails`` and
-    ``items``. The first ``count`` (1,) of ``items`` (n, 3) are a first row, a number of rows, and which part
-    of ``SPLIT`` tokens of their texts: one row, or up to :func:`tile_rows` of one request that all see the part whole,
-    in a row of slots. Every part of every row is in one item. ``bases``, ``prefixes``, ``lengths`` (rows,): the first
-    ``prefix`` of the ``length`` tokens that a row sees lie in slots ``base ..``, and the others in its ``tails`` (rows,
-    most). A row of length 0 gets zeros. ``rounded``: the same in 8 bits. ``starts`` (rows,): parts of the rows before,
-    in ``partial``.
+    ``items``. The first ``count`` (1,) of ``items`` (n, 3) are a first row, a number of rows, and which
+    part of ``SPLIT`` tokens of their texts: one row, or up to :func:`tile_rows` of one request that all see the part
+    whole, in a row of slots. Every part of every row is in one item. ``bases``, ``prefixes``, ``lengths`` (rows,): the
+    first ``prefix`` of the ``length`` tokens that a row sees lie in slots ``base ..``, and the others in its ``tails``
+    (rows, most). A row of length 0 gets zeros. ``rounded``: the same in 8 bits. ``starts`` (rows,): parts of the rows
+    before, in ``partial``.
     """
     (rows, heads, width), (keys, values) = query.shape, pool
     count, starts, bases, prefixes, lengths, tails, items = numbers

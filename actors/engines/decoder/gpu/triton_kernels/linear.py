@@ -119,8 +119,8 @@ def _launch(x: Tensor, matrix: Matrix, out: Tensor, columns: int, gated: bool, c
 
 
 def multiply(x: Tensor, matrix: Matrix, gpu: Gpu) -> Tensor:
-    """float32 ``(splits, rows, out)``; its sum over the splits is ``x W^T + b``, from x ``(rows, in)`` and W ``(out,
-    in)`` of the same type."""
+    """float32 ``(splits, rows, out)``; its sum over the splits is ``x W^T + b``, from x ``(rows, in)`` and W
+    ``(out, in)`` of the same type."""
     columns = len(matrix.weight)
     cut = cut_of(len(x), columns, x.shape[1], x.element_size(), False, gpu.shared)
     out = x.new_empty((cut.splits, len(x), columns), dtype=torch.float32)
