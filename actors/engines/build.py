@@ -260,8 +260,7 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
     config = known_config(name)
     _check_described(name, config)
     kind, int8 = draft_dtype(place.dtype, where, config)
-    if like is None:
-        check_undamaged(name, packed=False)
+    check_undamaged(name, packed=False)
     with _fitting(name, where):
         model = load_for_engine(name, where, kind, config)
     if like is None:

@@ -103,17 +103,15 @@ def found_at(name: str) -> str:
 def _published(name: str, target: Target | None, target_name: str, trunk: Trunk) -> Head:
     config = configuration(found_at(name))
     kind = kind_of(config)
-    if kind != UNREAD:
-        check_undamaged(name, packed=False)
     try:
         if kind == UNREAD:
             raise NotComputed(f"it is a head of kind {unread_kind(config)}, which is not computed")
         if kind == NEXT:
             return _out_of_file(name, load_config(target_name), trunk)
+        if kind == GEMMA4 and target is None:
+            raise ModelError("it reads the target's own keys and values, so the verifier has to run it")
         weights = tensors(name)
-        if kind == GEMMA4:
-            if target is None:
-                raise ModelError("it reads the target's own keys and values, so the verifier has to run it")
+        if target is not None and kind == GEMMA4:
             return Assistant(load_config(name), weights, trunk, target.engine, load_config(target_name))
         weights = _plain(weights)
         return Eagle3(config, weights, trunk) if kind == EAGLE3 else Dflash(config, weights, trunk)
@@ -172,6 +170,8 @@ def _draft(
 ) -> HeadDraft:
     """``slots``: of a pool, by the bytes of one. ``target``: in the same process, if it is."""
     head = _published(name, target, target_name, trunk) if name else _own_head(target_name, trunk)
+    if name:
+        check_undamaged(name, packed=False, head=True)
     own = Path(name or target_name).name
     info = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
     size = head.shape.slot_bytes(trunk.dtype) + head.stages * head.width * trunk.dtype.itemsize

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from actors.engines.weights.faults import LAYER
 from protocols.errors import ModelError
@@ -25,7 +25,14 @@ UNNEEDED = {  # why: names
     ),
 }
 OF_ACTIVATIONS = re.compile(UNNEEDED["scales of a cache with fewer bits"])
-_UNNEEDED = re.compile("|".join(f"(?:{names})" for names in UNNEEDED.values()))
+
+
+def unneeded(but: Container[str] = ()) -> re.Pattern[str]:
+    """Matches the whole names of such tensors. ``but``: reasons that do not count."""
+    return re.compile("|".join(f"(?:{names})" for why, names in UNNEEDED.items() if why not in but))
+
+
+_UNNEEDED = unneeded()
 
 
 def refuse_unused(where: str, names: Iterable[str], layers: int) -> None:

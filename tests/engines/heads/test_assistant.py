@@ -7,7 +7,7 @@ import torch
 import transformers
 from transformers import Gemma4TextConfig, Gemma4UnifiedTextConfig
 
-from actors.engines.heads.build import build_head
+from actors.engines.heads.build import _published, build_head
 from actors.models import Leaf
 from actors.verifier.sources.head import HeadSource
 from protocols.errors import ModelError
@@ -147,6 +147,13 @@ def test_an_assistant_of_another_target_is_refused_with_what_differs(options, wh
     assistant_of(**options).save_pretrained(tmp_path / "other")
     with pytest.raises(ModelError, match=what):
         build_head(str(tmp_path / "other"), pair.target, str(tmp_path / "target"))
+
+
+def test_an_assistant_in_a_process_of_its_own_is_refused_before_its_weights_are_read(tmp_path):
+    assistant_of().save_pretrained(tmp_path / "assistant")
+    (tmp_path / "assistant" / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ModelError, match=r"target's own keys and values, so the verifier has to run it; choose"):
+        _published(str(tmp_path / "assistant"), None, "target", fused(target_of(WIDE)).engine.trunk())
 
 
 def test_an_assistant_reads_no_other_familys_keys(tmp_path):

@@ -1,5 +1,6 @@
 """A tensor with NaN or infinity is named with its file, whatever wrote it."""
 
+import json
 import math
 from pathlib import Path
 
@@ -65,3 +66,89 @@ def test_a_damaged_target_and_a_row_of_a_draft_are_refused_with_the_tensor(draft
     save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=rf"in {draft}/model.safetensors holds NaN or infinity"):
         build_target(str(draft), EngineOptions(kv_tokens=512))
+
+
+BITS = torch.arange(256, dtype=torch.uint8)
+BY_CODES = [getattr(torch, f"float8_{one}") for one in ("e4m3fn", "e5m2", "e8m0fnu", "e4m3fnuz", "e5m2fnuz")]
+
+
+@pytest.mark.parametrize("dtype", BY_CODES)
+def test_of_the_codes_of_8_bits_those_are_found_that_torch_calls_no_number(dtype: torch.dtype, tmp_path: Path) -> None:
+    finite = BITS.view(dtype).float().isfinite()
+    assert not finite.all()
+    torch.save({"all": BITS[finite].view(dtype)}, tmp_path / "pytorch_model.bin")
+    check_undamaged(str(tmp_path))
+    for code in BITS[~finite]:
+        whole = torch.cat([torch.zeros((1 << 20) + 5, dtype=torch.uint8), code[None]])  # in the second piece
+        torch.save({"one": whole.view(dtype)}, tmp_path / "pytorch_model.bin")
+        with pytest.raises(ModelError, match=r"^one in .* holds NaN or infinity"):
+            check_undamaged(str(tmp_path))
+
+
+def test_floats_of_4_bits_are_all_numbers(tmp_path: Path) -> None:
+    torch.save({"one": BITS.view(torch.float4_e2m1fn_x2)}, tmp_path / "pytorch_model.bin")
+    check_undamaged(str(tmp_path))
+
+
+class Arguments:
+    """Of a training, as transformers saves them beside a model."""
+
+
+def test_files_that_are_no_weights_of_the_model_are_not_read(draft: Path) -> None:  # noqa: F811
+    torch.save(Arguments(), draft / "training_args.bin")
+    (draft / "openvino_model.bin").write_bytes(bytes(range(256)))
+    torch.save({"one": torch.tensor([math.nan])}, draft / "pytorch_model.bin")  # the loader takes safetensors
+    save_file({"one": torch.tensor([math.nan])}, draft / "other.safetensors")
+    check_undamaged(str(draft))
+    build_draft(str(draft), EngineOptions(kv_tokens=512))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_torchs_old_files_are_read_and_those_of_an_index(zipped: bool, tmp_path: Path) -> None:
+    index = {"weight_map": {"first": "pytorch_model-1.bin", "second": "pytorch_model-2.bin"}}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    for name, file, bad in (("first", 1, 0.0), ("second", 2, math.nan)):
+        weights = {name: torch.tensor([1, bad]), "step": 7}
+        path = tmp_path / f"pytorch_model-{file}.bin"
+        torch.save(weights, path, _use_new_zipfile_serialization=zipped)
+    torch.save(Arguments(), tmp_path / "training_args.bin")
+    with pytest.raises(ModelError, match=r"^second in .*pytorch_model-2.bin holds"):
+        check_undamaged(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", b"PK"])
+def test_a_file_of_torch_that_cannot_be_read_is_left_to_whoever_loads_it(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(content)
+    check_undamaged(str(tmp_path))
+    torch.save([torch.tensor([math.nan])], tmp_path / "pytorch_model.bin")
+    check_undamaged(str(tmp_path))
+
+
+LEFT_OUT = (
+    "model.layers.0.mlp.experts.3.up_proj.input_scale",
+    "model.layers.0.self_attn.k_proj.k_scale",
+    "model.visual.blocks.0.attn.qkv.weight",
+    "transformer.h.0.attn.masked_bias",
+)
+
+
+@pytest.mark.parametrize("name", [*LEFT_OUT, "lm_head.weight", "mtp.layers.0.mlp.up_proj.weight", "model.norm.weight"])
+def test_what_is_never_computed_with_may_be_infinite(name: str, tmp_path: Path) -> None:
+    save_file({name: torch.tensor([math.inf])}, tmp_path / "model.safetensors")
+    for head in (False, True):
+        if name in LEFT_OUT or (name.startswith("mtp") and not head):
+            check_undamaged(str(tmp_path), head=head)
+        else:
+            with pytest.raises(ModelError, match=rf"^{name} in .* holds NaN or infinity"):
+                check_undamaged(str(tmp_path), head=head)
+
+
+def test_another_version_of_a_draft_is_read_too(draft: Path) -> None:  # noqa: F811
+    from safetensors.torch import load_file
+
+    first = build_draft(str(draft), EngineOptions(kv_tokens=512))
+    weights = load_file(draft / "model.safetensors")
+    weights["model.embed_tokens.weight"][273] = math.nan
+    save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"^model.embed_tokens.weight in .* holds NaN or infinity"):
+        build_draft(str(draft), EngineOptions(kv_tokens=512), first.info)

@@ -183,22 +183,6 @@ def test_weights_are_read_of_the_file_that_the_configuration_names(tmp_path: Pat
     assert torch.equal(loaded.model.norm.weight, own["model.norm.weight"] - 1)
 
 
-@pytest.mark.parametrize("part", ["self_attn.q_proj", "mlp.down_proj"])
-def test_a_bias_that_one_layer_lacks_is_missed(part: str, tmp_path: Path) -> None:
-    written(tmp_path, *CASES["FP8"])
-    tensors = load_file(tmp_path / "model.safetensors")
-    layers = sorted(name for name in tensors if name.endswith(f"{part}.weight"))
-    biases = {name.removesuffix("weight") + "bias": torch.zeros(tensors[name].shape[0]) for name in layers}
-    for left in (biases, dict(list(biases.items())[1:])):
-        save_file({**tensors, **left}, tmp_path / "model.safetensors", metadata={"format": "pt"})
-        if left == biases:
-            load_for_engine(str(tmp_path), CPU, torch.float32)
-    with pytest.raises(
-        ModelError, match=rf"has no tensor model.layers.0.{part}.bias, which its other layers have; download"
-    ):
-        load_for_engine(str(tmp_path), CPU, torch.float32)
-
-
 def test_files_beside_the_model_are_not_read(tmp_path: Path) -> None:
     """As the publisher's own layout is, in consolidated.safetensors."""
     weight = torch.randn(32, 32)
