@@ -1,8 +1,8 @@
 """Token recycling (Luo, Wang, Zhu and others, arXiv 2408.08696): what the target thought likely after the same tokens.
 
-Every row of a forward gives a logit for each token of the vocabulary, and decoding uses one of them. The likeliest few
-of a row are kept here, by the last two tokens of the row's text and by the last one, and are drafts where these tokens
-come again. That needs no draft model. Unlike in the paper, the logits are kept too, so that at a temperature above 0
+Every row of a forward gives a logit for each token of the vocabulary, and decoding uses one of them. A row's likeliest
+few are kept here, by the last two tokens of the row's text and by the last one, and are drafts where these tokens come
+again. That needs no draft model. Unlike in the paper, the logits are kept too, so that at a temperature above 0
 candidates are ranked anew, by the noise of the place where they would stand; and a tree is as large as its chances are
 worth, where the paper's has one shape.
 """
