@@ -113,8 +113,8 @@ class Admission:
         self._check_queue(arrival)
 
     def _check_queue(self, arrival: Arrival) -> None:
-        """Raise RequestError if the queue is full. The new request takes the place of one of the same owner that has not
-        begun and has a higher ``priority`` number, which fails."""
+        """Raise RequestError if the queue is full. The new request takes the place of one of the same owner that has
+        not begun and has a higher ``priority`` number, which fails."""
         most, waiting = self.context.settings.max_queued_requests, self.state.requests.of(Stage.QUEUED)
         if len(self.state.requests) + self._preparing < MAX_REQUESTS and len(waiting) + self._preparing < most:
             return

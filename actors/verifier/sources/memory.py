@@ -1,7 +1,7 @@
 """A bounded memory of earlier requests' texts, shared by all requests of a process: how did they continue?
 
-After SuffixDecoding (arXiv 2411.04975): agents, templates and retries repeat what was written before. Hash chains, as in
-zlib, lead to the occurrences of a context: for the last 8 tokens, else for the last 3, the places behind their
+After SuffixDecoding (arXiv 2411.04975): agents, templates and retries repeat what was written before. Hash chains, as
+in zlib, lead to the occurrences of a context: for the last 8 tokens, else for the last 3, the places behind their
 occurrences, newest first. The continuations at the places with the longest match form a trie with counts, so that a
 score tells how often a token followed this context. All tokens are in one ring: the oldest text is overwritten first,
 and a chain that leads to overwritten tokens is noticed by comparing them. It takes 28 bytes for each token.
