@@ -15,7 +15,7 @@ from actors.engines.decoder.cpu.panels import Panels
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
 from actors.engines.decoder.layout import lay_out_ends
 from actors.engines.engine import Trunk
-from actors.engines.weights.faults import LAYER, quantisation_of
+from actors.engines.weights.faults import quantisation_of
 from actors.engines.weights.gguf_loading import file_source
 from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
@@ -24,6 +24,7 @@ from actors.engines.weights.quantised import read_weights
 from actors.engines.weights.source import StoredSource, StoredWeight
 from actors.engines.weights.stored import StoredModel, generation_of
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
+from actors.engines.weights.unneeded import LAYER
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 

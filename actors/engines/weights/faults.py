@@ -6,7 +6,6 @@ No torch: ``duoactor up`` checks its models before it starts an actor, in millis
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from actors.engines.decoder.bounds import check_numbers
 from actors.engines.weights.quantisation import OTHERS, Scheme, refused
 from actors.engines.weights.quantisers import scheme_of
+from actors.engines.weights.unneeded import LAYER
 from actors.kept import kept_of_files
 from protocols.errors import ModelError
 
@@ -31,7 +31,6 @@ CODES = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")  # numbers
 PLAIN = {"BF16", "F16", "F32", "F64"}
 WHOLE = ("I8", "U8", "I16", "U16", "I32", "U32")
 CODED = (".weight", ".qweight", ".q_weight", ".trellis", ".W_q", "._data", "_qdata")  # ends of names of codes
-LAYER = re.compile(r"\.layers\.(\d{1,9})\.")
 
 
 def check_checkpoint(name: str, head: bool = False) -> None:

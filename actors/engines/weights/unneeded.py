@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable
 
-from actors.engines.weights.faults import LAYER
 from protocols.errors import ModelError
 
+LAYER = re.compile(r"\.layers\.(\d{1,9})\.")  # the number of the layer that a tensor belongs to
 UNNEEDED = {  # why: names
     "computed from the configuration": r"(.*\.)?(inv_freq|rotary_emb\..*|position_ids|embed_positions\._float_tensor)",
     "numbers of xIELU that are the same in every checkpoint": r".*\.act_fn\.(beta|eps)",
