@@ -2,8 +2,8 @@
 
 It never waits and never computes, so that it may be called between any two steps of the loop. Where forwards run in
 the event loop, the socket is not read during one: what has arrived is handled between two steps, up to a bound, and no
-flood keeps the loop from its work. A message is counted, dropped and answered with a Refuse if it is malformed, if its
-sender has not said Hello, or if peers of that role do not send such messages.
+flood keeps the loop from its work. A malformed message is counted, dropped and answered with a Refuse. So is one
+whose sender has not said Hello, or is of a role that does not send such messages.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class HeadSource(InlineDraft):
     _others: Loader | None = None
 
     def exchanges(self, name: str, load: Loader) -> None:
-        """From now on others may take the place of this head, whose name that is."""
+        """Let others take the place of this head, called ``name``, from now on."""
         self.names, self._others, self._swapping = [name], load, asyncio.Lock()
 
     def load(self, message: Load) -> None:

@@ -80,7 +80,7 @@ class InlineDraft(Source):
         return InlineStatus(self.model_id, generations.current.source.version, generations.trouble, agreement)
 
     def load(self, message: Load) -> None:
-        """Beside the rounds. Weights that were loaded before and that no round has drafted with are given up."""
+        """Load weights while rounds go on, and give up earlier ones that no round has drafted with."""
         self.generations.retire(())
         self.generations.load(message)
 
