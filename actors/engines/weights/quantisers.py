@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -158,7 +158,8 @@ class QuarkExport(Strict, frozen=True, forbid_unknown_fields=True):
     min_kv_scale: Any = None
 
 
-class AwqConfig(Strict, frozen=True, forbid_unknown_fields=True):
+class Awq(Strict, frozen=True, forbid_unknown_fields=True):
+    tool: ClassVar[str] = "awq"
     bits: Literal[4]
     group_size: int
     zero_point: bool = True
@@ -176,24 +177,18 @@ class AwqConfig(Strict, frozen=True, forbid_unknown_fields=True):
     pack_method: Literal["reorder"] | None = None
     export: QuarkExport | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Awq:
-    config: AwqConfig
-    tool: str = "awq"
-
     @classmethod
     def of(cls, where: str, config: Config) -> Awq:
-        told = {OLD_AWQ.get(key, key): value for key, value in config.items()}
-        if isinstance(version := told.get("version"), str):
-            told["version"] = version.lower()
-        return cls(read_struct(AwqConfig, where, "awq", told, without=HOW_IT_WAS_FOUND))
+        renamed = {OLD_AWQ.get(key, key): value for key, value in config.items()}
+        if isinstance(version := renamed.get("version"), str):
+            renamed["version"] = version.lower()
+        return read_struct(cls, where, cls.tool, renamed, without=HOW_IT_WAS_FOUND)
 
     def form(self, layer: str) -> LayerForm | None:
-        if is_among(layer, self.config.modules_to_not_convert or ()):
+        if is_among(layer, self.modules_to_not_convert or ()):
             return None
-        size = self.config.group_size
-        return LayerForm("awq", "integers", 4, (1, size) if size > 0 else ROW, self.config.zero_point)
+        size = self.group_size
+        return LayerForm("awq", "integers", 4, (1, size) if size > 0 else ROW, self.zero_point)
 
 
 OLD_AWQ = {"w_bit": "bits", "q_group_size": "group_size"}  # keys in quant_config.json
@@ -202,7 +197,8 @@ OLD_AWQ = {"w_bit": "bits", "q_group_size": "group_size"}  # keys in quant_confi
 # FP8, as DeepSeek, Qwen and Mistral publish it, and of AutoFP8
 
 
-class Fp8Config(Strict, frozen=True, forbid_unknown_fields=True):
+class Fp8(Strict, frozen=True, forbid_unknown_fields=True):
+    tool: ClassVar[str] = "fp8"
     weight_block_size: tuple[int, int] | None = None
     fmt: Literal["e4m3", "e4m3fn", "float8_e4m3fn"] | None = None
     scale_fmt: Literal["ue8m0", "float"] | None = None  # powers of two, stored as numbers
@@ -216,21 +212,10 @@ class Fp8Config(Strict, frozen=True, forbid_unknown_fields=True):
     kv_cache_quant_method: Any = None
     export: QuarkExport | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Fp8:
-    config: Fp8Config
-    tool: str = "fp8"
-
-    @classmethod
-    def of(cls, where: str, config: Config) -> Fp8:
-        return cls(read_struct(Fp8Config, where, "fp8", config, without="quant_method"))
-
     def form(self, layer: str) -> LayerForm | None:
-        own = self.config
-        if is_among(layer, [*(own.modules_to_not_convert or ()), *(own.ignored_layers or ())]):
+        if is_among(layer, [*(self.modules_to_not_convert or ()), *(self.ignored_layers or ())]):
             return None
-        return LayerForm("scaled", "floats", 8, own.weight_block_size)
+        return LayerForm("scaled", "floats", 8, self.weight_block_size)
 
 
 # modelopt of NVIDIA
@@ -281,7 +266,8 @@ class ModeloptGroup(Strict, frozen=True, forbid_unknown_fields=True):
     pre_quant_scale: Literal[False] = False
 
 
-class ModeloptConfig(Strict, frozen=True, forbid_unknown_fields=True):
+class Modelopt(Strict, frozen=True, forbid_unknown_fields=True):
+    tool: ClassVar[str] = "modelopt"
     quant_algo: Algorithm
     group_size: int | None = None
     has_zero_point: Literal[False] = False
@@ -293,37 +279,30 @@ class ModeloptConfig(Strict, frozen=True, forbid_unknown_fields=True):
     quantized_layers: dict[str, ModeloptLayer] | None = None
     config_groups: dict[str, ModeloptGroup] | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Modelopt:
-    config: ModeloptConfig
-    tool: str = "modelopt"
-
     @classmethod
     def of(cls, where: str, config: Config) -> Modelopt:
-        read = read_struct(ModeloptConfig, where, "modelopt", config, without="quant_method producer")
+        read = read_struct(cls, where, cls.tool, config, without="quant_method producer")
         for key, group in (read.config_groups or {}).items():
             if (numbers := group.weights) is not None:
                 _grouped(where, f"config_groups.{key}.weights.", numbers, 16 if numbers.num_bits == 4 else 32)
         layers = {f"quantized_layers.{key}.": layer for key, layer in (read.quantized_layers or {}).items()}
-        every: dict[str, ModeloptConfig | ModeloptLayer] = {"": read, **layers}
+        every: dict[str, Modelopt | ModeloptLayer] = {"": read, **layers}
         for key, one in every.items():
             form = MODELOPT.get(one.quant_algo)
             _grouped(where, key, one, 0 if form is None or form.block is None else form.block[1])
-        return cls(read)
+        return read
 
     def form(self, layer: str) -> LayerForm | None:
-        own = self.config
-        for name in [*(own.exclude_modules or ()), *(own.ignore or ())]:
+        for name in [*(self.exclude_modules or ()), *(self.ignore or ())]:
             if re.fullmatch(re.escape(name).replace(r"\*", ".*"), layer) or layer.startswith(f"{name}."):
                 return None
-        if own.quant_algo != "MIXED_PRECISION":
-            return MODELOPT[own.quant_algo]
-        found = (own.quantized_layers or {}).get(layer)
+        if self.quant_algo != "MIXED_PRECISION":
+            return MODELOPT[self.quant_algo]
+        found = (self.quantized_layers or {}).get(layer)
         return None if found is None else MODELOPT.get(found.quant_algo)
 
 
-def _grouped(where: str, key: str, config: ModeloptConfig | ModeloptLayer | ModeloptNumbers, said: int) -> None:
+def _grouped(where: str, key: str, config: Modelopt | ModeloptLayer | ModeloptNumbers, said: int) -> None:
     """Raise ModelError for groups of another size than the algorithm's."""
     if said and config.group_size not in (None, 0, said):
         found = f"{key}group_size {config.group_size} in its quantization_config of modelopt"
@@ -333,7 +312,14 @@ def _grouped(where: str, key: str, config: ModeloptConfig | ModeloptLayer | Mode
 # bitsandbytes
 
 
-class BitsandbytesConfig(Strict, frozen=True, forbid_unknown_fields=True):
+BNB_COMPUTES = (  # what products are computed with; a threshold parts off columns of inputs, which rounds less
+    "quant_method _load_in_4bit _load_in_8bit bnb_4bit_compute_dtype llm_int8_enable_fp32_cpu_offload "
+    "llm_int8_has_fp16_weight llm_int8_threshold"
+)
+
+
+class Bitsandbytes(Strict, frozen=True, forbid_unknown_fields=True):
+    tool: ClassVar[str] = "bitsandbytes"
     load_in_4bit: bool = False
     load_in_8bit: bool = False
     bnb_4bit_quant_type: Literal["nf4", "fp4"] = "fp4"
@@ -341,44 +327,19 @@ class BitsandbytesConfig(Strict, frozen=True, forbid_unknown_fields=True):
     bnb_4bit_use_double_quant: bool = False
     llm_int8_skip_modules: list[str] | None = None
 
-
-BNB_COMPUTES = (  # what products are computed with; a threshold parts off columns of inputs, which rounds less
-    "quant_method _load_in_4bit _load_in_8bit bnb_4bit_compute_dtype llm_int8_enable_fp32_cpu_offload "
-    "llm_int8_has_fp16_weight llm_int8_threshold"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Bitsandbytes:
-    config: BitsandbytesConfig
-    tool: str = "bitsandbytes"
-
-    @classmethod
-    def of(cls, where: str, config: Config) -> Bitsandbytes:
-        return cls(read_struct(BitsandbytesConfig, where, "bitsandbytes", config, without=BNB_COMPUTES))
-
     def form(self, layer: str) -> LayerForm | None:
-        if self.config.load_in_8bit:
+        if self.load_in_8bit:
             return LayerForm("bnb8", "integers", 8, ROW)
-        return LayerForm("bnb4", self.config.bnb_4bit_quant_type, 4)
+        return LayerForm("bnb4", self.bnb_4bit_quant_type, 4)
 
 
 # MXFP4 of gpt-oss
 
 
-class Mxfp4Config(Strict, frozen=True, forbid_unknown_fields=True):
+class Mxfp4(Strict, frozen=True, forbid_unknown_fields=True):
+    tool: ClassVar[str] = "mxfp4"
     modules_to_not_convert: list[str] | None = None
     dequantize: bool = False  # asks transformers to
-
-
-@dataclass(frozen=True, slots=True)
-class Mxfp4:
-    config: Mxfp4Config
-    tool: str = "mxfp4"
-
-    @classmethod
-    def of(cls, where: str, config: Config) -> Mxfp4:
-        return cls(read_struct(Mxfp4Config, where, "mxfp4", config, without="quant_method"))
 
     def form(self, layer: str) -> LayerForm | None:
         return None  # experts are quantised alone
@@ -389,10 +350,12 @@ SCHEMES: dict[str, Callable[[str, Config], Scheme]] = {
     "gptq": Gptq.of,
     "auto-round": auto_round,
     "awq": Awq.of,
-    "fp8": Fp8.of,
+    "fp8": lambda where, config: read_struct(Fp8, where, Fp8.tool, config, without="quant_method"),
     "modelopt": Modelopt.of,
-    "bitsandbytes": Bitsandbytes.of,
-    "mxfp4": Mxfp4.of,
+    "bitsandbytes": lambda where, config: read_struct(
+        Bitsandbytes, where, Bitsandbytes.tool, config, without=BNB_COMPUTES
+    ),
+    "mxfp4": lambda where, config: read_struct(Mxfp4, where, Mxfp4.tool, config, without="quant_method"),
 }
 
 
