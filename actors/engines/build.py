@@ -200,7 +200,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     try:
         check_finite(engine)
     except ModelError:
-        check_undamaged(name)  # names the tensor, if it is a file's fault
+        check_undamaged(name, info.layers)  # names the tensor, if it is a file's fault
         raise
 
     def check() -> Agreement:
@@ -260,7 +260,7 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
     config = known_config(name)
     _check_described(name, config)
     kind, int8 = draft_dtype(place.dtype, where, config)
-    check_undamaged(name, packed=False)
+    check_undamaged(name, int(config.get_text_config().num_hidden_layers))
     with _fitting(name, where):
         model = load_for_engine(name, where, kind, config)
     if like is None:

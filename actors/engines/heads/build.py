@@ -36,14 +36,13 @@ from actors.engines.heads.kinds import (
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
-from actors.engines.weights.damage import check_undamaged
+from actors.engines.weights.damage import Damaged, check_tensors, check_weights, tensors_in
 from actors.engines.weights.faults import quantisation_of_head
 from actors.engines.weights.gguf_loading import open_gguf
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.loading import load_config
 from actors.engines.weights.quantised import dequantised
-from actors.engines.weights.tensor_files import TensorFiles
 from actors.models import ModelInfo
 from actors.settings import AUTO_DRAFT
 from protocols.errors import ModelError
@@ -56,18 +55,17 @@ Tensors = Mapping[str, Tensor]
 
 
 def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
-    """The tensors of a checkpoint with wanted names, in safetensors or torch's format; numbers where quantised."""
-    directory = Path(located(name))
-    if files := sorted(directory.glob("*.safetensors")):
-        stored = TensorFiles(files)
+    """The tensors of a checkpoint with wanted names, in safetensors or torch's format; numbers where quantised. Raises
+    ModelError for one with NaN or infinity."""
+    directory, found = Path(located(name)), dict[str, Tensor]()
+    files = sorted(directory.glob("*.safetensors"))
+    for path in files or sorted(directory.glob("*.bin")):
+        stored = tensors_in(path)
         own = {key: stored[key] for key in stored if wanted(key)}
-        scheme = quantisation_of_head(directory)
-        return own if scheme is None else dict(dequantised(own, scheme))
-    found: dict[str, Tensor] = {}
-    for path in sorted(directory.glob("*.bin")):
-        whole = torch.load(path, map_location="cpu", weights_only=True)
-        found |= {key: tensor for key, tensor in whole.items() if wanted(key)}
-    return found
+        check_tensors(path, own.items())
+        found |= own
+    scheme = quantisation_of_head(directory) if files else None
+    return found if scheme is None else dict(dequantised(found, scheme))
 
 
 def _own_head(name: str, trunk: Trunk) -> Head:
@@ -85,10 +83,12 @@ def _out_of_file(name: str, config: Any, trunk: Trunk) -> Mtp:
     """``config``: the target's."""
     file = open_gguf(name)
     sizes = {"hidden_size": trunk.hidden, "num_hidden_layers": trunk.layers, "vocab_size": trunk.vocabulary}
-    for what, own in sizes.items():
-        if file.config[what] != own:
-            raise ModelError(f"it is made for a {what} of {file.config[what]} and the target's is {own}")
-    weights = {key: torch.from_numpy(weight.values()) for key, weight in file.own(more=True).items()}
+    for what, size in sizes.items():
+        if file.config[what] != size:
+            raise ModelError(f"it is made for a {what} of {file.config[what]} and the target's is {size}")
+    own = file.own(more=True)
+    check_weights(file.file.path, own.values())
+    weights = {key: torch.from_numpy(weight.values()) for key, weight in own.items()}
     last = f"model.layers.{trunk.layers}.{DEEPSEEK.last_norm}"
     if last not in weights:  # llama.cpp takes the target's then
         weights[last] = torch.from_numpy(file.own()["model.norm.weight"].values())
@@ -117,6 +117,8 @@ def _published(name: str, target: Target | None, target_name: str, trunk: Trunk)
         return Eagle3(config, weights, trunk) if kind == EAGLE3 else Dflash(config, weights, trunk)
     except NotComputed as error:
         raise ModelError(f"{name} cannot draft: {error}; choose another head of this target, or --draft auto") from None
+    except Damaged:
+        raise
     except ModelError as error:
         raise ModelError(
             f"{name} does not draft for target {Path(target_name).name}: {error}; choose the head that was published "
@@ -170,8 +172,6 @@ def _draft(
 ) -> HeadDraft:
     """``slots``: of a pool, by the bytes of one. ``target``: in the same process, if it is."""
     head = _published(name, target, target_name, trunk) if name else _own_head(target_name, trunk)
-    if name:
-        check_undamaged(name, packed=False, head=True)
     own = Path(name or target_name).name
     info = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
     size = head.shape.slot_bytes(trunk.dtype) + head.stages * head.width * trunk.dtype.itemsize

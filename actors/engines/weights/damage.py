@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from actors.engines.weights.faults import NAMED, shards_of
+from actors.engines.weights.faults import files_of_weights
 from actors.engines.weights.gguf_loading import open_gguf
+from actors.engines.weights.gguf_models import FileWeight
 from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.quantised import OF_INPUTS
-from actors.engines.weights.tensor_files import TensorFiles, weight_files
-from actors.engines.weights.unneeded import unneeded
+from actors.engines.weights.tensor_files import TensorFiles
+from actors.engines.weights.unneeded import LAYERS, drafts, unneeded
 from protocols.errors import ModelError
 
 # Codes of 8 bits that are no number: a mask, what to turn round, and the least that is none
@@ -29,21 +30,44 @@ CODES = {
 }
 WIDE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PIECE = 1 << 20  # bytes of codes at a time, which stay in a core's cache
-HEAD, LAYERS = "the embedding, which is the head too", "layers for more tokens, which a draft head reads"
-NOT_READ = {False: unneeded({HEAD}), True: unneeded({HEAD, LAYERS})}  # by whether it is a draft head's
+NOT_READ = unneeded({"the embedding, which is the head too", LAYERS})
 
 
-def check_undamaged(name: str, packed: bool = True, head: bool = False) -> None:
+class Damaged(ModelError):
+    """A tensor of a file holds NaN or infinity."""
+
+    def __init__(self, tensor: str, file: Path) -> None:
+        super().__init__(
+            f"{tensor} in {file} holds NaN or infinity: the model is damaged; download it again, or choose another"
+        )
+
+
+def check_undamaged(name: str, layers: int) -> None:
     """Raise ModelError, which names tensor and file, if a tensor of a model holds NaN or infinity, or for safetensors
     that cannot be read.
 
-    The files that are loaded are read once more, all but tensors that nothing computes with. ``packed``: the blocks of
-    GGUF files too, seconds for a billion weights. ``head``: it is a draft head's."""
-    for file, tensor, values in _floats(name, packed, head):
-        if not _is_finite(values):
-            raise ModelError(
-                f"{tensor} in {file} holds NaN or infinity: the model is damaged; download it again, or choose another"
-            )
+    The files that are loaded are read once more, all but tensors that the model does not compute with. ``layers``: of
+    the model; later ones draft."""
+    if is_gguf(name):
+        check_weights(open_gguf(name).file.path, open_gguf(name).own().values())
+        return
+    for path in files_of_weights(Path(located(name))):
+        tensors = tensors_in(path)
+        check_tensors(path, ((one, tensors[one]) for one in tensors if not drafts(one, layers)))
+
+
+def check_tensors(file: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """:func:`check_undamaged` for tensors of a file, by their names."""
+    for name, values in tensors:
+        if NOT_READ.fullmatch(name) is None and not name.endswith(OF_INPUTS) and not _is_finite(values):
+            raise Damaged(name, file)
+
+
+def check_weights(file: Path, weights: Iterable[FileWeight]) -> None:
+    """:func:`check_undamaged` for weights of a GGUF file, some tenths of a second for a billion of them."""
+    for part in {part.name: part for weight in weights for part in weight.parts}.values():
+        if not part.kind.is_finite(part.data):
+            raise Damaged(part.name, file)
 
 
 def _is_finite(values: Tensor) -> bool:
@@ -60,36 +84,11 @@ def _is_finite(values: Tensor) -> bool:
     return bool(lowest.isfinite() and highest.isfinite())
 
 
-def _floats(name: str, packed: bool, head: bool) -> Iterator[tuple[Path, str, Tensor]]:
-    """File, name and numbers of each tensor that is computed with."""
-    if is_gguf(name):
-        file = open_gguf(name).file
-        for tensor, stored in file.tensors.items():
-            if packed or stored.kind.name in ("F32", "F16", "BF16"):
-                yield file.path, tensor, torch.from_numpy(stored.values())
-        return
-    for path in _files(Path(located(name)), head):
-        tensors = TensorFiles([path]) if path.suffix == ".safetensors" else _of_torch(path)
-        for tensor in tensors:
-            if NOT_READ[head].fullmatch(tensor) is None and not tensor.endswith(OF_INPUTS):
-                yield path, tensor, tensors[tensor]
-
-
-def _files(directory: Path, head: bool) -> list[Path]:
-    """The files that are loaded."""
-    if head:
-        return sorted(directory.glob("*.safetensors")) or sorted(directory.glob("*.bin"))
-    if files := weight_files(directory):
-        return files
-    found = next((path for one in NAMED if (path := directory / one).is_file()), None)
-    if found is None:
-        return sorted(directory.glob("*.safetensors"))
-    return shards_of(found) if found.suffix == ".json" else [found]
-
-
-def _of_torch(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a file of torch's; none, where it holds something else or cannot be read: whoever loads it says
-    so."""
+def tensors_in(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of safetensors or of a file of torch's; none, where that holds something else or cannot be read:
+    whoever loads it says so."""
+    if path.suffix == ".safetensors":
+        return TensorFiles([path])
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception:

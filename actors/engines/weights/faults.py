@@ -55,7 +55,7 @@ def check_checkpoint(name: str, head: bool = False) -> None:
     if scheme is None:
         _check_plain(path, tensors)
         if not head and not (named_weights(path) or any((path / one).exists() for one in NAMED)):
-            file = next(_weight_files(path))
+            file = next(files_of_weights(path))
             instead = f"give {file} itself" if file.suffix == ".gguf" else "download it again, or name its only file so"
             raise ModelError(f"model {path} has weights in {file.name}, and neither {SINGLE} nor {INDEX}: {instead}")
     names = set(tensors)
@@ -155,7 +155,7 @@ def _check_adapter(path: Path) -> None:
         )
 
 
-def _weight_files(path: Path) -> Iterator[Path]:
+def files_of_weights(path: Path) -> Iterator[Path]:
     """Every file of weights. Raises ModelError if one is missing."""
     named = named_weights(path)
     found = named or next((path / one for one in NAMED if (path / one).exists()), None)
@@ -223,7 +223,7 @@ def tensor_names(directory: str) -> set[str]:
 def tensors_of(path: Path) -> dict[str, Any]:
     """The entries of all safetensors headers of a directory. Raises ModelError unless the files are whole."""
     found: dict[str, Any] = {}
-    for file in _weight_files(path):
+    for file in files_of_weights(path):
         header = {name: entry for name, entry in _tensors(file).items() if name != "__metadata__"}
         if twice := sorted(found.keys() & header.keys()):
             raise ModelError(f"{twice[0]} is in {file} and in another file of that model; download it again")

@@ -127,8 +127,9 @@ class BlockKind:
     name: str
     elements: int  # weights in a block
     bytes: int  # size of a block
+    floats: tuple[int, int]  # bytes of a block with its scales in float16, or with the exponent of its only weight
     form: int  # number of the form that holds the same numbers; 0: there is none
-    read: Callable[[Bytes], Any]  # (blocks, bytes) -> each block's codes, steps and scales; without a form its numbers
+    read: Callable[[Bytes], Any]  # (blocks, bytes) -> each block's codes and small scales; without a form its numbers
 
     def bytes_of(self, count: int) -> int:
         """Bytes of a number of weights, a multiple of ``elements``."""
@@ -136,7 +137,11 @@ class BlockKind:
 
     def codes(self, rows: Bytes) -> Codes:
         """The codes in the bytes ``(rows, bytes of a row)``."""
-        codes, steps, *scales = self.read(np.ascontiguousarray(rows).reshape(-1, self.bytes))
+        blocks = np.ascontiguousarray(rows).reshape(-1, self.bytes)
+        codes, *scales = self.read(blocks)
+        steps = _halves(blocks[:, slice(*self.floats)]) if self.floats[1] else half_powers(blocks[:, :1])
+        if self.name in ("Q4_K", "Q5_K"):  # their minima are taken away
+            steps = (steps.view("<u2") ^ np.array([0, 0x8000], "<u2")).view("<f2")
         found = (part.reshape(len(rows), -1, part.shape[-1]) for part in (steps, *scales))
         return Codes(self.form, codes.astype(np.uint8, copy=False).reshape(len(rows), -1), *found)
 
@@ -146,6 +151,12 @@ class BlockKind:
             return self.codes(rows).values()
         values: Floats = self.read(np.ascontiguousarray(rows).reshape(-1, self.bytes))
         return values.reshape(len(rows), -1)
+
+    def is_finite(self, data: Bytes) -> bool:
+        """Whether blocks have neither NaN nor infinity. Codes never have."""
+        words = _halves(data.reshape(-1, self.bytes)[:, slice(*self.floats)]).view("<u2")
+        exponent = 0x7F80 if self.name in ("F32", "BF16") else 0x7C00
+        return not bool((words & exponent == exponent).any())
 
 
 def _halves(part: Bytes) -> NDArray[np.float16]:
@@ -192,16 +203,15 @@ def _q3_k(b: Bytes) -> tuple[NDArray[Any], ...]:
     scales = (low | (top.transpose(0, 2, 1).reshape(len(b), 16) << 4)).astype(np.int8) - np.int8(32)
     missing = _parted(b[:, :32], 32, 1) ^ 1
     codes = 32 + _parted(b[:, 32:96], 32, 2) - 4 * missing
-    return codes, _halves(b[:, 108:110]), scales.view(np.uint8).reshape(len(b), -1, 2)
+    return codes, scales.view(np.uint8).reshape(len(b), -1, 2)
 
 
 def _k(b: Bytes, codes: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Q4_K and Q5_K: 12 bytes hold scales and minima of 6 bits, eight each. Minima are taken away."""
+    """Q4_K and Q5_K: 12 bytes hold scales and minima of 6 bits, eight each."""
     first, second, rest = np.ascontiguousarray(b[:, 4:16].T).reshape(3, 4, -1)  # one loop of all blocks, not of four
     scales = np.concatenate([first & 63, (rest & 15) | (first >> 6) << 4])
     minima = np.concatenate([second & 63, (rest >> 4) | (second >> 6) << 4])
-    steps = np.ascontiguousarray(b[:, :4]).view("<u2") ^ np.array([0, 0x8000], "<u2")
-    return codes, steps.view("<f2"), np.stack([scales.T, minima.T], 2)
+    return codes, np.stack([scales.T, minima.T], 2)
 
 
 def _q5_k(b: Bytes) -> tuple[NDArray[Any], ...]:
@@ -209,18 +219,15 @@ def _q5_k(b: Bytes) -> tuple[NDArray[Any], ...]:
 
 
 def _q6_k(b: Bytes) -> tuple[NDArray[Any], ...]:
-    return (
-        _parted(b[:, :128], 64, 4) | _parted(b[:, 128:192], 32, 2) << 4,
-        _halves(b[:, 208:]),
-        b[:, 192:208].reshape(len(b), -1, 2),
-    )
+    codes = _parted(b[:, :128], 64, 4) | _parted(b[:, 128:192], 32, 2) << 4
+    return codes, b[:, 192:208].reshape(len(b), -1, 2)
 
 
 def _iq4_xs(b: Bytes) -> tuple[NDArray[Any], ...]:
     high = np.ascontiguousarray(b[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     low = (b[:, 4:8, None] >> _SHIFTS & 15).reshape(len(b), 8)
     scales = (low | high << 4).astype(np.int8) - np.int8(32)
-    return _nibbles(b[:, 8:].reshape(-1, 16)), _halves(b[:, :2]), scales.view(np.uint8)[:, :, None]
+    return _nibbles(b[:, 8:].reshape(-1, 16)), scales.view(np.uint8)[:, :, None]
 
 
 def half_powers(exponents: Bytes) -> Floats:
@@ -234,23 +241,23 @@ def in_float16(exponents: Bytes) -> bool:
 
 
 _SIX = Form(6, 32, scaled=True, halves=True)
-_TABLE: tuple[tuple[str, int, int, Form | None, Callable[[Bytes], Any]], ...] = (
-    ("F32", 1, 4, None, lambda b: b.view("<f4").astype(np.float32)),
-    ("F16", 1, 2, None, lambda b: _halves(b).astype(np.float32)),
-    ("BF16", 1, 2, None, _bfloat16),
-    ("Q4_0", 32, 18, Form(4, 8), lambda b: (_nibbles(b[:, 2:]), _halves(b[:, :2]))),
-    ("Q4_1", 32, 20, Form(4, minima=True), lambda b: (_nibbles(b[:, 4:]), _halves(b[:, :4]))),
-    ("Q5_0", 32, 22, Form(5, 16), lambda b: (_nibbles(b[:, 6:]) | _fifth_bits(b[:, 2:6]), _halves(b[:, :2]))),
-    ("Q5_1", 32, 24, Form(5, minima=True), lambda b: (_nibbles(b[:, 8:]) | _fifth_bits(b[:, 4:8]), _halves(b[:, :4]))),
-    ("Q8_0", 32, 34, Form(8, 128), lambda b: (b[:, 2:] ^ 128, _halves(b[:, :2]))),
-    ("Q2_K", 256, 84, None, _q2_k),
-    ("Q3_K", 256, 110, _SIX, _q3_k),
-    ("Q4_K", 256, 144, Form(4, minima=True, scaled=True), lambda b: _k(b, _parted(b[:, 16:], 32, 4))),
-    ("Q5_K", 256, 176, Form(5, minima=True, scaled=True), _q5_k),
-    ("Q6_K", 256, 210, _SIX, _q6_k),
-    ("IQ4_NL", 32, 18, Form(4, 128, table=IQ4), lambda b: (_nibbles(b[:, 2:]), _halves(b[:, :2]))),
-    ("IQ4_XS", 256, 136, Form(4, 128, scaled=True, table=IQ4), _iq4_xs),
-    ("MXFP4", 32, 17, Form(4, 16, table=E2M1), lambda b: (_nibbles(b[:, 1:]), half_powers(b[:, :1]))),
+_TABLE: tuple[tuple[str, int, int, tuple[int, int], Form | None, Callable[[Bytes], Any]], ...] = (
+    ("F32", 1, 4, (2, 4), None, lambda b: b.view("<f4").astype(np.float32)),
+    ("F16", 1, 2, (0, 2), None, lambda b: _halves(b).astype(np.float32)),
+    ("BF16", 1, 2, (0, 2), None, _bfloat16),
+    ("Q4_0", 32, 18, (0, 2), Form(4, 8), lambda b: (_nibbles(b[:, 2:]),)),
+    ("Q4_1", 32, 20, (0, 4), Form(4, minima=True), lambda b: (_nibbles(b[:, 4:]),)),
+    ("Q5_0", 32, 22, (0, 2), Form(5, 16), lambda b: (_nibbles(b[:, 6:]) | _fifth_bits(b[:, 2:6]),)),
+    ("Q5_1", 32, 24, (0, 4), Form(5, minima=True), lambda b: (_nibbles(b[:, 8:]) | _fifth_bits(b[:, 4:8]),)),
+    ("Q8_0", 32, 34, (0, 2), Form(8, 128), lambda b: (b[:, 2:] ^ 128,)),
+    ("Q2_K", 256, 84, (80, 84), None, _q2_k),
+    ("Q3_K", 256, 110, (108, 110), _SIX, _q3_k),
+    ("Q4_K", 256, 144, (0, 4), Form(4, minima=True, scaled=True), lambda b: _k(b, _parted(b[:, 16:], 32, 4))),
+    ("Q5_K", 256, 176, (0, 4), Form(5, minima=True, scaled=True), _q5_k),
+    ("Q6_K", 256, 210, (208, 210), _SIX, _q6_k),
+    ("IQ4_NL", 32, 18, (0, 2), Form(4, 128, table=IQ4), lambda b: (_nibbles(b[:, 2:]),)),
+    ("IQ4_XS", 256, 136, (0, 2), Form(4, 128, scaled=True, table=IQ4), _iq4_xs),
+    ("MXFP4", 32, 17, (0, 0), Form(4, 16, table=E2M1), lambda b: (_nibbles(b[:, 1:]),)),
 )
 FORMS = tuple(dict.fromkeys(form for *_, form, _ in _TABLE if form is not None))
 # Those that a GPU reads: NVFP4's scales are numbers of 8 bits, as they are, with a float32 beside them
@@ -263,6 +270,6 @@ NUMBER = {form: number for number, form in enumerate(GPU_FORMS, 1)}
 NVFP4 = len(FORMS) + 1
 MXFP4 = NUMBER[Form(4, 16, table=E2M1)]
 KINDS: dict[int, BlockKind] = {
-    NAMES.index(name): BlockKind(name, elements, size, 0 if form is None else NUMBER[form], read)
-    for name, elements, size, form, read in _TABLE
+    NAMES.index(name): BlockKind(name, elements, size, floats, 0 if form is None else NUMBER[form], read)
+    for name, elements, size, floats, form, read in _TABLE
 }

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 
 from protocols.errors import ModelError
 
+LAYERS = "layers for more tokens, which a draft head reads"
 LAYER = re.compile(r"\.layers\.(\d{1,9})\.")  # the number of the layer that a tensor belongs to
 UNNEEDED = {  # why: names
     "computed from the configuration": r"(.*\.)?(inv_freq|rotary_emb\..*|position_ids|embed_positions\._float_tensor)",
@@ -16,7 +17,7 @@ UNNEEDED = {  # why: names
         r".*\.(q|k|v|kv|prob)_(scale|zero_point)|.*\.output_scale|.*\.(k_proj\.k|v_proj\.v)_bias"
     ),
     "the embedding, which is the head too": r"(model\.|language_model\.)*(lm_head|embed_out|output)\.weight",
-    "layers for more tokens, which a draft head reads": r"(model\.)*(mtp|nextn)\w*\..*",
+    LAYERS: r"(model\.)*(mtp|nextn)\w*\..*",
     "what ids of a smaller vocabulary stand for": r"(.*\.)?(d2t|t2d)",
     "parts for images, sound and films": (
         r"(model\.|thinker\.|base_model\.)*(visual|vision\w*|vit|image\w*|video\w*|audio\w*|speech\w*|talker|token2wav|"
@@ -47,9 +48,10 @@ def refuse_unused(where: str, names: Iterable[str], layers: int) -> None:
 
 
 def without_place(names: Iterable[str], layers: int) -> list[str]:
-    return [name for name in names if _UNNEEDED.fullmatch(name) is None and not _is_behind(name, layers)]
+    return [name for name in names if _UNNEEDED.fullmatch(name) is None and not drafts(name, layers)]
 
 
-def _is_behind(name: str, layers: int) -> bool:
+def drafts(name: str, layers: int) -> bool:
+    """Whether a tensor is of a layer for more tokens. ``layers``: of the model."""
     found = LAYER.search(f".{name}")
-    return found is not None and int(found[1]) >= layers
+    return re.fullmatch(UNNEEDED[LAYERS], name) is not None or (found is not None and int(found[1]) >= layers)
