@@ -9,11 +9,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from actors.models import KeptStates
+from actors.preflight import differs
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer, Peer
 from actors.verifier.leases import Leases
-from actors.verifier.preflight import differs
 from actors.verifier.state import HEARTBEAT_MS, TTL_MS
 from protocols.limits import MAX_ACTOR_ID, MAX_DRAFTERS
 from protocols.messages import ActorDown, ActorUp, Drain, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome

@@ -108,7 +108,7 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
     from actors.engines.build import EngineOptions, build_draft
     from actors.engines.heads.kinds import configuration, kind_of
     from actors.generations import promoted
-    from actors.verifier.preflight import differs
+    from actors.preflight import differs
     from actors.verifier.sources.inline import InlineDraft
 
     if settings.inline_draft in ("", AUTO_DRAFT, NO_DRAFT):

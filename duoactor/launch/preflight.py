@@ -64,7 +64,7 @@ def _same_file(places: Iterable[Path]) -> bool:
 
 def _compare(target: str, tokenizer_of: str, draft: str) -> None:
     from actors.engines.weights.loading import tokenizer_facts
-    from actors.verifier.preflight import tokenizers_differ
+    from actors.preflight import tokenizers_differ
 
     own, drafts = tokenizer_facts(tokenizer_of), tokenizer_facts(draft)
     hello = Hello(

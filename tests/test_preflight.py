@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.verifier.preflight import differs
+from actors.preflight import differs
 from protocols.messages import Hello, Role, TokenizerParts
 from tests.world.models import INFO
 
