@@ -1,6 +1,6 @@
 """Starts the verifier from its settings: network, target, calibration, loop.
 
-torch and the engines are imported inside functions, so that importing this module for its command stays fast.
+torch and the engines are imported inside functions: an address in use is reported before they load.
 """
 
 from __future__ import annotations
@@ -8,42 +8,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from pathlib import Path
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, cast
 
+from actors.cost import CostModel
 from actors.cpus import own_cpus
+from actors.datastore import Datastore
 from actors.doing import doing
+from actors.draft_timing import check_draft, measure_draft, measuring, step_times
+from actors.generations import promoted
+from actors.kept import forget, kept, told_slots
+from actors.models import DraftModel, ModelInfo, TargetModel
 from actors.peer import introduction
+from actors.preflight import differs
 from actors.process import CLOCK, loading, named_cpus, open_network, pin, run_actor
 from actors.settings import AUTO_DRAFT, MAX_THREADS, NO_DRAFT, VerifierSettings
+from actors.verifier.compute import TURN_S, Compute, InlineCompute, ThreadCompute, runs_inline
+from actors.verifier.context import Equipment
+from actors.verifier.loop import Verifier
+from actors.verifier.request_log import RequestLog
+from actors.verifier.sources.head import HeadSource, OnThread
+from actors.verifier.sources.inline import InlineDraft
+from actors.verifier.sources.lookup import Library
+from actors.verifier.sources.memory import Memory
+from actors.verifier.timing import Timing, measure
 from protocols.errors import ModelError
 from protocols.messages import Role
+from protocols.transport import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Executor
-
-    from actors.cost import CostModel
     from actors.engines.heads.draft import HeadDraft
     from actors.engines.targets.target import Target
-    from actors.generations import Loader
-    from actors.models import DraftModel, ModelInfo, TargetModel
-    from actors.verifier.compute import Compute, ThreadCompute
-    from actors.verifier.loop import Verifier
-    from actors.verifier.request_log import RequestLog
-    from actors.verifier.sources.inline import InlineDraft
-    from actors.verifier.sources.lookup import Library
-    from protocols.transport import Listener
 
 log = logging.getLogger("duoactor")
 
 
 def _library(settings: VerifierSettings, info: ModelInfo) -> Library:
     """The verifier's sources of retrieval. Raises ConfigError or ModelError."""
-    from actors.datastore import Datastore
-    from actors.verifier.sources.lookup import Library
-    from actors.verifier.sources.memory import Memory
-
     memory = Memory(settings.memory, os.urandom(16)) if settings.memory else None
     recycles = info.device != "cpu"  # there, rows cost too much for it (docs/experiments/recycling.md)
     if not settings.datastore:
@@ -55,10 +57,6 @@ def _library(settings: VerifierSettings, info: ModelInfo) -> Library:
 
 def _calibrated(model: TargetModel) -> tuple[CostModel, Callable[[], None]]:
     """The cost of the target's forwards, measured or kept, and what makes the next start measure it again."""
-    from actors.cost import CostModel
-    from actors.kept import forget, kept, told_slots
-    from actors.verifier.timing import Timing, measure
-
     how = {
         "slots": told_slots(model.kv_slots),
         "threads": os.environ.get("OMP_NUM_THREADS"),
@@ -85,31 +83,14 @@ def _ready(model: Target, cost: CostModel, inline: InlineDraft | None) -> str:
     if inline is not None:
         what = "its head's drafts" if inline.name == "head" else "drafts of its own"
         parts.append(f"{what} {inline.steps(1) / 1000:.2f} ms a step")
-    return f"{', '.join(parts)}; KV cache: {_capacity(model)}"
-
-
-def _capacity(model: Target) -> str:
-    """The size of the KV cache in tokens, in requests and in memory."""
-    from actors.engines.cache.memory import gigabytes
-
-    full, memory = model.full_requests, f"up to {gigabytes(model.kv_bytes)}"
-    if model.kept_bytes < model.kv_bytes:
-        memory += f" while requests need it, {gigabytes(model.kept_bytes)} for later prompts; --kv-tokens sets both"
-    if full:
-        return f"{model.kv_slots:,} tokens, {full} request{'s' * (full > 1)} of full length, {memory}"
-    whole = f"too few for a request of the whole context of {model.info.max_context:,}"
-    return f"{model.kv_slots:,} tokens, {whole}, {memory}"
+    return f"{', '.join(parts)}; KV cache: {model.capacity()}"
 
 
 def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | None:
     """The draft model that the verifier itself drafts with; None: it has none. Raises ModelError for one that cannot
     draft for the target."""
-    from actors.draft_timing import check_draft, measure_draft
     from actors.engines.build import EngineOptions, build_draft
     from actors.engines.heads.kinds import configuration, kind_of
-    from actors.generations import promoted
-    from actors.preflight import differs
-    from actors.verifier.sources.inline import InlineDraft
 
     if settings.inline_draft in ("", AUTO_DRAFT, NO_DRAFT):
         return None
@@ -132,23 +113,9 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
         steps = measure_draft(draft)
     except ModelError as error:
         raise ModelError(f"no drafts between forwards: {error}") from None
-    load: Loader = lambda path: asyncio.to_thread(rebuild, path)  # noqa: E731
-    return InlineDraft(draft, steps, info.vocab_size, info.eos_token_ids, load=load)
-
-
-def _named_head(name: str, target: str) -> tuple[str, str]:
-    """The head that a name stands for, empty for the target's own, and what is said of it. Raises ModelError: none."""
-    from actors.engines.heads.build import found_at
-    from actors.engines.heads.cached import cached_head
-    from actors.engines.heads.kinds import configuration, kind_of, own_layer
-
-    if name in ("", AUTO_DRAFT) and own_layer(found_at(target)) is not None:
-        return "", "with the target's own layer for more tokens, which its checkpoint holds"
-    if name == AUTO_DRAFT and (found := cached_head(target)):
-        return found, f"with {found}, which is in the hub's cache"
-    if name not in ("", AUTO_DRAFT, NO_DRAFT) and (kind := kind_of(configuration(name))):
-        return name, f"with the {kind} {Path(name).name} beside the target, as --draft says"
-    raise ModelError(f"{name or AUTO_DRAFT} is no head that drafts for {target}: name one by its directory or hub id")
+    return InlineDraft(
+        draft, steps, info.vocab_size, info.eos_token_ids, load=lambda path: asyncio.to_thread(rebuild, path)
+    )
 
 
 def head_of(
@@ -157,12 +124,10 @@ def head_of(
     """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none.
     ``thread``: the one that computes it; None: any. ``compute``: what runs the target, where another head may take the
     place of this one. Raises ModelError for a head that cannot draft for the target."""
-    from actors.draft_timing import measure_draft, measuring, step_times
-    from actors.engines.heads.build import another_head, head_for
-    from actors.verifier.sources.head import HeadSource, OnThread
+    from actors.engines.heads.build import another_head, head_for, named_head
 
     try:
-        name, said = _named_head(settings.inline_draft, settings.target)
+        name, said = named_head(settings.inline_draft, settings.target)
     except ModelError:
         return None
     try:
@@ -178,7 +143,7 @@ def head_of(
 
     def another(name: str) -> HeadDraft:
         pin(settings.spare_cpus)  # only this thread
-        return another_head(_named_head(name, settings.target)[0], target, settings.target)
+        return another_head(named_head(name, settings.target)[0], target, settings.target)
 
     async def load(name: str, old: DraftModel) -> tuple[DraftModel, dict[int, float]]:
         """Step by step between rounds, as far as it computes on what the target computes on."""
@@ -206,9 +171,6 @@ async def _load(
 ) -> tuple[Verifier, str]:
     """The verifier, and the line that says that it is ready."""
     from actors.engines.build import EngineOptions, build_target, openmp_threads, use_openmp_threads
-    from actors.verifier.compute import TURN_S, InlineCompute, runs_inline
-    from actors.verifier.context import Equipment
-    from actors.verifier.loop import Verifier
 
     pin(settings.cpus)  # after the network: its I/O thread stays free to run on another core
     threads = settings.threads or min(MAX_THREADS, own_cpus())
@@ -244,9 +206,6 @@ def run_verifier(settings: VerifierSettings) -> int:
     """Load the target, measure it, serve until a signal. Returns the process's exit code."""
 
     async def main(stop: asyncio.Event) -> None:
-        from actors.verifier.compute import ThreadCompute
-        from actors.verifier.request_log import RequestLog
-
         network = open_network(settings)
         compute, tokenizing = ThreadCompute(), ThreadCompute(gives_way=True)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else they compute on threads of their own

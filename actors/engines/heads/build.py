@@ -18,6 +18,7 @@ from actors.engines.heads.ahead import AheadDraft
 from actors.engines.heads.apart import ends_of
 from actors.engines.heads.assistant import Assistant, AssistantDraft
 from actors.engines.heads.block import Dflash
+from actors.engines.heads.cached import cached_head
 from actors.engines.heads.draft import HeadDraft
 from actors.engines.heads.eagle3 import Eagle3
 from actors.engines.heads.engine import HeadEngine
@@ -44,7 +45,7 @@ from actors.engines.weights.hub import located
 from actors.engines.weights.loading import load_config
 from actors.engines.weights.quantised import dequantised
 from actors.models import ModelInfo
-from actors.settings import AUTO_DRAFT
+from actors.settings import AUTO_DRAFT, NO_DRAFT
 from protocols.errors import ModelError
 
 COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # copies of the target's tensors in DeepSeek's checkpoints
@@ -131,6 +132,17 @@ def _published(name: str, target: Target | None, target_name: str, trunk: Trunk)
 def _plain(weights: Tensors) -> dict[str, Tensor]:
     """Without the prefixes that some exports have, SpecForge's of its first DSpark heads among them."""
     return {name.removeprefix("model.").removeprefix("logit_head."): tensor for name, tensor in weights.items()}
+
+
+def named_head(name: str, target: str) -> tuple[str, str]:
+    """The head that a name stands for, empty for the target's own, and what is said of it. Raises ModelError: none."""
+    if name in ("", AUTO_DRAFT) and own_layer(found_at(target)) is not None:
+        return "", "with the target's own layer for more tokens, which its checkpoint holds"
+    if name == AUTO_DRAFT and (found := cached_head(target)):
+        return found, f"with {found}, which is in the hub's cache"
+    if name not in ("", AUTO_DRAFT, NO_DRAFT) and (kind := kind_of(configuration(name))):
+        return name, f"with the {kind} {Path(name).name} beside the target, as --draft says"
+    raise ModelError(f"{name or AUTO_DRAFT} is no head that drafts for {target}: name one by its directory or hub id")
 
 
 def build_head(name: str, target: Target, target_name: str) -> HeadDraft:

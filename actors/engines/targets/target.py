@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from actors.engines.cache.kv_cache import CHUNK, SHARED, KVCache, full_request
-from actors.engines.cache.memory import trim
+from actors.engines.cache.memory import gigabytes, trim
 from actors.engines.cache.snapshots import LEAST, Snapshots, next_border
 from actors.engines.decoder.cpu.rings import Rings, RingState
 from actors.engines.engine import Engine
@@ -70,27 +70,28 @@ class Target:
         fine = SHARED if self._recurrence is None else self._recurrence.fine
         self._kv = KVCache(engine.pool, fine if self.mixes_prompts else self.chunk, kept)
         self._snapshots = Snapshots()
-        self.kept_bytes = kept
+        self._kept_bytes = kept
         state_bytes = 1 if self._recurrence is None else max(1, self._recurrence.stream_bytes)
         self._kept_states = max(1.0, kept / state_bytes)
         self._requests: dict[int, TargetRequest] = {}
         self.taps = Taps(engine)  # states of committed tokens, for draft heads
         self._next_handle = 0
 
-    @property
-    def full_requests(self) -> int:
-        """How many requests of the whole context the pool holds at once."""
-        whole = self._kv.room // full_request(self.info.max_context)
-        return whole if self._recurrence is None else min(whole, self._recurrence.limit)
+    def capacity(self) -> str:
+        """The size of the KV cache in tokens, in requests and in memory."""
+        slots, context, most = self._kv.slots, self.info.max_context, self._kv.slots * self.engine.pool.slot_bytes
+        full, memory = self._kv.room // full_request(context), f"up to {gigabytes(most)}"
+        if self._recurrence is not None:
+            full = min(full, self._recurrence.limit)
+        if self._kept_bytes < most:
+            memory += f" while requests need it, {gigabytes(self._kept_bytes)} for later prompts; --kv-tokens sets both"
+        if full:
+            return f"{slots:,} tokens, {full} request{'s' * (full > 1)} of full length, {memory}"
+        return f"{slots:,} tokens, too few for a request of the whole context of {context:,}, {memory}"
 
     @property
     def kv_slots(self) -> int:
         return self._kv.slots
-
-    @property
-    def kv_bytes(self) -> int:
-        """The memory of a full pool."""
-        return self._kv.slots * self.engine.pool.slot_bytes
 
     @property
     def kv_used(self) -> int:

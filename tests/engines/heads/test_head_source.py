@@ -247,7 +247,7 @@ def test_a_head_that_cannot_run_is_named(named, tmp_path, monkeypatch, caplog):
     (tmp_path / "head").mkdir()
     (tmp_path / "head" / "config.json").write_text(json.dumps(EAGLE3))
     head = str(tmp_path / "head")
-    monkeypatch.setattr("actors.engines.heads.cached.cached_head", lambda target: head)
+    monkeypatch.setattr("actors.engines.heads.build.cached_head", lambda target: head)
     settings = VerifierSettings(target=str(tmp_path / "target"), inline_draft=head if named else "auto")
     target = fused(model)
     with pytest.raises(ModelError, match=r"^no drafts with .*it has no layers"):
