@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from actors.calibration import BRANCHES, MIN_CHANCE, SUREST, Calibration, TextCalibration, candidates
 from actors.models import DEFAULT_NODES, RANKED
 from actors.noise import gumbel_at, keys
-from actors.tree.tree import OWN, ROOT
+from actors.tree.tree import OWN, ROOT, Node, TokenTree
 from actors.tree.window import best_cut
 from actors.verifier.results import Committed
 from actors.verifier.sources.bits import RECYCLING
@@ -77,9 +77,8 @@ class Recycled:
         """The likeliest tokens after ``before, last``, else after ``last`` alone: whether both are followed, these,
         best first, and their logits. None: neither is known."""
         at = self._places.get(_key(holder, before, last))
-        if both := at is not None:
-            return both, self._tokens[at].tolist(), self._logits[at].tolist()
-        at = self._places.get(_key(holder, NO_TOKEN, last))
+        if not (both := at is not None):
+            at = self._places.get(_key(holder, NO_TOKEN, last))
         return None if at is None else (both, self._tokens[at].tolist(), self._logits[at].tolist())
 
 
@@ -88,43 +87,13 @@ def _key(holder: int, before: int, last: int) -> int:
 
 
 @dataclass(slots=True)
-class _Guesses:
-    """A tree of drafts after a text, parents first, and what was looked up for it."""
-
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)  # log chances, given the parent
-    paths: list[float] = field(default_factory=list)  # chances of whole paths, the likeliest first
-    asked: dict[int, tuple[TextCalibration, Sequence[int], tuple[float, ...]]] = field(default_factory=dict)
-
-    def add(self, token: int, parent: int, chance: float, path: float) -> int:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.depths.append(1 if parent == ROOT else self.depths[parent] + 1)
-        self.chances.append(chance)
-        self.paths.append(path)
-        return len(self.tokens) - 1
-
-    def learn(self, tokens: Sequence[int]) -> None:
-        """The target decided for ``tokens`` after the text."""
-        at: int | None = ROOT
-        for token in tokens:
-            if at is None or at not in self.asked:
-                return
-            trust, likely, chances = self.asked[at]
-            trust.observe(chances, likely.index(token) if token in likely else -1)
-            below = zip(self.parents, self.tokens, strict=True)
-            at = next((node for node, known in enumerate(below) if known == (at, token)), None)
-
-
-@dataclass(slots=True)
 class _Text:
     """What is known of one stream."""
 
     holder: int
     trust: dict[bool, TextCalibration]  # by whether two tokens are followed
-    guesses: dict[int, _Guesses] = field(default_factory=dict)  # by the length of the text before them
+    # drafts after the text, by its length; the expansion of a node is what was looked up after it
+    guesses: dict[int, TokenTree] = field(default_factory=dict)
 
 
 class Recycling(Source):
@@ -144,10 +113,10 @@ class Recycling(Source):
 
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         for stream in streams:
-            guesses, held = self._guessed(stream, (), allowance), {ROOT: stream.tree.root}
-            for node, token in enumerate(guesses.tokens):
-                above = held[guesses.parents[node]]
-                held[node] = stream.tree.add(above, token, guesses.chances[node], OWN, self.bit)
+            guesses = self._guessed(stream, (), allowance)
+            held: dict[Node | None, Node] = {guesses.root: stream.tree.root}
+            for node in guesses.nodes():
+                held[node] = stream.tree.add(held[node.parent], node.token, node.logprob, OWN, self.bit)
 
     def finds(self, stream: Stream, tokens: Sequence[int], allowance: Allowance) -> bool:
         """Whether its likeliest tokens are worth more than their rows and a round of their own. What followed the last
@@ -155,13 +124,14 @@ class Recycling(Source):
         before, last = [NO_TOKEN, *stream.text.committed[-1:], *tokens][-2:]
         if not self._table.knows(self._text(stream).holder, before, last):
             return False
-        paths = self._guessed(stream, tokens, allowance).paths
-        return best_cut(paths, allowance.rows, allowance.row_rate)[1] > allowance.verifying
+        nodes = self._guessed(stream, tokens, allowance).nodes()
+        chances = sorted([math.exp(node.total) for node in nodes], reverse=True)
+        return best_cut(chances, allowance.rows, allowance.row_rate)[1] > allowance.verifying
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         text, base = self._text(stream), committed.base_len
         for length, guesses in text.guesses.items():
-            guesses.learn(committed.tokens[length - base :])
+            _learn(guesses, committed.tokens[length - base :])
         text.guesses.clear()
         if committed.ranked is not None:
             for at, (before, last) in enumerate(_contexts(stream.text.committed, committed)):
@@ -176,7 +146,7 @@ class Recycling(Source):
             text = self._texts[stream] = _Text(self._holder(stream.scope), trust)
         return text
 
-    def _guessed(self, stream: Stream, tokens: Sequence[int], allowance: Allowance) -> _Guesses:
+    def _guessed(self, stream: Stream, tokens: Sequence[int], allowance: Allowance) -> TokenTree:
         """The drafts after the stream's text and ``tokens`` that are worth a row."""
         text, length = self._text(stream), len(stream.text) + len(tokens)
         if length not in text.guesses:
@@ -186,24 +156,36 @@ class Recycling(Source):
 
     def _guess(
         self, text: _Text, sampling: Sampling, before: int, last: int, length: int, allowance: Allowance
-    ) -> _Guesses:
+    ) -> TokenTree:
         """Best first, until the next node is not worth its row. ``length``: tokens of the text up to ``last``."""
-        found, heap, ticket = _Guesses(), list[tuple[float, int, int, int, int, float]](), 0
-        above, chance, position, least = ROOT, 1.0, length, _worth(allowance, 0)
+        found, heap, ticket = TokenTree(length, last), list[tuple[float, int, Node, int, float]](), 0
+        node, chance, least = found.root, 1.0, _worth(allowance, 0)
         while True:
-            known = self._table.find(text.holder, before, last) if chance * SUREST > least else None
+            known = self._table.find(text.holder, before, node.token) if chance * SUREST > least else None
             if known is not None:
                 both, tokens, logits = known
-                trust, (likely, claims) = text.trust[both], _ranked(tokens, logits, TRUST[both], sampling, position)
-                found.asked[above] = trust, likely, claims
+                trust = text.trust[both]
+                likely, claims = _ranked(tokens, logits, TRUST[both], sampling, node.position + 1)
+                node.expansion = trust, likely, claims
                 for _, token, share in candidates(trust, likely, claims, least / chance):
                     ticket += 1
-                    heapq.heappush(heap, (-chance * math.exp(share), ticket, above, last, token, share))
-            if not heap or len(found.tokens) == DEFAULT_NODES or -heap[0][0] < least:
+                    heapq.heappush(heap, (-chance * math.exp(share), ticket, node, token, share))
+            if not heap or found.size == DEFAULT_NODES or -heap[0][0] < least:
                 return found
-            negative, _, parent, before, last, share = heapq.heappop(heap)
-            above, chance = found.add(last, parent, share, -negative), -negative
-            position, least = length + found.depths[above], _worth(allowance, len(found.tokens))
+            negative, _, above, token, share = heapq.heappop(heap)
+            node, chance, before = found.add(above, token, share), -negative, above.token
+            least = _worth(allowance, found.size)
+
+
+def _learn(guesses: TokenTree, tokens: Sequence[int]) -> None:
+    """The target decided for ``tokens`` after the text."""
+    node: Node | None = guesses.root
+    for token in tokens:
+        if node is None or node.expansion is None:
+            return
+        trust, likely, chances = node.expansion
+        trust.observe(chances, likely.index(token) if token in likely else -1)
+        node = node.child(token)
 
 
 def _worth(allowance: Allowance, nodes: int) -> float:
