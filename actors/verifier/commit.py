@@ -5,8 +5,6 @@ Its result is the :class:`Round` that everybody learns from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from actors.models import Outcome
 from actors.verifier.budgets import kind_of
 from actors.verifier.context import Context
@@ -30,8 +28,8 @@ class Committer:
         self._drafting = {"reading", *(source.name for source in sources if source.together)}
         self._prompts_us = 0.0  # time that forwards have taken for prompts since the start
 
-    def commit(self, batch: Batch, computed: Computed, started: float, took_us: Callable[[], float]) -> Round:
-        """Commit a forward that ``started`` at that time. ``took_us``: of the round, called when all is committed.
+    def commit(self, batch: Batch, computed: Computed, begun: float, started: float) -> Round:
+        """Commit a forward that ``started`` at that time, of a round that had ``begun`` before: seconds of the clock.
 
         A stream with an exception as its outcome fails alone. Raises it when too many in a row did, see ``Faults``."""
         outcomes, price, own, rows = computed.outcomes, self.context.price, len(batch.streams), batch.rows
@@ -66,7 +64,7 @@ class Committer:
             steps=computed.steps,
             forward_us=computed.forward_us,
             prompt_us=prompt_us,
-            own_us=max(1.0, took_us() - prompt_us - batch.reading_us),
+            own_us=max(1.0, (self.context.clock() - begun) * 1e6 - prompt_us - batch.reading_us),
             waited_us=max(batch.drafting_us, waited_us if own == 1 else 0.0) - batch.reading_us,
             whole_piece=piece is not None and outcomes[-1] is None,
             tokens=tokens,
@@ -159,10 +157,7 @@ class Committer:
             base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled, outcome.ranked
         )
         for source in self.sources.named(stream.sources):
-            try:
-                source.learn(stream, committed)
-            except Exception as error:
-                self.sources.failed(source, error)
+            self.sources.ask(source, None, source.learn, stream, committed)
         # a tree without a depth: as many as it had verified
         nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else taken
         stream.tally.round(rounds, nodes, drafts, forced, stream.loan.plan.gamma or nodes)

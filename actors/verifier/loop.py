@@ -116,7 +116,8 @@ class Verifier:
             started = self.context.clock()
             computed = await self._compute(batch)
             self.inbox.read()  # what arrived meanwhile is filed before the commit
-            done = self.committer.commit(batch, computed, started, self._took_us)
+            done = self.committer.commit(batch, computed, self._begun, started)
+            self._begun = self.context.clock()
             self._learn(done)
             if not self.compute.overlaps:
                 self.scheduler.prepare(batch)  # only now: its first token has been sent
@@ -153,12 +154,6 @@ class Verifier:
             if part.stream.loan.drafter is None:
                 self.leases.lend(part.stream)
 
-    def _took_us(self) -> float:
-        """Microseconds of the round that ends now."""
-        ended = self.context.clock()
-        took_us, self._begun = (ended - self._begun) * 1e6, ended
-        return took_us
-
     def _share_cpus(self) -> None:
         """While no drafter works, the target also computes on the CPUs that drafters have on this machine."""
         cost = self.context.price.target
@@ -171,15 +166,10 @@ class Verifier:
         if self.context.library.read():
             await asyncio.sleep(0)
         else:
-            due, loop = self.scheduler.due, asyncio.get_running_loop()
-            timer = (
-                loop.call_at(loop.time() + max(0.0, due - self.context.clock()), self.wake.set)
-                if due is not None
-                else None
-            )
-            await self.wake.wait()
-            if timer is not None:
-                timer.cancel()
+            due = self.scheduler.due
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if due is None else max(0.0, due - self.context.clock())):
+                    await self.wake.wait()
             self.wake.clear()
         if not self.state.requests.decoding:
             self._begun = self.context.clock()
