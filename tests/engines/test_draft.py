@@ -86,7 +86,7 @@ def test_a_step_looks_at_the_text_and_at_scratch_blocks_in_use_only(monkeypatch)
 
     monkeypatch.setattr(engine, "forward", watched)
     monkeypatch.setattr(engine, "pick", lambda *_: None)
-    draft = Draft(engine, scratch_slots=128)
+    draft = Draft(engine)
     prompt, path, slots = some_prompt(70), [], []
     handle = draft.open(prompt, 70, SAMPLINGS[0])
     draft.expand([root(handle)])

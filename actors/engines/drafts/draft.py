@@ -19,7 +19,7 @@ from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import Sampling
 
 CHUNK = 256  # most committed tokens that are computed in one forward
-SCRATCH = 128  # expanded tree nodes of one request
+SCRATCH = 2 * SPAN  # expanded tree nodes of one request
 
 
 @dataclass(slots=True)
@@ -39,15 +39,14 @@ class Draft:
     kind: type[Mirror] = Mirror
     first_row = 0  # the first token that it computes
 
-    def __init__(self, engine: DraftEngine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
-        """``candidates``: how many children an expansion names. ``scratch_slots``: expanded nodes of each request, a
-        multiple of ``SPAN``."""
-        assert scratch_slots % SPAN == 0
+    scratch_slots = SCRATCH
+
+    def __init__(self, engine: DraftEngine, candidates: int = 8) -> None:
+        """``candidates``: how many children an expansion names."""
         self.engine = engine
         self._covered = engine.draft_vocabulary
         columns = engine.info.vocab_size if self._covered is None else len(self._covered)
         self.candidates = min(candidates, columns)
-        self._scratch = scratch_slots
         self._allocator = RegionAllocator(engine.pool.slots)
         self._mirrors: dict[int, Mirror] = {}
         self._next_handle = 0
@@ -65,19 +64,15 @@ class Draft:
     def info(self) -> ModelInfo:
         return self.engine.info
 
-    @property
-    def scratch_slots(self) -> int:
-        return self._scratch
-
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
         """See :class:`actors.models.DraftModel`. Reserves room for ``prompt_len + max_tokens`` tokens, or for the
         draft's own context if that is shorter."""
         self._check(prefix, len(prefix))
         sampler = self._sampler(prefix, prompt_len, sampling)
         room = self._room(prefix, prompt_len, sampling)
-        base = self._allocator.alloc(self._scratch + room)
+        base = self._allocator.alloc(SCRATCH + room)
         self._next_handle += 1
-        self._mirrors[self._next_handle] = self.kind(base, self._scratch, room, sampler, prefix)
+        self._mirrors[self._next_handle] = self.kind(base, SCRATCH, room, sampler, prefix)
         return self._next_handle
 
     def _sampler(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> SamplerState:
@@ -98,11 +93,11 @@ class Draft:
         sampler = self._sampler(prefix, prompt_len, sampling)
         base, room = old.base, max(old.room, self._room(prefix, prompt_len, sampling))
         computed = min(old.computed, common_prefix(old.tokens, prefix))
-        if room > old.room and not self._allocator.resize(base, self._scratch + room):
-            base = self._allocator.alloc(self._scratch + room)
-            self.engine.pool.duplicate(old.home, base + self._scratch, computed)
+        if room > old.room and not self._allocator.resize(base, SCRATCH + room):
+            base = self._allocator.alloc(SCRATCH + room)
+            self.engine.pool.duplicate(old.home, base + SCRATCH, computed)
             self._allocator.free(old.base)
-        self._mirrors[handle] = mirror = self.kind(base, self._scratch, room, sampler, prefix)
+        self._mirrors[handle] = mirror = self.kind(base, SCRATCH, room, sampler, prefix)
         mirror.computed = computed
 
     def missing(self, handle: int) -> int:

@@ -46,8 +46,8 @@ class RecurrentDraft(Draft):
     kind = RecurrentMirror
     _mirrors: dict[int, RecurrentMirror]  # type: ignore[assignment]
 
-    def __init__(self, engine: Engine, candidates: int = 8) -> None:
-        super().__init__(engine, candidates)
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
         assert engine.recurrence is not None
         self._recurrence = engine.recurrence
 

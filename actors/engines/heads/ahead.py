@@ -39,8 +39,8 @@ class AheadDraft(HeadDraft):
     replays = False
     _mirrors: dict[int, AheadMirror]  # type: ignore[assignment]
 
-    def __init__(self, engine: HeadEngine, states: States, candidates: int = 8) -> None:
-        super().__init__(engine, states, candidates)
+    def __init__(self, engine: HeadEngine, states: States) -> None:
+        super().__init__(engine, states)
         assert engine.head.block is not None
         self._block, self.computes_text = engine.head.block, engine.head.width > 0
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.drafts.draft import CHUNK, SCRATCH, Draft
+from actors.engines.drafts.draft import CHUNK, Draft
 from actors.engines.drafts.mirror import Mirror
 from actors.engines.drafts.ranking import Row
 from actors.engines.flat_batch import FlatBatch, Mask, causal
@@ -71,8 +71,8 @@ class HeadDraft(Draft):
     width = 0  # width of the states of all layers that it reads, where they are sent
     _mirrors: dict[int, HeadMirror]  # type: ignore[assignment]
 
-    def __init__(self, engine: HeadEngine, states: States, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
-        super().__init__(engine, candidates, scratch_slots)
+    def __init__(self, engine: HeadEngine, states: States) -> None:
+        super().__init__(engine)
         self.states = states
 
     def follow(self, handle: int, source: int) -> None:

@@ -60,10 +60,8 @@ def convention_of(config: Config, layers: int) -> EagleConvention:
 class Eagle3(PublishedHead):
     """The arithmetic of a head's layers, of P-EAGLE's too."""
 
-    def __init__(
-        self, config: Config, weights: Weights, trunk: Trunk, convention: EagleConvention | None = None
-    ) -> None:
-        self.convention = convention or convention_of(config, trunk.layers)
+    def __init__(self, config: Config, weights: Weights, trunk: Trunk) -> None:
+        self.convention = convention_of(config, trunk.layers)
         super().__init__(config, weights, trunk, self.convention.taps)
         own = layer_config(config)
         self.width = int(own["hidden_size"])

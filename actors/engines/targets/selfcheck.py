@@ -33,17 +33,17 @@ class Agreement:
     branches: bool  # whether those of a window's branches were equal as well
 
 
-def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequence[int] = (*LARGE, PIECE)) -> Agreement:
-    """The largest group of row counts that agree; of several that with the smallest count. Those of ``larger`` that
-    agree with the group are added to it, and a window with branches is compared with it.
+def self_check(engine: Engine) -> Agreement:
+    """The largest group of ``ROWS`` that agree; of several that with the smallest count. Larger counts that agree with
+    the group are added to it, and a window with branches is compared with it.
 
     The same chain of tokens is computed after a context in rounds of each size. It uses the first slots of the pool,
     which must be free. Afterwards they are free again.
     """
-    most = max(candidates)
+    most = max(ROWS)
     length = min(CONTEXT, engine.pool.slots - most, max(1, engine.info.max_context - most))
-    candidates = [n for n in candidates if length + n <= engine.pool.slots]
-    larger = [n for n in larger if length + n <= min(engine.pool.slots, engine.info.max_context)]
+    candidates = [n for n in ROWS if length + n <= engine.pool.slots]
+    larger = [n for n in (*LARGE, PIECE) if length + n <= min(engine.pool.slots, engine.info.max_context)]
     vocabulary = engine.info.vocab_size
     tokens = [(7919 * (i + 1)) % vocabulary for i in range(length + max(most, *larger, 0))]
     state = engine.recurrence.new() if engine.recurrence is not None else None
