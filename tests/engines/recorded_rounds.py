@@ -64,7 +64,7 @@ def recorded(family="llama", slots=SLOTS, recorder=None, dtype=torch.float32) ->
 
 
 def with_graphs(engine: GpuEngine, recorder) -> GpuEngine:
-    layout = InPlace(engine._spec, engine.pool, engine._exact, Attention, None)
+    layout = InPlace(engine._program.spec, engine.pool, engine._exact, Attention, None)
     engine.graphs = Graphs(engine._program, recorder, VOCAB, layout)
     return engine
 

@@ -50,7 +50,7 @@ def kernels(tile: int, split: int = 128) -> SimpleNamespace:
 
 
 def test_in_place_rows_are_told_how_far_their_slots_are_in_a_row_and_where_the_others_are(engine):
-    layout = InPlace(engine._spec, engine.pool, engine._exact, kernels(tile=2), gpu=None)
+    layout = InPlace(engine._program.spec, engine.pool, engine._exact, kernels(tile=2), gpu=None)
     plan = layout.plan(8, three_requests())
     assert plan.rows == 8
     sent = arrived(plan, [5, 1, 2, 3, 6], [39, 250, 251, 251, 69], [39, 1250, 1251, 1252, 2069])
@@ -68,7 +68,7 @@ def test_in_place_rows_are_told_how_far_their_slots_are_in_a_row_and_where_the_o
 def test_the_tail_of_a_drafts_node_lies_in_front_of_its_text():
     model = make("llama")
     engine = GpuEngine(model, info(model), 4096, exact=False)
-    layout = InPlace(engine._spec, engine.pool, engine._exact, kernels(tile=2), gpu=None)
+    layout = InPlace(engine._program.spec, engine.pool, engine._exact, kernels(tile=2), gpu=None)
     visible = np.zeros((2, 256), dtype=bool)
     visible[:, 64:200] = True  # the text; nodes in the slots before it
     visible[0, [0, 63]] = visible[1, 5] = True
@@ -81,7 +81,7 @@ def test_the_tail_of_a_drafts_node_lies_in_front_of_its_text():
 
 
 def test_in_place_every_part_of_every_row_is_in_one_item(engine):
-    layout = InPlace(engine._spec, engine.pool, engine._exact, kernels(tile=4, split=16), gpu=None)
+    layout = InPlace(engine._program.spec, engine.pool, engine._exact, kernels(tile=4, split=16), gpu=None)
     chance = random.Random(0)
     for _ in range(60):
         batch, base = FlatBatch(), 0
@@ -101,14 +101,14 @@ def test_in_place_every_part_of_every_row_is_in_one_item(engine):
 
 
 def test_in_place_rounds_of_too_many_parts_run_as_usual(engine):
-    layout = InPlace(engine._spec, engine.pool, engine._exact, kernels(tile=4), gpu=None)
+    layout = InPlace(engine._program.spec, engine.pool, engine._exact, kernels(tile=4), gpu=None)
     text = Segment(1, 0, 3200, np.arange(3200)[None] < 3100)
     assert layout.plan(1, [text]).rows == 1
     assert layout.plan(1024, [text] * 700) is None
 
 
 def test_what_a_smaller_round_is_told_leaves_nothing_of_a_larger_one(engine):
-    layout = InPlace(engine._spec, engine.pool, engine._exact, kernels(tile=4), gpu=None)
+    layout = InPlace(engine._program.spec, engine.pool, engine._exact, kernels(tile=4), gpu=None)
     larger, smaller = layout.plan(8, three_requests()), layout.plan(8, three_requests()[:1])
     host = np.zeros(layout.bytes, dtype=np.uint8)
     for plan in (larger, smaller):
@@ -119,7 +119,7 @@ def test_what_a_smaller_round_is_told_leaves_nothing_of_a_larger_one(engine):
 
 
 def test_the_usual_rounds_are_recorded_before_the_first(engine, monkeypatch):
-    layout = InPlace(engine._spec, engine.pool, engine._exact, kernels(tile=4), gpu=None)
+    layout = InPlace(engine._program.spec, engine.pool, engine._exact, kernels(tile=4), gpu=None)
     monkeypatch.setattr(layout, "attend", lambda queries, *rest: queries.flatten(1))
     graphs = Graphs(engine._program, Direct(), VOCAB, layout)
     graphs.record_ahead()

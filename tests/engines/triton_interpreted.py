@@ -538,7 +538,9 @@ def test_rounds_of_a_file_in_blocks_have_torchs_logits_and_a_row_has_the_bits_of
     weights = send(weights, cpu)
     record(engine, weights)
     assert (
-        error_of(engine.graphs.body, Program(weights, engine.pool, TorchOps(engine._spec.norm, torch.float32, 2048)))
+        error_of(
+            engine.graphs.body, Program(weights, engine.pool, TorchOps(engine._program.spec.norm, torch.float32, 2048))
+        )
         < 1e-4
     )
     text, prompt = TEXTS[64], []
@@ -693,7 +695,7 @@ def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monk
     monkeypatch.setattr(module, name, broken)
     monkeypatch.setattr(gpu, "gpu_of", lambda device: GPU)
     if part == "attention":
-        used = in_place(engine._spec, engine.pool, True) is not None
+        used = in_place(engine._program.spec, engine.pool, True) is not None
     else:
         given = engine._program.weights, engine.pool, 2048, engine.recurrence
         used = isinstance(gpu_program(*given).ops, TritonOps)
@@ -707,7 +709,7 @@ def test_without_triton_torch_computes_rounds(monkeypatch):
     for name in ("attention", "linear", "groups", "float8", "between", "gpu"):
         monkeypatch.delattr(importlib.import_module(NAME), name)
         monkeypatch.setitem(sys.modules, f"{NAME}.{name}", None)
-    assert in_place(engine._spec, engine.pool, True) is None
+    assert in_place(engine._program.spec, engine.pool, True) is None
     assert type(gpu_program(weights_of("qwen3"), engine.pool, 2048).ops) is TorchOps
 
 
@@ -775,11 +777,11 @@ def recurrent(name: str, recorder, slots: int = 1024) -> GpuEngine:
         model, same = model_of(name), model_of(name)
     engine = GpuEngine(model, info(model), slots, plain=True)
     if recorder is not None:
-        weights = layout.lay_out(engine._spec, ModuleSource(same))
-        ops = TritonOps(engine._spec.norm, torch.float32, slots, KERNELS)
+        weights = layout.lay_out(engine._program.spec, ModuleSource(same))
+        ops = TritonOps(engine._program.spec.norm, torch.float32, slots, KERNELS)
         engine._program = Program(weights, engine.pool, ops, engine.recurrence)
         assert recordable(engine._program)
-        seen = InPlace(engine._spec, engine.pool, True, kernels, GPU)
+        seen = InPlace(engine._program.spec, engine.pool, True, kernels, GPU)
         engine.graphs = Graphs(engine._program, recorder, weights.vocabulary, seen)
     return engine
 

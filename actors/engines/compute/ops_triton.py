@@ -7,6 +7,7 @@ float8. What no kernel covers runs in torch.
 
 from __future__ import annotations
 
+import importlib
 import logging
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -28,11 +29,12 @@ from actors.engines.flat_batch import Segment
 from actors.engines.weights.matrix import Matrix
 
 log = logging.getLogger("duoactor.engines")
+TRITON_KERNELS = "actors.engines.decoder.gpu.triton_kernels"
 CLOSE = 0.1  # relative: 16 bits round differently through a deep model by a few hundredths, a fault by more than 1
 
 
 class Kernels(NamedTuple):
-    """The modules of :mod:`actors.engines.decoder.gpu.triton_kernels`, and what their launches ask of the GPU."""
+    """Modules of ``TRITON_KERNELS`` by their names, and what their launches ask of the GPU."""
 
     linear: Any
     groups: Any
@@ -199,22 +201,13 @@ def gpu_program(
     """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
     plain = torch_program(weights, pool, positions, recurrence)
     try:
-        from actors.engines.decoder.gpu.triton_kernels import (
-            between,
-            experts,
-            float8,
-            gpu,
-            groups,
-            linear,
-            prompts,
-            states,
-        )  # fmt: skip
+        *modules, gpu = (importlib.import_module(f"{TRITON_KERNELS}.{name}") for name in Kernels._fields)
     except ImportError:
         log.info("decode rounds use torch's kernels, which is slower: Triton is not installed")
         return plain
 
     def made() -> Program:
-        kernels = Kernels(linear, groups, float8, prompts, experts, between, states, gpu.gpu_of(pool.device))
+        kernels = Kernels._make([*modules, gpu.gpu_of(pool.device)])
         grouped = any(isinstance(matrix, GroupedMatrix) for matrix in weights.read())
         ops = TritonOps(weights.spec.norm, pool.dtype, positions, kernels, grouped)
         return Program(weights, pool, ops, recurrence)

@@ -54,9 +54,7 @@ def ends_of(name: str, threads: int) -> tuple[Trunk, ModelInfo]:
         source = StoredSource(name, weights, torch.float32)
     ends = lay_out_ends(spec, source)
     team = kernels.Team(threads - 1)
-    panels = Panels(ends.head, team)
-    made = CompiledTrunk(ends, team, panels.job)
-    made.panels = panels  # type: ignore[attr-defined]  # the job reads their memory
+    made = CompiledTrunk(ends, team, Panels(ends.head, team))
     model = StoredModel(config, source, 0, generation=generation)
     info = describe(name, model, serving_tokenizer(name), CPU, "float32")
     return replace(made.trunk(), layers=len(spec.layers)), info

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from actors.engines.decoder.configuration import compiled_spec, spec_of
+from actors.engines.decoder.configuration import compiled_spec, described, spec_of
 from actors.engines.decoder.spec import Experts
 from actors.engines.text.kept_tokenizer import FastTokenizer, KeptTokenizer
 from actors.engines.text.published import restore_published
@@ -262,8 +262,7 @@ def _quantised_model(
     directory = Path(located(name))
     scheme = _quantisation(str(directory))
     assert scheme is not None
-    weights, spec = _stored_weights(directory, scheme), spec_of(config)
-    assert spec is not None
+    weights, spec = _stored_weights(directory, scheme), described(config)
     for mixture in (layer.mlp for layer in spec.layers if isinstance(layer.mlp, Experts)):
         put_together(weights, mixture.up, mixture.down, mixture.count, mixture.gated)
     check_biases(name, weights)

@@ -104,7 +104,7 @@ class CompiledBody:
         self._kernels, self._team = kernels, team
         self._laid = laid = LaidOut(weights, team, int8)
         self.read_bytes = laid.read_bytes
-        self.trunk = CompiledTrunk(weights, team, laid.jobs[-1:].copy())
+        self.trunk = CompiledTrunk(weights, team, laid.head)
         self._turns = _Turns()
         whole = iter(zip(pool.keys, pool.values, strict=True))
         ringed = whole if rings is None else iter(zip(rings.pool.keys, rings.pool.values, strict=True))

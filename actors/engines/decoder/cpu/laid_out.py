@@ -68,7 +68,7 @@ class LaidOut:
         for index, layer in enumerate(weights.layers):
             self._lay_out(layer, self.layers[index], self.jobs[4 * index : 4 * index + 4])
         self.inputs = self._inputs(weights)
-        self._product(self.jobs[-1:], weights.head)
+        self.head = self._product(self.jobs[-1:], weights.head)
         self.norm(self.layers[-1]["inputs"], weights.norm, weights.spec.logit_scale)
         self.sizes = self._sizes(weights)
 
@@ -91,12 +91,13 @@ class LaidOut:
             job = panels.job
         return IN_BLOCKS, job.ctypes.data
 
-    def _product(self, job: Record, matrix: Matrix, exact: bool = False) -> None:
-        """``exact``: weights are not rounded."""
+    def _product(self, job: Record, matrix: Matrix, exact: bool = False) -> Panels:
+        """Write the job of a matrix. ``exact``: weights are not rounded."""
         panels = Panels(matrix, self._team, self._int8 and not exact, self._pages)
         self._kept.append(panels)
         self.read_bytes += panels.size
         job[0] = panels.job[0]
+        return panels
 
     def _numbers(self, tensor: Tensor | None) -> int:
         """Address of float32 numbers; 0: there are none."""

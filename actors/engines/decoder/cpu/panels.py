@@ -50,7 +50,7 @@ class Rounded:
 
 
 class Panels:
-    """``multiply(x) == x W^T + b`` for float32 x ``(rows, in)``; every row's bits are its own."""
+    """A matrix as a job of the products; every row's bits are its own."""
 
     __slots__ = ("_kept", "_outputs", "_team", "job", "size")
 
@@ -81,12 +81,13 @@ class Panels:
         self.job["bias"][0] = 0 if bias is None else bias.ctypes.data
 
     def multiply(self, x: Array) -> Array:
+        """``x W^T + b`` for float32 x ``(rows, in)``. Raises ValueError for rows of another length."""
+        if x.shape[1] != (columns := int(self.job["columns"][0])):  # compiled code reads by the one and by the other
+            raise ValueError(f"rows of {x.shape[1]} numbers for a matrix of {columns} inputs")
         out: Array = np.empty((len(x), self.job["apart"][0]), dtype=np.float32)
         self._team.make_room(x.size)
         self._team.run(self.job, x, out)
-        if self._outputs < out.shape[1]:
-            out = np.ascontiguousarray(out[:, : self._outputs])
-        return out
+        return out[:, : self._outputs]
 
 
 def _in_panels(weight: Tensor, room: Room) -> tuple[NDArray[Any], int]:

@@ -6,6 +6,7 @@ numba compiles nothing of this file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ from actors.engines.weights.matrix import Matrix
 class CompiledTrunk:
     """States that a body keeps, and what a head may compute with its weights."""
 
-    def __init__(self, weights: DecoderWeights, team: Any, head: NDArray[Any]) -> None:
-        """``head``: its job."""
+    def __init__(self, weights: DecoderWeights, team: Any, head: Panels) -> None:
+        """``head``: as ``team`` multiplies it."""
         self._spec, self._team = weights.spec, team
         self._norm, self._table, self._vocabulary = weights.norm, weights.embedding, weights.vocabulary
         self._head = head
@@ -60,23 +61,13 @@ class CompiledTrunk:
         )
 
     def _logits(self, x: Tensor) -> Tensor:
-        logits = self._multiplied(self._head, x * self._spec.logit_scale)[:, : self._vocabulary]
+        logits = _multiplied(self._head, x * self._spec.logit_scale)
         cap = self._spec.logit_cap
         return logits if cap == 0 else cap * torch.tanh(logits / cap)
 
     def _linear(self, weight: Tensor) -> PerRow:
-        panels = Panels(Matrix(weight), self._team)
+        return partial(_multiplied, Panels(Matrix(weight), self._team))
 
-        def multiply(x: Tensor) -> Tensor:
-            return self._multiplied(panels.job, x)[:, : len(weight)]
 
-        return multiply
-
-    def _multiplied(self, job: NDArray[Any], x: Tensor) -> Tensor:
-        rows = x.float().contiguous().numpy()
-        if rows.shape[1] != (columns := int(job["columns"][0])):  # compiled code reads by the one and by the other
-            raise ValueError(f"rows of {rows.shape[1]} numbers for a matrix of {columns} inputs")
-        out = np.empty((len(rows), int(job["apart"][0])), np.float32)
-        self._team.make_room(len(rows) * rows.shape[1])
-        self._team.run(job, rows, out)
-        return torch.from_numpy(out)
+def _multiplied(panels: Panels, x: Tensor) -> Tensor:
+    return torch.from_numpy(panels.multiply(x.float().contiguous().numpy()))

@@ -13,7 +13,7 @@ from actors.engines.compute.ops import BatchRows
 from actors.engines.compute.ops_triton import gpu_program, recordable, torch_program
 from actors.engines.compute.sight import PoolSight
 from actors.engines.compute.states import recurrence_of
-from actors.engines.decoder.configuration import spec_of
+from actors.engines.decoder.configuration import described
 from actors.engines.decoder.cpu.rings import kv_shapes
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs, Recorder
 from actors.engines.decoder.gpu.groups import send
@@ -51,9 +51,7 @@ class GpuEngine:
         ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span: for a target.
         ``recorder``: how rounds are recorded; None: as CUDA graphs. ``plain``: torch computes, launch by launch.
         """
-        spec, source = spec_of(model.config), source_of(model)
-        assert spec is not None
-        spec = self._spec = spec.in_context(info.max_context)
+        spec, source = described(model.config).in_context(info.max_context), source_of(model)
         self.info, self.device, self.dtype = info, source.device, source.dtype
         weights = send(lay_out(spec, source, draft_vocabulary(model)), self.device)
         self.draft_vocabulary = weights.covered
@@ -126,8 +124,7 @@ class GpuEngine:
 
 def recorded_bytes(config: Any, dtype: torch.dtype) -> int:
     """What recorded rounds take beside weights and the KV pool."""
-    spec = spec_of(config)
-    assert spec is not None
+    spec = described(config)
     widths = (one.heads * (one.width + 2) for one in spec.attentions)
     seen = MAX_PARTS * max(widths, default=0) * torch.float32.itemsize
     logits = 3 * MAX_ROWS * spec.vocabulary * torch.float32.itemsize  # three copies: as computed, stored, and handed on
