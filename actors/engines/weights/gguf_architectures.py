@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from actors.engines.weights import gguf_configs as configs
 from actors.engines.weights import gguf_gpt
 from actors.engines.weights import gguf_recurrent as recurrent
 from actors.engines.weights.gguf_configs import Config
-from actors.engines.weights.gguf_makers import as_it_is, below, keys_and_values, stacked, swapped, woven
+from actors.engines.weights.gguf_makers import below, keys_and_values, stacked, swapped, woven
 from actors.engines.weights.gguf_parts import (
     ATTENTION,
     IN_FRONT,
@@ -20,10 +21,12 @@ from actors.engines.weights.gguf_parts import (
     STANDARD,
     UNGATED,
     Architecture,
+    Configure,
     Made,
     Order,
     of_experts,
     of_scan,
+    plain,
 )
 
 _SANDWICH = {
@@ -60,7 +63,7 @@ _OF_GEMMA4 = {
 }
 _GRANITE_SHARED: Made = {
     "shared_mlp.input_linear.weight": (("ffn_gate_shexp.weight", "ffn_up_shexp.weight"), below),
-    "shared_mlp.output_linear.weight": (("ffn_down_shexp.weight",), as_it_is),
+    **plain({"shared_mlp.output_linear.weight": "ffn_down_shexp.weight"}),
 }
 _ROUTER = {"mlp.gate": "ffn_gate_inp"}
 _SHARED = {f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
@@ -68,7 +71,7 @@ _SHARED_GATE: Made = {
     "mlp.shared_expert_gate.weight": (("ffn_gate_inp_shexp.weight",), lambda gate: gate.reshape(1, -1))
 }
 _SHARED_EXPERTS = {ours.replace("expert.", "experts."): theirs for ours, theirs in _SHARED.items()}
-_CORRECTED: Made = {"mlp.gate.e_score_correction_bias": (("exp_probs_b.bias",), as_it_is)}
+_CORRECTED = plain({"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"})
 _LATENT = {
     "self_attn.q_proj": "attn_q",
     "self_attn.q_a_proj": "attn_q_a",
@@ -80,7 +83,6 @@ _LATENT = {
     "self_attn.o_proj": "attn_output",
 }
 _UNFOLDED: Made = {"self_attn.kv_b_proj.weight": (("attn_k_b.weight", "attn_v_b.weight"), keys_and_values)}
-_MIXTRAL = Architecture("mixtral", ATTENTION | IN_FRONT | _ROUTER, configs.mixtral, turned=True, made=of_experts())
 _DELTA = {
     **{f"linear_attn.in_proj_{ours}": theirs for ours, theirs in (("qkv", "attn_qkv"), ("z", "attn_gate"))},
     **{f"linear_attn.in_proj_{ours}": theirs for ours, theirs in (("a", "ssm_alpha"), ("b", "ssm_beta"))},
@@ -90,8 +92,9 @@ _DELTA = {
 _OF_DELTA: Made = {
     "linear_attn.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
     "linear_attn.A_log": (("ssm_a",), lambda rates: np.log(-rates)),
-    "linear_attn.dt_bias": (("ssm_dt.bias",), as_it_is),
+    **plain({"linear_attn.dt_bias": "ssm_dt.bias"}),
 }
+_BETA_AND_ALPHA = ("linear_attn.in_proj_b", "linear_attn.in_proj_a")
 _FEED_FORWARD = {
     f"feed_forward.{ours}": f"ffn_{theirs}" for ours, theirs in (("w1", "gate"), ("w2", "down"), ("w3", "up"))
 }
@@ -138,14 +141,18 @@ _NEMOTRON_H = Architecture(
     | {f"mixer.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("up", "down")},
     recurrent.nemotron_h,
     made=of_scan("mixer")
-    | {
-        "mixer.gate.e_score_correction_bias": (("exp_probs_b.bias",), as_it_is),
-        "mixer.experts.up_proj": (("ffn_up_exps.weight",), as_it_is),
-        "mixer.experts.down_proj": (("ffn_down_exps.weight",), as_it_is),
-    },
+    | plain({f"mixer.experts.{part}_proj": f"ffn_{part}_exps.weight" for part in ("up", "down")})
+    | plain({"mixer.gate.e_score_correction_bias": "exp_probs_b.bias"}),
     varied=("attention.head_count_kv", "feed_forward_length"),
     outside={"model.embeddings": "token_embd", "model.norm_f": "output_norm"},
 )
+
+
+def _mixture(
+    model_type: str, names: dict[str, str], config: Configure, made: Made | None = None, **changes: Any
+) -> Architecture:
+    """Experts in most layers, with a router of the usual name."""
+    return Architecture(model_type, ATTENTION | _ROUTER | names, config, made=of_experts() | (made or {}), **changes)
 
 
 def _granite_hybrid(shared: str, experts: Made) -> Architecture:
@@ -204,7 +211,7 @@ ARCHITECTURES = {  # architectures by their name in the file
         "gemma4_text",
         ATTENTION | MLP | _SANDWICH | QUERY_NORMS | _LAYER_INPUTS | _BESIDE_MLP,
         configs.gemma4,
-        made={ours: ((theirs,), as_it_is) for ours, theirs in _OF_GEMMA4.items()},
+        made=plain(_OF_GEMMA4),
         varied=("feed_forward_length", "attention.head_count_kv"),
         outside={
             "model.embed_tokens_per_layer": "per_layer_token_embd",
@@ -223,24 +230,15 @@ ARCHITECTURES = {  # architectures by their name in the file
     "olmo2": Architecture("olmo2", ATTENTION | MLP | QUERY_NORMS | _BEHIND),
     "cohere2": Architecture("cohere2", ATTENTION | MLP | {"input_layernorm": "attn_norm"}, configs.cohere2),
     # with experts
-    "qwen3moe": Architecture(
-        "qwen3_moe", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, configs.experts, made=of_experts()
-    ),
-    "qwen3vlmoe": Architecture(
-        "qwen3_moe", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, configs.experts, made=of_experts()
-    ),
-    "mellum": Architecture("mellum", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, configs.mellum, made=of_experts()),
-    "exaone-moe": Architecture(
-        "exaone_moe",
-        STANDARD | QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
-        configs.exaone_moe,
-        made=of_experts() | _CORRECTED,
-    ),
-    "laguna": Architecture(
+    "qwen3moe": _mixture("qwen3_moe", QUERY_NORMS | IN_FRONT, configs.experts),
+    "qwen3vlmoe": _mixture("qwen3_moe", QUERY_NORMS | IN_FRONT, configs.experts),
+    "mellum": _mixture("mellum", QUERY_NORMS | IN_FRONT, configs.mellum),
+    "exaone-moe": _mixture("exaone_moe", STANDARD | QUERY_NORMS | _SHARED_EXPERTS, configs.exaone_moe, _CORRECTED),
+    "laguna": _mixture(
         "laguna",
-        STANDARD | QUERY_NORMS | _ROUTER | _SHARED_EXPERTS | {"self_attn.g_proj": "attn_gate"},
+        STANDARD | QUERY_NORMS | _SHARED_EXPERTS | {"self_attn.g_proj": "attn_gate"},
         configs.laguna,
-        made=of_experts() | _CORRECTED,
+        _CORRECTED,
         varied=("attention.head_count",),
     ),
     "afmoe": Architecture(
@@ -253,29 +251,21 @@ ARCHITECTURES = {  # architectures by their name in the file
         | {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm"}
         | {"pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"},
         configs.afmoe,
-        made=of_experts() | {"mlp.expert_bias": (("exp_probs_b.bias",), as_it_is)},
+        made=of_experts() | plain({"mlp.expert_bias": "exp_probs_b.bias"}),
     ),
-    "qwen2moe": Architecture(
-        "qwen2_moe", ATTENTION | IN_FRONT | _ROUTER | _SHARED, configs.qwen2_moe, made=of_experts() | _SHARED_GATE
-    ),
-    "dots1": Architecture(
-        "dots1",
-        STANDARD | QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
-        configs.ranked,
-        made=of_experts() | _CORRECTED,
-    ),
-    "minimax-m2": Architecture(
+    "qwen2moe": _mixture("qwen2_moe", IN_FRONT | _SHARED, configs.qwen2_moe, _SHARED_GATE),
+    "dots1": _mixture("dots1", STANDARD | QUERY_NORMS | _SHARED_EXPERTS, configs.ranked, _CORRECTED),
+    "minimax-m2": _mixture(
         "minimax_m2",
-        ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER,
+        QUERY_NORMS | IN_FRONT,
         configs.minimax,
-        made=of_experts() | {"mlp.e_score_correction_bias": (("exp_probs_b.bias",), as_it_is)},
+        plain({"mlp.e_score_correction_bias": "exp_probs_b.bias"}),
     ),
-    "ernie4_5-moe": Architecture(
+    "ernie4_5-moe": _mixture(
         "ernie4_5_moe",
-        STANDARD | _ROUTER | _SHARED_EXPERTS,
+        STANDARD | _SHARED_EXPERTS,
         configs.ernie_moe,
-        made=of_experts()
-        | {"mlp.gate.moe_statics.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias.reshape(1, -1))},
+        {"mlp.gate.moe_statics.e_score_correction_bias": (("exp_probs_b.bias",), lambda bias: bias.reshape(1, -1))},
     ),
     "hunyuan-moe": Architecture(
         "hunyuan_v1_moe",
@@ -287,7 +277,7 @@ ARCHITECTURES = {  # architectures by their name in the file
         configs.hunyuan_moe,
         made=of_experts(),
     ),
-    "olmoe": Architecture("olmoe", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, configs.olmoe, made=of_experts()),
+    "olmoe": _mixture("olmoe", QUERY_NORMS | IN_FRONT, configs.olmoe),
     "granitemoe": Architecture(
         "granitemoe",
         ATTENTION | IN_FRONT | {"block_sparse_moe.router": "ffn_gate_inp"},
@@ -303,16 +293,13 @@ ARCHITECTURES = {  # architectures by their name in the file
         | {"input_layernorm": "attn_norm"}
         | _SCAN,
         recurrent.falcon_h1,
-        made=of_scan() | {"pre_ff_layernorm.weight": (("ffn_norm",), lambda norm: norm)},
+        made=of_scan() | plain({"pre_ff_layernorm.weight": "ffn_norm"}),
         outside={"model.final_layernorm": "output_norm"},
     ),
     "nemotron_h": _NEMOTRON_H,
     "nemotron_h_moe": _NEMOTRON_H,
-    "glm4moe": Architecture(
-        "glm4_moe",
-        ATTENTION | MLP | QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED_EXPERTS,
-        configs.glm4_moe,
-        made=of_experts() | _CORRECTED,
+    "glm4moe": _mixture(
+        "glm4_moe", MLP | QUERY_NORMS | _BEHIND_ATTENTION | _SHARED_EXPERTS, configs.glm4_moe, _CORRECTED
     ),
     "llama4": Architecture(
         "llama4_text",
@@ -342,28 +329,24 @@ ARCHITECTURES = {  # architectures by their name in the file
         made=of_experts() | _UNFOLDED,
     ),
     "minicpm3": Architecture("minicpm3", IN_FRONT | MLP | _LATENT, configs.minicpm3),
-    "hy_v3": Architecture(
+    "hy_v3": _mixture(
         "hy_v3",
-        STANDARD | QUERY_NORMS | _ROUTER | _SHARED_EXPERTS,
+        STANDARD | QUERY_NORMS | _SHARED_EXPERTS,
         configs.hy3,
-        made=of_experts() | {"mlp.e_score_correction_bias": (("exp_probs_b",), as_it_is)},
+        plain({"mlp.e_score_correction_bias": "exp_probs_b"}),
     ),
-    "cohere2moe": Architecture(
-        "cohere2_moe",
-        ATTENTION | MLP | _ROUTER | _SHARED_EXPERTS | {"input_layernorm": "attn_norm"},
-        configs.cohere2_moe,
-        made=of_experts(),
+    "cohere2moe": _mixture(
+        "cohere2_moe", MLP | _SHARED_EXPERTS | {"input_layernorm": "attn_norm"}, configs.cohere2_moe
     ),
     "gpt-oss": Architecture(
         "gpt_oss",
         ATTENTION | _BEHIND_ATTENTION | {"mlp.router": "ffn_gate_inp"},
         configs.gpt_oss,
         made={
-            "self_attn.sinks": (("attn_sinks.weight",), as_it_is),
+            **plain({"self_attn.sinks": "attn_sinks.weight", "mlp.experts.down_proj_bias": "ffn_down_exps.bias"}),
             "mlp.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), woven),
             "mlp.experts.gate_up_proj_bias": (("ffn_gate_exps.bias", "ffn_up_exps.bias"), woven),
             "mlp.experts.down_proj": (("ffn_down_exps.weight",), swapped),
-            "mlp.experts.down_proj_bias": (("ffn_down_exps.bias",), as_it_is),
         },
     ),
     # with recurrent layers
@@ -375,26 +358,20 @@ ARCHITECTURES = {  # architectures by their name in the file
         offset=True,
         made=_OF_DELTA,
     ),
-    "qwen35moe": Architecture(
+    "qwen35moe": _mixture(
         "qwen3_5_moe_text",
-        ATTENTION | QUERY_NORMS | _BEHIND_ATTENTION | _ROUTER | _SHARED | _DELTA,
+        QUERY_NORMS | _BEHIND_ATTENTION | _SHARED | _DELTA,
         recurrent.qwen35_moe,
+        _OF_DELTA | _SHARED_GATE,
         offset=True,
-        made=_OF_DELTA | of_experts() | _SHARED_GATE,
     ),
-    "qwen3next": Architecture(
+    "qwen3next": _mixture(
         "qwen3_5_moe_text",
-        ATTENTION
-        | QUERY_NORMS
-        | _BEHIND_ATTENTION
-        | _ROUTER
-        | _SHARED
-        | _DELTA
-        | {"linear_attn.in_proj_a": "ssm_ba", "linear_attn.in_proj_b": "ssm_ba"},
+        QUERY_NORMS | _BEHIND_ATTENTION | _SHARED | _DELTA | dict.fromkeys(_BETA_AND_ALPHA, "ssm_ba"),
         recurrent.qwen3_next,
+        _OF_DELTA | _SHARED_GATE,
         offset=True,
-        made=_OF_DELTA | of_experts() | _SHARED_GATE,
-        rows={"linear_attn.in_proj_a": _interleaved(1), "linear_attn.in_proj_b": _interleaved(0)},
+        rows={part: _interleaved(index) for index, part in enumerate(_BETA_AND_ALPHA)},
     ),
     "lfm2": Architecture(
         "lfm2",
@@ -408,7 +385,7 @@ ARCHITECTURES = {  # architectures by their name in the file
         "lfm2_moe",
         _LFM2 | {"feed_forward.gate": "ffn_gate_inp"},
         recurrent.lfm2_moe,
-        made=_OF_LFM2 | of_experts("feed_forward") | {"feed_forward.expert_bias": (("exp_probs_b.bias",), as_it_is)},
+        made=_OF_LFM2 | of_experts("feed_forward") | plain({"feed_forward.expert_bias": "exp_probs_b.bias"}),
         varied=("attention.head_count_kv",),
         outside={"model.embedding_norm": "token_embd_norm"},
     ),
@@ -433,6 +410,6 @@ WITH_EYES = {  # the same in files of vision models, with positions in sections
     "glm4": replace(ARCHITECTURES["glm4"], rows={part: _neighbours(heads) for part, heads in _TURNED.items()})
 }
 MIXTURES = {  # the same with experts
-    "llama": _MIXTRAL,
+    "llama": _mixture("mixtral", IN_FRONT, configs.mixtral, turned=True),
     "granitehybrid": _granite_hybrid("_shexp", of_experts("block_sparse_moe")),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.gguf_configs import Config
-from actors.engines.weights.gguf_makers import Floats, stacked
+from actors.engines.weights.gguf_makers import Floats, as_it_is, stacked
 
 Made = dict[str, tuple[tuple[str, ...], Callable[..., Floats]]]
 Order = NDArray[np.int64]
+Configure = Callable[[GGUF, Config], Config]
 
 ATTENTION = {f"self_attn.{name}_proj": f"attn_{name}" for name in "qkv"} | {"self_attn.o_proj": "attn_output"}
 MLP = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
@@ -29,7 +30,7 @@ class Architecture:
 
     model_type: str
     names: dict[str, str]  # names of a layer's parts: ours (Hugging Face's) to the file's
-    config: Callable[[GGUF, Config], Config] = lambda file, config: {}  # what is added to the usual configuration
+    config: Configure = lambda file, config: {}  # what is added to the usual configuration
     turned: bool = False  # queries and keys have the partners of a rotation side by side
     offset: bool = False  # norms hold w + 1, but for those of recurrent layers
     made: Made = field(default_factory=dict)  # out of several, or of one in another way
@@ -40,19 +41,27 @@ class Architecture:
     numbers: dict[str, str] = field(default_factory=dict)  # parts that are metadata, with a number for each layer
 
 
+def plain(names: Mapping[str, str]) -> Made:
+    """What is stored as it is, by names whole: ours to the file's."""
+    return {ours: ((theirs,), as_it_is) for ours, theirs in names.items()}
+
+
 def of_experts(part: str = "mlp") -> Made:
-    return {
-        f"{part}.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), stacked),
-        f"{part}.experts.down_proj": (("ffn_down_exps.weight",), lambda down: down),
-    }
+    both = ("ffn_gate_exps.weight", "ffn_up_exps.weight")
+    down = plain({f"{part}.experts.down_proj": "ffn_down_exps.weight"})
+    return {f"{part}.experts.gate_up_proj": (both, stacked), **down}
+
+
+def of_convolution(part: str) -> Made:
+    taps: Made = {f"{part}.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None])}
+    return taps | plain({f"{part}.conv1d.bias": "ssm_conv1d.bias"})
 
 
 def of_scan(part: str = "mamba") -> Made:
     """Mamba 2 by its name in a layer."""
     return {
-        f"{part}.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
-        f"{part}.conv1d.bias": (("ssm_conv1d.bias",), lambda bias: bias),
-        f"{part}.dt_bias": (("ssm_dt.bias",), lambda bias: bias),
+        **of_convolution(part),
+        **plain({f"{part}.dt_bias": "ssm_dt.bias"}),
         f"{part}.A_log": (("ssm_a",), lambda rates: np.log(-rates).reshape(-1)),
         f"{part}.D": (("ssm_d",), lambda shares: shares.reshape(-1)),
         f"{part}.norm.weight": (("ssm_norm.weight",), lambda weight: weight.reshape(-1)),

@@ -6,7 +6,16 @@ import numpy as np
 
 from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.gguf_configs import Config, check_sigmoid, experts, granite, qwen2_moe, ranked
-from actors.engines.weights.gguf_parts import ATTENTION, MLP, Architecture, Made, of_experts, of_scan
+from actors.engines.weights.gguf_parts import (
+    ATTENTION,
+    MLP,
+    Architecture,
+    Made,
+    of_convolution,
+    of_experts,
+    of_scan,
+    plain,
+)
 from protocols.errors import ModelError
 
 
@@ -193,12 +202,8 @@ def _every(file: GGUF, name: str, chosen: np.ndarray, layers: int) -> Config:
 
 def _selective(part: str) -> Made:
     """Mamba 1 by its name in a layer."""
-    return {
-        f"{part}.conv1d.weight": (("ssm_conv1d.weight",), lambda taps: taps[:, None]),
-        f"{part}.conv1d.bias": (("ssm_conv1d.bias",), lambda bias: bias),
-        f"{part}.A_log": (("ssm_a",), lambda rates: np.log(-rates)),
-        f"{part}.D": (("ssm_d",), lambda shares: shares),
-    }
+    rates: Made = {f"{part}.A_log": (("ssm_a",), lambda rates: np.log(-rates))}
+    return of_convolution(part) | rates | plain({f"{part}.D": "ssm_d"})
 
 
 def _matrices(part: str) -> dict[str, str]:
