@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.spec import Attention
-from actors.engines.decoder.torch.attention import PoolAttention, Stretch
+from actors.engines.decoder.torch.attention import PoolAttention, Stretch, attend_prompt
 from actors.engines.decoder.torch.branches import View, view
 from actors.engines.flat_batch import SPAN, FlatBatch, Segment
 
@@ -69,24 +68,14 @@ class CausalAttention:
     def __init__(self, pool: KVPool, segment: Segment) -> None:
         self._pool, self._base = pool, segment.base
         rows, self._length = segment.rows, int(segment.visible[-1].sum())
-        self._from_the_start = rows == self._length
         self._sees: Tensor | None = None
-        if not self._from_the_start:
+        if rows < self._length:
             ones = torch.ones(rows, self._length, dtype=torch.bool, device=pool.device)
             self._sees = ones.tril(self._length - rows)
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for 50 to 90 ms whenever a prompt has a new length
 
     def __call__(self, layer: int, queries: Tensor, scale: float) -> Tensor:
         """``(rows, heads * width)`` from queries ``(rows, heads, width)``."""
-        rows, heads, width = queries.shape
         keys, values = self._pool.view(layer, self._base, self._length)
-        group = heads // len(keys)
-        seen = functional.scaled_dot_product_attention(
-            queries.transpose(0, 1).view(len(keys), group, rows, width),
-            keys[:, None].expand(-1, group, -1, -1),  # not every kernel of torch's knows grouped queries
-            values[:, None].expand(-1, group, -1, -1),
-            attn_mask=self._sees,
-            is_causal=self._from_the_start,
-            scale=scale,
-        )
-        return seen.permute(2, 0, 1, 3).reshape(rows, -1)
+        seen = attend_prompt(queries.transpose(0, 1), keys, values, self._sees, scale)
+        return seen.transpose(0, 1).flatten(1)

@@ -21,7 +21,6 @@ from actors.engines.compute.ops import Ops, SlotSight
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.decoder.spec import Attention, DecoderSpec
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
-from actors.engines.decoder.torch.attention import attend
 from actors.engines.flat_batch import Segment
 
 log = logging.getLogger("duoactor.engines")
@@ -206,6 +205,8 @@ def error_of(layout: InPlace, spec: Attention, pool: KVPool) -> float:
     first = (last - 1) // spec.window * spec.window if spec.chunked else last - spec.window
     shown = visible & (order > first) if spec.window else visible
     mask = torch.zeros(shown.shape).masked_fill(~torch.from_numpy(shown), float("-inf")).to(device)
-    wide = queries.transpose(0, 1).float(), keys.float(), values.float()
-    exact = attend(*wide, mask, spec.scale, spec.cap or None)
+    keys, values = (part.float().repeat_interleave(spec.heads // spec.kv_heads, 0) for part in (keys, values))
+    scores = queries.transpose(0, 1).float() @ keys.transpose(1, 2) * spec.scale
+    scores = spec.cap * torch.tanh(scores / spec.cap) if spec.cap else scores
+    exact = (scores + mask).softmax(-1) @ values
     return float((found.float() - exact.transpose(0, 1).reshape(rows, -1)).abs().max())

@@ -228,43 +228,24 @@ def _attend_prompts(queries: Tensor, looks: Sequence[LayerView], mask: Tensor, s
     return torch.stack(seen)
 
 
-def attend(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    scale: float,
-    softcap: float | None = None,
-) -> Tensor:
-    """Attention of a single stretch with the bits of :class:`PoolAttention`.
+def attend_prompt(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Attention of a single stretch by torch's own kernel, which never stores all scores at once. Its bits depend on
+    the shapes.
 
     ``(heads, rows, width)`` from query ``(heads, rows, width)``, keys and values ``(kv_heads, span, width)`` and a mask
-    ``(rows, span)``."""
-    heads, rows, width = query.shape
-    kv_heads = keys.shape[0]
-    padded = max(rows, -(-MIN_ROWS * kv_heads // heads))
-    if padded > rows:
-        query = torch.cat([query, query[:, -1:].expand(-1, padded - rows, -1)], dim=1)
-        mask = _lengthened(mask, padded)
-    split = query.reshape(1, kv_heads, heads // kv_heads, padded, width)
-    looks = [((keys.transpose(1, 2),), torch.split(values, BLOCK, 1))]
-    seen = _attend(split, looks, mask[None, None, None], scale, softcap)
-    return seen.view(heads, padded, width)[:, :rows]
-
-
-def attend_prompt(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """:func:`attend` by torch's own kernel, which never stores all scores at once. Its bits depend on the shapes."""
+    ``(rows, span)``, which is added, or true where a row sees; None: rows see the slots up to their own."""
     dtype = query.dtype
     if query.device.type == "cpu" and dtype != torch.float32:
         query, keys, values = query.float(), keys.float(), values.float()
     heads, rows, width = query.shape
     kv_heads = keys.shape[0]
-    group = heads // kv_heads
+    group = heads // kv_heads  # not every kernel of torch's knows grouped queries
     out = functional.scaled_dot_product_attention(
         query.reshape(kv_heads, group, rows, width),
         keys[:, None].expand(-1, group, -1, -1),
         values[:, None].expand(-1, group, -1, -1),
-        attn_mask=mask.to(query.dtype),
+        attn_mask=mask if mask is None or mask.dtype == torch.bool else mask.to(query.dtype),
+        is_causal=mask is None,
         scale=scale,
     )
     return out.to(dtype).view(heads, rows, width)
