@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from actors.engines.compute.layer import Layers, Residual
-from actors.engines.compute.ops import BatchRows
+from actors.engines.compute.rows import BatchRows
 from actors.engines.decoder.spec import Attention
 from actors.engines.heads.layer import HeadOps, divided, in_layers, plain_layers, taken, write_keys
 
@@ -93,14 +93,14 @@ class HeadStudent(nn.Module):
 
 
 class _StepKeys(NamedTuple):
-    """Keys and values of one step: see :class:`actors.engines.compute.ops.LayerKeys`."""
+    """Keys and values of one step: see :class:`actors.engines.compute.rows.LayerKeys`."""
 
     keys: list[Tensor]
     values: list[Tensor]
 
 
 class _RoundSight:
-    """What the rows of texts see in rounds of several steps: a :class:`~actors.engines.compute.ops.SlotSight`."""
+    """What the rows of texts see in rounds of several steps: a :class:`~actors.engines.compute.rows.SlotSight`."""
 
     def __init__(self, texts: int, length: int) -> None:
         """``length``: of each text."""

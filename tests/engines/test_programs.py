@@ -6,8 +6,8 @@ import torch
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.compute.layer import Program
-from actors.engines.compute.ops import BatchRows
 from actors.engines.compute.ops_torch import TorchOps
+from actors.engines.compute.rows import BatchRows
 from actors.engines.compute.sight import PoolSight
 from actors.engines.compute.states import recurrence_of
 from actors.engines.decoder.configuration import spec_of

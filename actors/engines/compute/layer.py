@@ -1,4 +1,4 @@
-"""The program of a whole model: what :class:`~actors.engines.decoder.spec.DecoderSpec` describes, over :class:`Ops`.
+"""The program of a whole model: what :class:`~actors.engines.decoder.spec.DecoderSpec` describes.
 
 It knows no family and no device. :mod:`actors.engines.decoder.cpu.kernels` is its compiled twin: the same steps by the
 same names, in the same order. All that changes from round to round is in tensors, so that a CUDA graph may hold a run.
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.compute.ops import BatchRows, Ops, Parts
+from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.compute.recurrence import StateWalk
+from actors.engines.compute.rows import BatchRows, Parts
 from actors.engines.compute.states import Told, TorchRecurrence
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LatentWeights, LayerWeights
 from actors.engines.decoder.spec import (
@@ -35,7 +36,7 @@ class Layers:
     """Layers of a description. A draft head runs them one by one."""
 
     def __init__(
-        self, spec: DecoderSpec, layers: Sequence[LayerWeights], ops: Ops, places: Sequence[int] | None = None
+        self, spec: DecoderSpec, layers: Sequence[LayerWeights], ops: TorchOps, places: Sequence[int] | None = None
     ) -> None:
         """``places``: each layer's in the pool, see :func:`pool_places`; None: its number."""
         self.spec, self.layers, self.ops = spec, layers, ops
@@ -152,7 +153,7 @@ class Program:
     """Computes states and logits of tokens, over the slots of a pool."""
 
     def __init__(
-        self, weights: DecoderWeights, pool: KVPool, ops: Ops, recurrence: TorchRecurrence | None = None
+        self, weights: DecoderWeights, pool: KVPool, ops: TorchOps, recurrence: TorchRecurrence | None = None
     ) -> None:
         """``recurrence``: of its recurrent layers, if there are any."""
         self.weights, self.spec, self.pool, self.ops = weights, weights.spec, pool, ops

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.compute.ops import Parts, RowTurns, Steps
+from actors.engines.compute.rows import Parts, RowTurns, Steps
 from actors.engines.compute.states import GO_ON, TEXT, TRASH, LayerMemory, Told, record_parts
 from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import (
@@ -44,7 +44,9 @@ CLAMP, SHARPNESS = 7.0, 1.702  # gpt-oss: bound of gate and up, and factor withi
 
 
 class TorchOps:
-    """See :class:`actors.engines.compute.ops.Ops`."""
+    """The operations that a layer is made of. ``x`` is the residual stream ``(rows, hidden)``.
+
+    Other spellings are subclasses, which give the same numbers by other means."""
 
     def __init__(self, norm: Norm, dtype: torch.dtype, positions: int) -> None:
         """``dtype``: of the residual stream; ``positions``: of the longest text."""
@@ -53,28 +55,35 @@ class TorchOps:
         self._tables: dict[Rotation, RowTurns] = {}
 
     def embed(self, table: Matrix, ids: Tensor, scale: float) -> Tensor:
+        """Rows of a table, times ``scale``: ``(*ids, width)``."""
         rows = table.rows(ids, self._dtype)
         return rows if scale == 1.0 else rows * scale
 
     def linear(self, x: Tensor, matrix: Matrix, prompt: bool = False) -> Parts:
+        """Multiply rows. ``prompt``: see :class:`BatchRows`."""
         x = x if prompt else matrix.inputs(x)
         if x.is_cpu:  # its libraries add up in another order for other numbers of rows
             return _by_groups(matrix, x)[None]
         return matrix.multiply(x)[None]
 
     def logits(self, x: Tensor, head: Matrix) -> Tensor:
+        """float32 ``(rows, vocabulary)``."""
         return self.whole(self.linear(x, head)).float()
 
     def room(self, x: Tensor, size: int) -> Any:
+        """A second place for rows of ``size`` numbers made of ``x``, in the form that products read; None: none."""
         return None
 
     def made(self, rows: Tensor, room: Any) -> Tensor:
+        """Rows that are in ``room``, too."""
         return rows
 
     def whole(self, parts: Parts) -> Tensor:
+        """Add up the parts of a product: ``(rows, outputs)``."""
         return parts[0] if len(parts) == 1 else parts.sum(0).to(self._dtype)
 
     def norm(self, x: Tensor, affine: Affine | None, eps: float = 0.0) -> Tensor:
+        """Norm the last dimension; None: leave it. ``eps``: 0 for the model's."""
         if affine is None:
             return x
         wide, weight, eps = x.float(), affine.weight.float(), eps or self._norm.eps
@@ -86,6 +95,8 @@ class TorchOps:
     def join(
         self, x: Tensor, parts: Parts, scale: float, behind: Affine | None, then: Affine | None
     ) -> tuple[Tensor, Tensor]:
+        """Add a product, normed by ``behind``, times ``scale`` to ``x``, which may change in place. Return the sum, and
+        the sum normed by ``then``."""
         added = self.norm(self.whole(parts), behind)
         x = x + (added if scale == 1.0 else added * scale)
         return x, self.norm(x, then)
@@ -118,6 +129,9 @@ class TorchOps:
         pool: tuple[Tensor, Tensor],
         slots: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
+        """Norm and rotate queries and keys, and write keys and values into the ``slots`` of the layer's ``pool``.
+
+        Return the queries ``(rows, heads, width)``, and gates ``(rows, heads * width)`` where the layer has them."""
         mixer = layer.spec.attention
         assert mixer is not None
         own = mixer.kv_heads if mixer.shares is None else 0
@@ -162,14 +176,18 @@ class TorchOps:
         return functional.rms_norm(x, x.shape[-1:], None, self._norm.eps)
 
     def gate(self, seen: Tensor, gates: Tensor, soft: bool) -> Tensor:
+        """Multiply by the sigmoid of gates, or by their softplus."""
         return seen * (functional.softplus(gates) if soft else gates.sigmoid())
 
     def feed(self, x: Tensor, up: Matrix, activation: str, gated: bool, prompt: bool = False) -> Tensor:
+        """The activated inner numbers of an MLP: ``(rows, inner)``."""
         return activated(self.whole(self.linear(x, up, prompt)), activation, gated)
 
     def convolve(
         self, mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, told: Told
     ) -> Tensor:
+        """``(rows, channels)`` of the convolution over each row's path. The rows, its inputs, go to their places, and
+        written slots get the past inputs that precede their states."""
         before, past = (_inputs(numbers, rows, memory.inputs) for numbers in (told.taps, told.past))
         made = torch.zeros_like(rows) if weights.bias is None else weights.bias.expand_as(rows)
         for tap in range(mixer.kernel - 1):
@@ -181,6 +199,8 @@ class TorchOps:
         return made if mixer.kind == CONVOLUTION else functional.silu(made)
 
     def walk(self, mixer: Recurrent, steps: Steps, memory: LayerMemory, told: Told) -> Tensor:
+        """Queries' reads of the state after each row: ``(rows, heads, values)``. Records go to their places, and states
+        into the slots that are written."""
         assert told.host is not None
         heads = torch.arange(mixer.heads, device=steps.records.device)
         group = heads % mixer.groups if mixer.tiled else heads * mixer.groups // mixer.heads
@@ -214,6 +234,8 @@ class TorchOps:
         return outs
 
     def experts(self, x: Tensor, logits: Tensor, spec: Experts, weights: ExpertWeights, prompt: bool = False) -> Tensor:
+        """Add up what each row's experts give, in the order of their numbers: ``(rows, hidden)``. ``logits``: float32
+        ``(rows, experts)`` of the router."""
         chosen, shares = choose_experts(spec, logits, weights)
         flat, pairs = chosen.flatten().sort(stable=True)
         rows, shares = pairs // spec.used, shares.flatten()[pairs, None].to(x.dtype)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.compute.layer import Program
-from actors.engines.compute.ops import BatchRows, Parts, RowTurns, Steps
 from actors.engines.compute.ops_torch import TorchOps, activated, choose_experts
+from actors.engines.compute.rows import BatchRows, Parts, RowTurns, Steps
 from actors.engines.compute.states import LayerMemory, Told, TorchRecurrence
 from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix
 from actors.engines.decoder.gpu.kernel_check import checked
@@ -47,7 +47,7 @@ class Kernels(NamedTuple):
 
 
 class TritonOps(TorchOps):
-    """See :class:`actors.engines.compute.ops.Ops`."""
+    """By kernels of ours."""
 
     def __init__(self, norm: Norm, dtype: torch.dtype, positions: int, kernels: Kernels, grouped: bool = False) -> None:
         """``grouped``: weights are in small groups, and rows are rounded for their products where they are made."""

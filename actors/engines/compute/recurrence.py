@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.compute.ops import Ops, Steps
+from actors.engines.compute.ops_torch import TorchOps
+from actors.engines.compute.rows import Steps
 from actors.engines.compute.states import StateMemory, Told
 from actors.engines.decoder.layout import LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import DeltaNet, Recurrent, Scan, Selective, ShortConvolution
@@ -16,13 +17,14 @@ UNIT_EPS = 1e-6  # added to squares of unit queries and keys, in every model wit
 
 
 class StateWalk:
-    """See :class:`actors.engines.compute.ops.Walk`."""
+    """The recurrent states of the texts of a forward."""
 
-    def __init__(self, memory: StateMemory, told: Told, eps: float, ops: Ops) -> None:
+    def __init__(self, memory: StateMemory, told: Told, eps: float, ops: TorchOps) -> None:
         """``eps``: of the norms after the states."""
         self._memory, self._told, self._eps, self._ops = memory, told, eps, ops
 
     def mix(self, number: int, layer: LayerWeights, made: Tensor) -> Tensor:
+        """Run recurrent layer ``number``: ``(rows, inner)`` from what its input matrix makes of the rows."""
         mixer, weights, ops = layer.spec.mixer, layer.recurrent, self._ops
         assert isinstance(mixer, Recurrent) and weights is not None
         wide, memory = made.float(), self._memory.layers[number]
@@ -64,7 +66,7 @@ def _steps(mixer: DeltaNet | Scan, weights: RecurrentWeights, mixed: Tensor, num
     return Steps(queries, values, torch.cat([keys, values, rates, decays], 1))
 
 
-def _selected(ops: Ops, mixer: Selective, weights: RecurrentWeights, mixed: Tensor) -> Steps:
+def _selected(ops: TorchOps, mixer: Selective, weights: RecurrentWeights, mixed: Tensor) -> Steps:
     """The steps of Mamba 1, which are made of what the convolution gives."""
     selection = weights.selection
     assert selection is not None

@@ -15,7 +15,7 @@ from actors.engines.flat_batch import SPAN, FlatBatch, Segment
 
 
 class PoolSight:
-    """See :class:`actors.engines.compute.ops.SlotSight`. Masks are made once for all layers that look back alike."""
+    """See :class:`actors.engines.compute.rows.SlotSight`. Masks are made once for all layers that look back alike."""
 
     def __init__(self, pool: KVPool, batch: FlatBatch, exact: bool) -> None:
         """``exact``: a row has the bits of plain decoding on every branch of a window; drafts do not need that."""

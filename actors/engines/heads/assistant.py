@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers
-from actors.engines.compute.ops import BatchRows
+from actors.engines.compute.rows import BatchRows
 from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.families import describe
 from actors.engines.decoder.spec import Attention
@@ -141,7 +141,7 @@ class _TargetLayer:
 
 
 class _TargetKeys:
-    """See :class:`actors.engines.compute.ops.LayerKeys`."""
+    """See :class:`actors.engines.compute.rows.LayerKeys`."""
 
     def __init__(self, read: Sequence[_TargetLayer]) -> None:
         self.keys = [one.pool.keys[one.place] for one in read]
@@ -149,7 +149,7 @@ class _TargetKeys:
 
 
 class _InPlace:
-    """A :class:`~actors.engines.compute.ops.SlotSight` of the target's slots."""
+    """A :class:`~actors.engines.compute.rows.SlotSight` of the target's slots."""
 
     def __init__(self, read: Sequence[_TargetLayer], stretches: Mapping[str, Sequence[Stretch]]) -> None:
         self._read, self._stretches = read, stretches

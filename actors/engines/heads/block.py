@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actors.engines.compute.ops import BatchRows
+from actors.engines.compute.rows import BatchRows
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.block_parts import Convolution, convolution_in, pairs_in
 from actors.engines.heads.head import DraftBlock, HeadSight, NotComputed, Windows

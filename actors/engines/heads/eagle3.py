@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.compute.layer import Residual
-from actors.engines.compute.ops import BatchRows
+from actors.engines.compute.rows import BatchRows
 from actors.engines.engine import Trunk
 from actors.engines.heads.head import DraftBlock, NotComputed, Windows, rms
 from actors.engines.heads.layer import Config, Weights

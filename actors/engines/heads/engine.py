@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.compute.ops import BatchRows
+from actors.engines.compute.rows import BatchRows
 from actors.engines.engine import Trunk
 from actors.engines.flat_batch import FlatBatch, Segment
 from actors.engines.heads.head import Head, HeadSight

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool, KVShape
-from actors.engines.compute.ops import BatchRows
+from actors.engines.compute.rows import BatchRows
 from actors.engines.decoder.spec import Attention
 from actors.engines.decoder.torch.attention import PoolAttention, Stretch
 from actors.engines.flat_batch import Segment
@@ -44,7 +44,7 @@ class Windows:
 
 
 class HeadSight:
-    """The slots of a head's pool that the rows of one forward see: a :class:`~actors.engines.compute.ops.SlotSight`."""
+    """Slots of a head's pool that the rows of one forward see: a :class:`~actors.engines.compute.rows.SlotSight`."""
 
     def __init__(
         self,

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.compute.layer import Layers, Residual
-from actors.engines.compute.ops import BatchRows, Parts, RowTurns
 from actors.engines.compute.ops_torch import TorchOps
+from actors.engines.compute.rows import BatchRows, Parts, RowTurns
 from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, mlp, rotation
 from actors.engines.decoder.layout import Affine, LayerWeights, Taken, changed
 from actors.engines.decoder.spec import Attention, DecoderSpec, Layer, Rotation

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVShape
-from actors.engines.compute.ops import BatchRows
+from actors.engines.compute.rows import BatchRows
 from actors.engines.decoder.families import describe
 from actors.engines.decoder.layout import LayerWeights
 from actors.engines.decoder.spec import DecoderSpec

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.compute.ops import BatchRows
 from actors.engines.compute.ops_triton import gpu_program, recordable, torch_program
+from actors.engines.compute.rows import BatchRows
 from actors.engines.compute.sight import PoolSight
 from actors.engines.compute.states import recurrence_of
 from actors.engines.decoder.configuration import described

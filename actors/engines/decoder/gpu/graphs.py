@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.compute.layer import Program as Layers
-from actors.engines.compute.ops import BatchRows
+from actors.engines.compute.rows import BatchRows
 from actors.engines.compute.states import fits
 from actors.engines.decoder.gpu.in_place import MAX_ROWS, PROMPT_ROWS, InPlace
 from actors.engines.decoder.gpu.round_buffer import NO_STATES, RoundBuffer

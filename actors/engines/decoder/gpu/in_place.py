@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.compute.ops import Ops, SlotSight
+from actors.engines.compute.ops_torch import TorchOps
+from actors.engines.compute.rows import SlotSight
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.decoder.spec import Attention, DecoderSpec
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
@@ -115,7 +116,7 @@ class InPlace:
             items += [(first + row, 1, part) for row in tile for part in range(whole, int(parts[row]))]
         return items
 
-    def sight(self, rows: int, told: Tensor, ops: Ops | None = None) -> SlotSight:
+    def sight(self, rows: int, told: Tensor, ops: TorchOps | None = None) -> SlotSight:
         """The attention of a program that reads ``told``, what was packed, on the device. ``ops``: who goes on."""
         numbers = self.unpack(rows, told)
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.compute.ops import Steps
+from actors.engines.compute.rows import Steps
 from actors.engines.compute.states import FIELDS, GO_ON, TEXT, LayerMemory, Told, rooms_of
 from actors.engines.decoder.layout import RecurrentWeights
 from actors.engines.decoder.spec import CONVOLUTION, DELTA, Recurrent
@@ -146,7 +146,7 @@ def _record(own, records, places, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def convolve(mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, told: Told) -> Tensor:
-    """See :meth:`actors.engines.compute.ops.Ops.convolve`."""
+    """See :meth:`actors.engines.compute.ops_torch.TorchOps.convolve`."""
     channels, past = mixer.channels, mixer.kernel - 1
     out, blocks = torch.empty_like(rows), triton.cdiv(channels, CHANNELS)
     sizes = {"CHANNELS": channels, "BLOCK": CHANNELS, "PAST": past}
@@ -164,7 +164,7 @@ def convolve(mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: 
 
 
 def walk(mixer: Recurrent, steps: Steps, memory: LayerMemory, told: Told) -> Tensor:
-    """See :meth:`actors.engines.compute.ops.Ops.walk`."""
+    """See :meth:`actors.engines.compute.ops_torch.TorchOps.walk`."""
     rows, width = steps.records.shape
     out = torch.empty((rows, mixer.heads, mixer.values), device=steps.records.device)
     room = torch.empty((max(1, rooms_of(rows)), *memory.states.shape[1:]), device=out.device)
