@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import llvmlite.binding
 import llvmlite.ir as ir
 import numpy as np
-from numba.core import cgutils, types
+from numba.core import types
 from numba.extending import intrinsic
 
 from actors.engines.decoder.cpu.atomics import array_at
@@ -27,13 +27,16 @@ from actors.engines.decoder.cpu.simd import (
     Parts,
     address,
     asked,
+    called,
     fma,
     for_each,
     highest,
     larger,
     load,
+    multiplied,
     repeated,
     splat,
+    splatted,
     total,
 )
 from actors.engines.decoder.cpu.tile import Sums
@@ -66,19 +69,9 @@ def _words(number):
     return ir.Constant(WORDS, [number] * WIDTH)
 
 
-def _splatted(builder, number):
-    nothing = ir.Constant(ir.VectorType(number.type, WIDTH), ir.Undefined)
-    one = builder.insert_element(nothing, number, _WORD(0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(_WORD, WIDTH), [0] * WIDTH))
-
-
-def _named(builder, name, result, arguments):
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
-
-
-def _fma(builder, x, y, z):
-    return _named(builder, f"llvm.fma.v{WIDTH}f32", FLOATS, [x, y, z])
+def _word_at(builder, row, place):
+    """A word of a row for every lane."""
+    return splatted(builder, builder.load(builder.gep(row, [_INT(place)])), WIDTH)
 
 
 class _Sum:
@@ -109,9 +102,9 @@ class _Sum:
         one, other = builder.bitcast(weights, _BYTES), builder.bitcast(inputs, _BYTES)
         if self._bits == 8:  # their absolute values, with the signs at the inputs
             signed = builder.xor(one, ir.Constant(_BYTES, [128] * 32))
-            other = _named(builder, "llvm.x86.avx2.psign.b", _BYTES, [other, signed])
-            one = _named(builder, "llvm.abs.v32i8", _BYTES, [signed, ir.IntType(1)(0)])
-        pairs = _named(builder, "llvm.x86.avx2.pmadd.ub.sw", _SHORTS, [one, other])
+            other = called(builder, "llvm.x86.avx2.psign.b", _BYTES, other, signed)
+            one = called(builder, "llvm.abs.v32i8", _BYTES, signed, ir.IntType(1)(0))
+        pairs = called(builder, "llvm.x86.avx2.pmadd.ub.sw", _SHORTS, one, other)
         self._shorts = pairs if self._shorts is None else builder.add(self._shorts, pairs)
         self._held += 1
         if self._held == {4: 8, 5: 4, 6: 2, 8: 1}[self._bits]:
@@ -120,7 +113,7 @@ class _Sum:
     def _widen(self):
         if self._shorts is not None:
             ones = ir.Constant(_SHORTS, [1] * 16)
-            words = _named(self._builder, "llvm.x86.avx2.pmadd.wd", WORDS, [self._shorts, ones])
+            words = called(self._builder, "llvm.x86.avx2.pmadd.wd", WORDS, self._shorts, ones)
             self._sums, self._shorts, self._held = self._builder.add(self._sums, words), None, 0
 
     def end(self):
@@ -199,7 +192,7 @@ def _looked_up(builder, codes, table):
     if HAS_512 or HAS_VEX or HAS_SHORTS:
         numbers = ir.Constant(kind, table * (size // 16))
         name = "llvm.x86.avx512.pshuf.b.512" if WIDTH == 16 else "llvm.x86.avx2.pshuf.b"
-        return builder.bitcast(_named(builder, name, kind, [numbers, codes]), WORDS)
+        return builder.bitcast(called(builder, name, kind, numbers, codes), WORDS)
     found = ir.Constant(kind, table[:1] * size)
     for code, number in enumerate(table[1:], 1):
         here = builder.icmp_unsigned("==", codes, ir.Constant(kind, [code] * size))
@@ -211,13 +204,11 @@ def _begin(builder, form, row, place):
     """What the sum of a group begins with, so that the offset of its codes is taken away."""
     if form.offset == 0 or (form.wide == 8 and HAS_SHORTS):
         return _words(0)
-    minus = _splatted(builder, builder.load(builder.gep(row, [_INT(place)])))
-    return builder.shl(minus, _words(form.offset.bit_length() - 1))
+    return builder.shl(_word_at(builder, row, place), _words(form.offset.bit_length() - 1))
 
 
 def _float_at(builder, row, place):
-    number = builder.load(builder.gep(row, [_INT(place)]))
-    return _splatted(builder, builder.bitcast(number, ir.FloatType()))
+    return builder.bitcast(_word_at(builder, row, place), FLOATS)
 
 
 def _add_group(builder, group, form, rows, sums):
@@ -229,15 +220,15 @@ def _add_group(builder, group, form, rows, sums):
         for quad in quads:
             weights = group.quad(quad)
             for row, added in zip(rows, whole, strict=True):
-                added.add(weights, _splatted(builder, builder.load(builder.gep(row, [_INT(quad)]))))
+                added.add(weights, _word_at(builder, row, quad))
         scale = group.scale(half)
         for index, (row, added) in enumerate(zip(rows, whole, strict=True)):
             scaled = builder.fmul(builder.sitofp(added.end(), FLOATS), _float_at(builder, row, SCALE))
-            sums[index] = _fma(builder, scaled, scale, sums[index])
+            sums[index] = multiplied(builder, scaled, scale, sums[index])
     if form.minima:
         minimum = group.minimum()
         for index, row in enumerate(rows):
-            sums[index] = _fma(builder, minimum, _float_at(builder, row, SCALED_SUM), sums[index])
+            sums[index] = multiplied(builder, minimum, _float_at(builder, row, SCALED_SUM), sums[index])
     return sums
 
 
@@ -308,9 +299,7 @@ def _store_rounded(typing, words, at, vector):
     rounded numbers."""
 
     def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(VECTOR, [VECTOR])
-        rint = cgutils.get_or_insert_function(builder.module, kind, "llvm.rint.v16f32")
-        rounded = builder.call(rint, [arguments[2]])
+        rounded = called(builder, "llvm.rint.v16f32", VECTOR, arguments[2])
         bytes_ = ir.VectorType(_BYTE, LANES)
         numbers = builder.trunc(builder.fptosi(rounded, ir.VectorType(_WORD, LANES)), bytes_)
         place = address(context, builder, signature.args[0], *arguments[:2], count=LANES // 4)

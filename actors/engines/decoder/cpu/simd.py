@@ -74,16 +74,21 @@ def converted(builder, kind, place):
     return builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4)
 
 
-def splatted(builder, number):
-    nothing = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
+def splatted(builder, number, lanes=LANES):
+    nothing = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
     one = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, nothing, picked([0] * LANES))
+    return builder.shuffle_vector(one, nothing, picked([0] * lanes))
+
+
+def called(builder, name, result, *arguments):
+    """What an intrinsic of LLVM's gives."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
 
 def multiplied(builder, x, y, z):
     """``x * y + z``, rounded once."""
-    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), [x, y, z])
+    return called(builder, f"llvm.fma.v{x.type.count}f32", x.type, x, y, z)
 
 
 def repeated(builder, step, end, sums, body):
@@ -121,10 +126,8 @@ def picked(lanes):
 def asked(builder, place):
     """Ask for a line of the cache, ``LINE`` bytes, for reading, into the second level: into the first alone (NTA) half
     as much comes from memory in a second (docs/experiments/engine-weights.md, "What is asked for ahead")."""
-    pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-    builder.call(function, [builder.bitcast(place, pointer), number(0), number(2), number(1)])
+    number, line = ir.IntType(32), builder.bitcast(place, ir.IntType(8).as_pointer())
+    called(builder, "llvm.prefetch.p0i8", ir.VoidType(), line, number(0), number(2), number(1))
 
 
 @intrinsic
@@ -247,17 +250,15 @@ def exponential(typing, vector):
 
         unknown = builder.fcmp_unordered("uno", arguments[0], arguments[0])
         x = _larger(builder, every(-87.0), arguments[0])  # a number even for NaN, which no integer can represent
-        kind = ir.FunctionType(VECTOR, [VECTOR])
-        floor = cgutils.get_or_insert_function(builder.module, kind, "llvm.floor.v16f32")
-        power = builder.call(floor, [multiplied(builder, x, every(1.44269504088896341), every(0.5))])
+        power = multiplied(builder, x, every(1.44269504088896341), every(0.5))
+        power = called(builder, "llvm.floor.v16f32", VECTOR, power)
         x = multiplied(builder, power, every(-0.693359375), x)
         x = multiplied(builder, power, every(2.12194440e-4), x)
         y = every(1.9875691500e-4)
         for term in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
             y = multiplied(builder, y, x, every(term))
         y = multiplied(builder, builder.fmul(y, x), x, builder.fadd(x, every(1.0)))
-        whole = ir.VectorType(ir.IntType(32), LANES)
-        biased = builder.add(builder.fptosi(power, whole), picked([127] * LANES))
+        biased = builder.add(builder.fptosi(power, WORDS), picked([127] * LANES))
         made = builder.fmul(y, builder.bitcast(builder.shl(biased, picked([23] * LANES)), VECTOR))
         return builder.select(unknown, arguments[0], made)
 
