@@ -10,6 +10,7 @@ from actors.engines.drafts.ranking import Row, rank
 from actors.engines.sampling.noise import gumbel
 from actors.engines.sampling.sampler import SamplerState
 from protocols.messages import Sampling
+from tests.engines.test_sampler import processed
 
 
 @pytest.mark.parametrize("size", [16, 100, 4097])
@@ -63,7 +64,7 @@ def test_candidates_are_among_those_that_the_filters_leave_the_target(kernels, s
     monkeypatch.setattr(sampler, "compiled_kernels", kernels)
     state, count = SamplerState(sampling, []), 40
     logits = torch.randn(count, 300, generator=torch.Generator().manual_seed(3)) * 3
-    left = state.process(logits, [[]] * count) + gumbel(sampling.seed, range(count), 300)
+    left = processed(state, logits, [[]] * count) + gumbel(sampling.seed, range(count), 300)
     best = left.softmax(-1).topk(8)
     for row, (ids, confidence) in enumerate(rank(logits, [Row(i, i, state, i, []) for i in range(count)], 8)):
         kept = int((best.values[row] > 0).sum())

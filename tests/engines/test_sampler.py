@@ -15,7 +15,7 @@ from transformers import (
 
 from actors.engines.sampling import sampler
 from actors.engines.sampling.noise import gumbel
-from actors.engines.sampling.sampler import Rows, SamplerState, logprobs, sample
+from actors.engines.sampling.sampler import Rows, SamplerState, _choose_together, filtered, logprobs, sample
 from protocols.messages import Sampling
 
 VOCAB = 500
@@ -23,6 +23,16 @@ VOCAB = 500
 
 def some_logits(rows: int, seed: int = 0, vocab: int = VOCAB) -> torch.Tensor:
     return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def processed(state, logits, paths):
+    """Penalised logits over the temperature, -inf where a filter removes a token."""
+    s = state.sampling
+    return filtered(state.penalise(logits, paths) * (1.0 / s.temperature), s.top_k, s.top_p, s.min_p)
+
+
+def chosen_by(state, logits, positions, paths):
+    return torch.tensor(_choose_together(logits, [Rows(state, [*positions], [*paths])]))
 
 
 EVERYTHING = Sampling(
@@ -53,7 +63,7 @@ def test_the_filters_are_those_of_transformers(sampling):
     if sampling.min_p:
         chain.append(MinPLogitsWarper(sampling.min_p))
     logits = some_logits(20)
-    ours = SamplerState(sampling, prompt).process(logits.clone(), [[]] * 20)
+    ours = processed(SamplerState(sampling, prompt), logits.clone(), [[]] * 20)
     theirs = chain(torch.tensor([prompt] * 20), logits.clone())
     assert torch.equal(ours.isinf(), theirs.isinf())
     torch.testing.assert_close(ours, theirs)
@@ -106,10 +116,10 @@ def test_a_row_is_penalised_along_its_own_path_as_if_the_path_were_committed(tem
     paths = [[], [4], [4, 4], [4, 300], [11, 12, 4, 11]]
     logits = some_logits(len(paths), 4)
     logits[:, [4, 11, 12, 300]] += 8
-    together = SamplerState(sampling, [1, 2, 3]).choose(logits, [3 + len(p) for p in paths], paths)
+    together = chosen_by(SamplerState(sampling, [1, 2, 3]), logits, [3 + len(p) for p in paths], paths)
     for row, path in enumerate(paths):
         committed = SamplerState(sampling, [1, 2, 3], generated=path)
-        assert committed.choose(logits[row : row + 1], [3 + len(path)], [[]]).item() == together[row].item()
+        assert chosen_by(committed, logits[row : row + 1], [3 + len(path)], [[]]).item() == together[row].item()
         exact = committed.penalise(logits[row : row + 1], [[]])
         assert torch.equal(SamplerState(sampling, [1, 2, 3]).penalise(logits, paths)[row], exact[0])
 
@@ -120,16 +130,16 @@ def test_a_row_has_the_same_bits_beside_any_other_rows(sampling, vocab):
     logits = some_logits(33, 1, vocab)
     state = SamplerState(sampling, list(range(20)))
     paths = [list(range(row)) for row in range(33)]
-    whole = state.process(logits, paths)
+    whole = processed(state, logits, paths)
     for first, last in ((0, 1), (1, 2), (5, 9), (7, 24), (32, 33)):
-        assert torch.equal(state.process(logits[first:last], paths[first:last]), whole[first:last])
+        assert torch.equal(processed(state, logits[first:last], paths[first:last]), whole[first:last])
 
 
 def test_the_token_is_the_argmax_of_scaled_logits_and_shared_noise():
     logits = some_logits(6)
     state = SamplerState(Sampling(temperature=0.7, seed=99), [1])
     expected = (logits * (1 / 0.7) + gumbel(99, range(10, 16), VOCAB)).argmax(-1)
-    assert torch.equal(state.choose(logits, range(10, 16), [[]] * 6), expected)
+    assert torch.equal(chosen_by(state, logits, range(10, 16), [[]] * 6), expected)
 
 
 @pytest.mark.parametrize("vocab", [3, 17, 500, 8192, 40000])
@@ -144,8 +154,8 @@ def test_argmax_takes_the_lowest_id_of_equal_values(vocab):
 
 def test_tokens_that_tie_with_the_last_kept_one_are_kept():
     logits = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]])
-    assert SamplerState(Sampling(temperature=1.0, top_k=2), []).process(logits, [[]]).isfinite().sum() == 4
-    assert SamplerState(Sampling(temperature=1.0, top_p=0.5), []).process(logits, [[]]).isfinite().sum() == 4
+    assert processed(SamplerState(Sampling(temperature=1.0, top_k=2), []), logits, [[]]).isfinite().sum() == 4
+    assert processed(SamplerState(Sampling(temperature=1.0, top_p=0.5), []), logits, [[]]).isfinite().sum() == 4
 
 
 @pytest.mark.parametrize(
@@ -154,7 +164,7 @@ def test_tokens_that_tie_with_the_last_kept_one_are_kept():
 def test_filters_that_keep_one_token_give_the_argmax(sampling):
     logits = some_logits(50)
     state = SamplerState(sampling, [])
-    assert torch.equal(state.choose(logits, range(50), [[]] * 50), logits.argmax(-1))
+    assert torch.equal(chosen_by(state, logits, range(50), [[]] * 50), logits.argmax(-1))
 
 
 def test_requests_with_different_settings_share_a_batch():
@@ -198,8 +208,8 @@ def test_sampled_tokens_follow_the_processed_distribution():
     logits = some_logits(1, 7, 60)
     state = SamplerState(sampling, [0, 1, 2])
     draws = 20000
-    law = state.process(logits, [[]]).double().softmax(-1)[0] * draws
-    chosen = state.choose(logits.expand(draws, -1), range(draws), [[]] * draws)
+    law = processed(state, logits, [[]]).double().softmax(-1)[0] * draws
+    chosen = chosen_by(state, logits.expand(draws, -1), range(draws), [[]] * draws)
     counts = torch.bincount(chosen, minlength=60)
     assert counts[law == 0].sum() == 0
     kept = law > 5

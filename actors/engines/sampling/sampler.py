@@ -23,7 +23,7 @@ from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.records import CHOICE
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.engine import Choice, Picks
-from actors.engines.sampling.noise import gumbel, gumbel_of
+from actors.engines.sampling.noise import gumbel_of
 from actors.engines.sampling.tally import Tally
 from actors.models import RANKED, Ranked
 from actors.noise import Keys, keys
@@ -92,19 +92,6 @@ class SamplerState:
             self._bias = (torch.tensor(ids, device=logits.device), torch.tensor(numbers, device=logits.device))
         where, values = self._bias
         return logits.index_copy(1, where, logits[:, where] + values.to(logits.dtype))
-
-    def process(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """Penalised logits over the temperature, -inf where a filter removes a token. Only at temperature > 0."""
-        s = self.sampling
-        return filtered(self.penalise(logits, paths) * (1.0 / s.temperature), s.top_k, s.top_p, s.min_p)
-
-    def choose(self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]) -> Tensor:
-        """The sampled tokens, int64 ``(rows,)``, from float32 ``logits`` ``(rows, vocabulary)``. ``positions[i]``: of
-        the token that is sampled from row i, by which its noise is drawn; ``paths``: see :meth:`penalise`."""
-        if self.greedy:
-            return self.penalise(logits, paths).argmax(-1)
-        scaled = self.process(logits, paths)
-        return scaled.add_(gumbel(self.sampling.seed, positions, logits.shape[1], logits.device)).argmax(-1)
 
 
 def filtered(scaled: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
@@ -203,8 +190,8 @@ def _parts(logits: Tensor, groups: Sequence[Rows]) -> Iterator[tuple[Rows, Tenso
 
 
 def _choose_together(logits: Tensor, groups: Sequence[Rows]) -> list[int]:
-    """:meth:`SamplerState.choose` for all groups, with one pass for each combination of filters among them: on a GPU a
-    pass for each group would be some forty kernel launches."""
+    """Choose by torch, with one pass for each combination of filters among the groups: on a GPU a pass for each group
+    would be some forty kernel launches. A row's noise is drawn by its position."""
     alike: dict[tuple[int, float, float] | None, list[tuple[int, Rows, Tensor]]] = {}
     first = 0
     for group, own in _parts(logits, groups):
@@ -307,7 +294,8 @@ def _completed(flat: list[int], logits: Tensor, groups: Sequence[Rows]) -> list[
         each = ((group, own[i : i + 1], i) for group, own in _parts(logits, groups) for i in range(len(own)))
         for place, (group, own, i) in enumerate(each):
             if flat[place] < 0:
-                flat[place] = int(group.state.choose(own, group.positions[i : i + 1], group.paths[i : i + 1]))
+                one = Rows(group.state, group.positions[i : i + 1], group.paths[i : i + 1])
+                [flat[place]] = _choose_together(own, [one])
     return flat
 
 
