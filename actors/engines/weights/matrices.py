@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.weights.blocks import Blocks
-from actors.engines.weights.formats import E2M1, GROUP, MXFP4, NUMBER, PANEL, Codes, Form, half_powers, in_float16
+from actors.engines.weights.formats import E2M1, GROUP, NUMBER, PANEL, Codes, Form
 
 FP4 = torch.tensor(E2M1) / 2
 FORM_OF = {(4, 8.0): NUMBER[Form(4, 8)], (8, 128.0): NUMBER[Form(8, 128)]}  # forms by bits and the zero of all groups
@@ -68,59 +68,6 @@ class Integers:
 
 
 @dataclass(frozen=True, slots=True)
-class Microscaled:
-    """MXFP4 of experts ``(experts, outputs, groups of 32, 16)``: two codes a byte, the even input's in its low half,
-    and a power of two for each group. transformers has outputs last."""
-
-    packed: Tensor
-    scales: Tensor
-    woven: bool = False  # rows of gate and up alternate
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        experts, outputs, groups, _ = self.packed.shape
-        return experts, 32 * groups, outputs
-
-    def blocks(self) -> list[Blocks] | None:
-        if not in_float16(self.scales.numpy()):
-            return None
-        experts, _, outputs = self.shape
-        order = np.concatenate([np.arange(0, outputs, 2), np.arange(1, outputs, 2)]) if self.woven else None
-        return [Blocks([(_OfExpert(self, expert), order)]) for expert in range(experts)]
-
-    def codes(self, expert: int, rows: Tensor) -> Tensor:
-        """uint8 ``(rows, inputs)``."""
-        chosen = self.packed[expert][rows]
-        return torch.stack([chosen & 15, chosen >> 4], -1).flatten(1)
-
-    def values(self) -> Tensor:
-        experts, inputs, outputs = self.shape
-        whole = torch.empty(experts, inputs, outputs, dtype=torch.bfloat16)
-        for expert in range(experts):
-            steps = torch.exp2(self.scales[expert].float() - 127).repeat_interleave(32, 1)
-            whole[expert] = (FP4[self.codes(expert, torch.arange(outputs)).long()] * steps).t()
-        return whole
-
-
-@dataclass(frozen=True, slots=True)
-class _OfExpert:
-    """The matrix of one expert."""
-
-    whole: Microscaled
-    expert: int
-    form: int = MXFP4
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.whole.shape[:0:-1]
-
-    def codes(self, rows: NDArray[np.int64]) -> Codes:
-        chosen = torch.from_numpy(rows)
-        steps = half_powers(self.whole.scales[self.expert][chosen].numpy())
-        return Codes(MXFP4, self.whole.codes(self.expert, chosen).numpy(), steps[:, :, None])
-
-
-@dataclass(frozen=True, slots=True)
 class Dequantised:
     """A matrix that is computed when it is asked for: those of all layers at once take several times their files."""
 
@@ -144,23 +91,29 @@ class Dequantised:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Matrices of experts that are stored apart: for each expert, the matrices that are stacked."""
+    """Matrices of experts: for each expert, the matrices that are stacked."""
 
     each: list[list[Integers | Dequantised]]
+    transposed: bool = False  # transformers has outputs last
+    woven: bool = False  # rows of gate and up alternate
 
     @property
     def shape(self) -> tuple[int, ...]:
         first = self.each[0]
-        return len(self.each), sum(matrix.shape[0] for matrix in first), first[0].shape[1]
+        sizes = sum(matrix.shape[0] for matrix in first), first[0].shape[1]
+        return len(self.each), *(sizes[::-1] if self.transposed else sizes)
 
     def values(self) -> Tensor:
-        return torch.stack([torch.cat([matrix.values() for matrix in matrices]) for matrices in self.each])
+        whole = torch.stack([torch.cat([matrix.values() for matrix in matrices]) for matrices in self.each])
+        return whole.transpose(1, 2) if self.transposed else whole
 
     def blocks(self) -> list[Blocks] | None:
         found = [[matrix.blocks() for matrix in matrices] for matrices in self.each]
         if any(blocks is None for matrices in found for blocks in matrices):
             return None
-        return [Blocks.joined([part for blocks in matrices for part in blocks or []]) for matrices in found]
+        experts = [Blocks.joined([part for blocks in matrices for part in blocks or []]) for matrices in found]
+        order = np.arange(len(experts[0])).reshape(-1, 2).T.reshape(-1) if self.woven else None
+        return experts if order is None else [expert.in_order(order) for expert in experts]
 
 
 def put_together(weights: dict[str, Any], up: str, down: str, count: int, gated: bool) -> None:

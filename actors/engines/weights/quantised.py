@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ import torch
 from torch import Tensor
 
 from actors.engines.weights.formats import GROUP, MXFP4, NUMBER, NVFP4, Codes, Form, half_powers, in_float16
-from actors.engines.weights.matrices import FP4, Apart, Dequantised, Integers, Microscaled
+from actors.engines.weights.matrices import FP4, Apart, Dequantised, Integers
 from actors.engines.weights.quantisation import ALL, LayerForm, Scheme, refused
 from actors.engines.weights.unneeded import OF_ACTIVATIONS
 from protocols.errors import ModelError
 
 Parts = Mapping[str, Tensor]  # one layer's tensors, by the end of their names
-Weight = Tensor | Integers | Microscaled | Dequantised | Apart
+Weight = Tensor | Integers | Dequantised | Apart
 PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # places of the columns 0 to 7 of a word
 _STATE = "weight.quant_state.bitsandbytes__"
@@ -229,7 +230,10 @@ def _fp4(
 
 
 def _mxfp4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
-    packed, scale = _part(name, parts, "weight_packed"), _part(name, parts, "weight_scale")
+    return _powers_of_two(name, _part(name, parts, "weight_packed"), _part(name, parts, "weight_scale"))
+
+
+def _powers_of_two(name: str, packed: Tensor, scale: Tensor) -> Dequantised:
     if scale.dtype != torch.uint8:
         raise refused(name, f"scales of MXFP4 in {_name(scale)}", "scales in uint8")
     powers = scale.numpy()
@@ -410,13 +414,14 @@ def _layer(layer: str, parts: Parts, scheme: Scheme) -> Weight:
     return read(layer, parts, form)
 
 
-def _experts(name: str, blocks: Tensor, scales: Tensor, scheme: Scheme) -> Microscaled:
-    """Those of gpt-oss."""
+def _experts(name: str, blocks: Tensor, scales: Tensor, scheme: Scheme) -> Apart:
+    """Those of gpt-oss, ``(experts, outputs, groups of 32, 16)``."""
     if scheme.tool != "mxfp4" or blocks.ndim != 4 or blocks.shape[3] != 16 or blocks.dtype != torch.uint8:
         raise refused(name, f"blocks of experts of {scheme.tool}", "those of gpt-oss")
-    return Microscaled(
-        blocks, _wanted(f"{name}_scales", scales, tuple(blocks.shape[:3])), name.endswith("gate_up_proj")
-    )
+    _wanted(f"{name}_scales", scales, tuple(blocks.shape[:3]))
+    each = [_powers_of_two(name, *one) for one in zip(blocks.flatten(2), scales, strict=True)]
+    in_half = [replace(one, make=lambda one=one: one.make().bfloat16()) for one in each]  # type: ignore[misc]
+    return Apart([[one] for one in in_half], transposed=True, woven=name.endswith("gate_up_proj"))
 
 
 def dequantised(tensors: Mapping[str, Tensor], scheme: Scheme) -> Iterator[tuple[str, Tensor]]:
