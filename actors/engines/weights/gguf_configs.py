@@ -84,7 +84,7 @@ def gemma4(file: GGUF, config: Config) -> Config:
 
 def phi3(file: GGUF, config: Config) -> Config:
     before = file.of_architecture("rope.scaling.original_context_length", config["max_position_embeddings"])
-    window = file.of_architecture("attention.sliding_window")
+    window = file.of_architecture("attention.sliding_window") or None  # 0: none
     return {"sliding_window": window, "original_max_position_embeddings": before}
 
 

@@ -1,6 +1,5 @@
 """GGUF files of every family by llama.cpp's own converter (tests/data/gguf_families) give transformers' logits."""
 
-import lzma
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,16 +16,9 @@ from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
 from actors.engines.weights.loading import load_config, load_for_engine
 from actors.models import ModelInfo
 from protocols.errors import ModelError
+from tests.engines.weights.gguf_files import FILES, unpacked
 from tests.engines.weights.test_gguf_models import CASES
 from tools.writers.gguf_families import IDS, INTO
-
-FILES = [path.name.removesuffix(".gguf.xz") for path in sorted(INTO.glob("*.gguf.xz"))]
-
-
-def unpacked(name: str, directory: Path) -> str:
-    file = directory / f"{name}.gguf"
-    file.write_bytes(lzma.decompress((INTO / f"{name}.gguf.xz").read_bytes()))
-    return str(file)
 
 
 @pytest.mark.parametrize("name", FILES)
