@@ -63,6 +63,8 @@ def _lent(model: TargetModel, timer: Callable[[], float], alone_us: Mapping[int,
         model.use_spare_cpus(False)
     rows = [rows for rows, lent in found if lent and Shape(rows) in found]
     ratios = [min(1.0, found[Shape(count, lent=True)] / found[Shape(count)]) for count in rows]
+    if not rows:  # a context of a few tokens ends before they are measured
+        return None
     own = Curve(alone_us)
     lent_us = {count: own(count) * float(np.interp(count, rows, ratios)) for count in own.rows}
     return lent_us if min(ratios) < 1.0 else None

@@ -147,6 +147,14 @@ def test_more_kv_tokens_than_memory_are_refused_with_what_fits(free):
         kv_slots(8193, 131_584, 128 << 10, HOST)
 
 
+@pytest.mark.parametrize(("full", "least"), [(131_584, 512), (64, 128)])
+def test_fewer_kv_tokens_than_a_start_needs_are_refused_with_how_many_do(free, full, least):
+    free(GIB)
+    assert kv_slots(least, full, 1024, HOST) == least
+    with pytest.raises(ConfigError, match=f"kv_tokens {least - 1} are too few .* choose at least {least}, or 0"):
+        kv_slots(least - 1, full, 1024, HOST)
+
+
 def test_what_is_free_on_the_host_is_what_linux_calls_available(tmp_path):
     assert available_bytes(CPU, host(tmp_path, 4096)) == 4096 * 1024
 

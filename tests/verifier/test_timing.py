@@ -124,6 +124,16 @@ def test_what_drafters_cpus_bring_is_known_by_rows():
     assert not model.used, "they are the drafters' again"
 
 
+@pytest.mark.parametrize("context", range(2, 12))
+def test_a_context_of_a_few_tokens_is_measured_as_far_as_it_goes(context):
+    """Its target may use the drafters' CPUs, though no round with them was measured."""
+    model = Lending(scale=0.1)
+    model.info = ModelInfo("tiled", 100, context, frozenset(), "")
+    found = model.timing()
+    assert 1 in found.alone_us and (found.lent_us is None or set(found.lent_us) == set(found.alone_us))
+    assert not model.used
+
+
 def test_of_a_slow_target_one_row_is_measured_with_them_once():
     model = Lending(scale=500.0)
     found = model.timing()

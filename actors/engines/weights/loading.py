@@ -364,6 +364,8 @@ def max_context(model: nn.Module, asked: int = 0) -> int:
     ``asked``: another; 0: none. Raises ModelError and ConfigError."""
     config: Any = model.config
     longest, spec = longest_context(model), spec_of(config)
+    if asked == 1:
+        raise ConfigError("a context of 1 token has no room for a prompt and its answer; ask for 2 tokens or more")
     if asked > longest:
         raise ConfigError(
             f"context {asked} is longer than the {longest} tokens of {config._name_or_path}; ask for less"

@@ -59,7 +59,7 @@ def refused(path: Path, sentence: str) -> None:
     """By the check before a start and by the start itself."""
     with pytest.raises(ModelError, match=sentence) as raised:
         check_checkpoint(str(path))
-        build_target(str(path), EngineOptions(kv_tokens=256))
+        build_target(str(path), EngineOptions(kv_tokens=512))
     assert "\n" not in str(raised.value) and str(raised.value).endswith("download it again")
 
 
@@ -146,7 +146,7 @@ def test_counts_and_places_in_a_gguf_file_are_held_against_its_length(
     if sentence:
         refused(path, sentence)
     else:
-        build_target(str(path), EngineOptions(kv_tokens=256))  # as if it named none
+        build_target(str(path), EngineOptions(kv_tokens=512))  # as if it named none
 
 
 def test_a_shape_with_as_many_numbers_is_refused(seeds: Callable[[str], Path], tmp_path: Path) -> None:
@@ -189,19 +189,19 @@ def test_a_configuration_that_no_model_has_is_refused(model: Path, changes: dict
     edit(model, **changes)
     with pytest.raises(ModelError, match=sentence):
         check_checkpoint(str(model))
-        build_target(str(model), EngineOptions(kv_tokens=256))
+        build_target(str(model), EngineOptions(kv_tokens=512))
 
 
 def test_weights_that_were_replaced_behind_a_start_are_measured_again(model: Path, monkeypatch, tmp_path: Path) -> None:
     """A later start takes weights out of their files, by what an earlier one has found of them."""
     monkeypatch.setenv("DUOACTOR_CACHE", str(tmp_path / "kept"))
-    build_target(str(model), EngineOptions(kv_tokens=256))
+    build_target(str(model), EngineOptions(kv_tokens=512))
     file = model / "model.safetensors"
     weights = load_file(file)
     weights["model.norm.weight"] = torch.ones(32)
     save_file(weights, file)
     with pytest.raises(ModelError, match=r"model.norm.weight"):
-        build_target(str(model), EngineOptions(kv_tokens=256))
+        build_target(str(model), EngineOptions(kv_tokens=512))
 
 
 @pytest.mark.parametrize(
@@ -225,10 +225,10 @@ def test_an_id_that_no_vocabulary_has_is_refused(model: Path, number: Any) -> No
 def test_a_generation_config_that_is_no_json_is_refused(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DUOACTOR_CACHE", str(tmp_path / "kept"))
     model = saved(tmp_path / "Llama", "Llama", False)
-    build_target(str(model), EngineOptions(kv_tokens=256))
+    build_target(str(model), EngineOptions(kv_tokens=512))
     (model / "generation_config.json").write_bytes(b"\xff\xfe{")
     with pytest.raises(ModelError, match=r"generation_config.json"):
-        build_target(str(model), EngineOptions(kv_tokens=256))
+        build_target(str(model), EngineOptions(kv_tokens=512))
 
 
 @pytest.mark.parametrize("family", described())

@@ -31,6 +31,13 @@ def test_yarn_takes_a_text_as_long_as_its_factor_says(positions: int, rope: dict
     assert max_context(model) == longest
 
 
+def test_a_context_without_room_for_an_answer_is_refused():
+    text = SimpleNamespace(max_position_embeddings=64)
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))
+    with pytest.raises(ConfigError, match="context of 1 token has no room .* ask for 2"):
+        max_context(model, 1)
+
+
 def test_the_context_decides_by_which_factors_longrope_turns_all_texts(tmp_path, caplog):
     file = mixed("Phi_3_beyond_it", tmp_path)
     longest = 512

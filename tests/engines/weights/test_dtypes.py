@@ -100,9 +100,9 @@ def test_what_a_checkpoint_was_published_in_is_read_from_its_configuration(machi
     model = shutil.copytree(PAIR / "target", tmp_path / "target")
     facts = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(facts | {"dtype": published}))
-    assert build.build_target(str(model), build.EngineOptions(kv_tokens=256))[0].info.dtype == published
+    assert build.build_target(str(model), build.EngineOptions(kv_tokens=512))[0].info.dtype == published
     assert (
-        build.build_target(str(model), build.EngineOptions(dtype="float32", kv_tokens=256))[0].info.dtype == "float32"
+        build.build_target(str(model), build.EngineOptions(dtype="float32", kv_tokens=512))[0].info.dtype == "float32"
     )
 
 
