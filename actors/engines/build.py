@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from actors.doing import doing
-from actors.engines.cache.kv_cache import full_request
+from actors.engines.cache.kv_cache import fits, full_request, longest_text
 from actors.engines.cache.memory import (
     DRAFT_SHARE,
     GPU_SHARE,
@@ -38,7 +38,7 @@ from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.recurrent import draft_on
 from actors.engines.heads.kinds import configuration, kind_of
 from actors.engines.targets.selfcheck import Agreement, check_finite, self_check
-from actors.engines.targets.target import Target
+from actors.engines.targets.target import LARGEST, Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.weights.damage import check_undamaged
 from actors.engines.weights.draft_vocabulary import refuse_as_target
@@ -56,7 +56,7 @@ from actors.engines.weights.loading import (
 from actors.engines.weights.stored import StoredModel
 from actors.kept import kept, told_slots
 from actors.models import ModelInfo
-from protocols.errors import ModelError
+from protocols.errors import ConfigError, ModelError
 
 log = logging.getLogger("duoactor")
 MAX_RINGS = 4 * MAX_REQUESTS  # rings of open requests, mostly shorter, and of texts kept for later prompts
@@ -186,6 +186,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     _tell_factors(model, info, place.context)
     rings = _rings(model, info.max_context)
     slots = _slots(place.kv_tokens, model, full_request(info.max_context), rings=rings)
+    info = replace(info, max_context=_within(slots, info.max_context, place.context))
     compiled = compiled_spec(model.config, where, kind) is not None
     own = own_team(place.spare_cpus) if compiled else None
     with _fitting(name, where, model):
@@ -211,6 +212,25 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     all_of_it = place.kv_tokens or where.type != "cpu"  # a pool of a size that was asked for may be full of kept texts
     most = math.inf if all_of_it else kept_bytes(engine.info.reading.read_bytes)
     return Target(engine, agreement=agreement, kept=most), TokenizerCodec(tokenizer)
+
+
+def _within(slots: int, context: int, asked: int) -> int:
+    """The longest text that a pool has room for, ``context`` at most: a request without a limit asks for all of it.
+    Raises ConfigError if a longer one was ``asked`` for."""
+    if fits(slots, context):
+        return context
+    most = longest_text(slots, LARGEST)
+    if asked:
+        raise ConfigError(
+            f"a context of {asked:,} tokens does not fit a KV pool of {slots:,}; ask for a --context of at most "
+            f"{most}, or for more --kv-tokens"
+        )
+    log.warning(
+        "texts have at most %d of the model's %d tokens: the KV pool has room for no more (--kv-tokens, --context)",
+        most,
+        context,
+    )
+    return most
 
 
 def _check_described(name: str, config: Any) -> None:

@@ -147,7 +147,7 @@ def test_more_kv_tokens_than_memory_are_refused_with_what_fits(free):
         kv_slots(8193, 131_584, 128 << 10, HOST)
 
 
-@pytest.mark.parametrize(("full", "least"), [(131_584, 512), (64, 128)])
+@pytest.mark.parametrize(("full", "least"), [(131_584, 448), (64, 128)])
 def test_fewer_kv_tokens_than_a_start_needs_are_refused_with_how_many_do(free, full, least):
     free(GIB)
     assert kv_slots(least, full, 1024, HOST) == least

@@ -24,6 +24,16 @@ def full_request(max_context: int) -> int:
     return align(max_context + DEFAULT_NODES)
 
 
+def fits(slots: int, context: int) -> bool:
+    """Whether a pool of so many slots has room for a request that fills the context."""
+    return full_request(context) <= slots - TRASH
+
+
+def longest_text(slots: int, most_nodes: int) -> int:
+    """Tokens of the longest request with a window of ``most_nodes`` that a pool of so many slots has room for."""
+    return max(0, (slots - TRASH) // SPAN * SPAN - most_nodes)
+
+
 def _with_slack(tokens: int, most_nodes: int) -> int:
     """Slots for a text that will grow: a quarter more than it needs, and at least a chunk more. So a region that grows
     many times is copied rarely, at no more than four times the cost of writing it once."""

@@ -19,7 +19,7 @@ from protocols.errors import ConfigError, ModelError
 
 MAX_REQUESTS = 32  # requests of full length that a pool is made for by default
 MIN_TOKENS = 1024  # a smaller pool holds no conversation
-MIN_ASKED = 512  # slots that the measurements of a start need, unless the context is shorter
+MIN_ASKED = 448  # slots that the measurements of a start need, unless the context is shorter
 GPU_SHARE = 0.9  # share of the free memory; the rest is for activations (vLLM's gpu_memory_utilization is as large)
 # Of the host's free memory, which other processes need as well. Pages are taken when they are first written, so that an
 # idle pool takes none.
@@ -53,8 +53,9 @@ def kv_slots(asked: int, full_request: int, slot_bytes: int, place: PoolMemory) 
     """
     device = place.device
     free = max(0, available_bytes(device) - place.beside)
+    least = min(MIN_ASKED, full_request + SPAN)
     if asked:
-        if asked < (least := min(MIN_ASKED, full_request + SPAN)):
+        if asked < least:
             raise ConfigError(
                 f"kv_tokens {asked:,} are too few for a request; choose at least {least:,}, or 0 for a pool that fits"
             )
@@ -68,7 +69,7 @@ def kv_slots(asked: int, full_request: int, slot_bytes: int, place: PoolMemory) 
     fitting = int(free * part) // slot_bytes
     if fitting < min(MIN_TOKENS, full_request):
         most = free // slot_bytes
-        smaller = f", or a cache of at most {most:,} tokens, with --kv-tokens" if most > SPAN else ""
+        smaller = f", or a cache of at most {most:,} tokens, with --kv-tokens" if most >= least else ""
         raise ModelError(
             f"{gigabytes(free)} are free on {device} once the model is loaded, which is too little for its KV cache "
             f"({gigabytes(slot_bytes * MIN_TOKENS)} for {MIN_TOKENS:,} tokens): choose {place.instead()}{smaller}"

@@ -85,9 +85,7 @@ class Target:
             full = min(full, self._recurrence.limit)
         if self._kept_bytes < most:
             memory += f" while requests need it, {gigabytes(self._kept_bytes)} for later prompts; --kv-tokens sets both"
-        if full:
-            return f"{slots:,} tokens, {full} request{'s' * (full > 1)} of full length, {memory}"
-        return f"{slots:,} tokens, too few for a request of the whole context of {context:,}, {memory}"
+        return f"{slots:,} tokens, {full} request{'s' * (full != 1)} of full length, {memory}"
 
     @property
     def kv_slots(self) -> int:

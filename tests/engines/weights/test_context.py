@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +12,10 @@ import torch
 from actors.engines.build import EngineOptions, build_target
 from actors.engines.weights.loading import max_context
 from protocols.errors import ConfigError
+from protocols.messages import Sampling
 from tests.engines.weights.test_gguf_serving import logits, mixed
 
+PAIR = Path(__file__).parents[3] / "duoactor" / "pair"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
 
@@ -34,8 +38,23 @@ def test_yarn_takes_a_text_as_long_as_its_factor_says(positions: int, rope: dict
 def test_a_context_without_room_for_an_answer_is_refused():
     text = SimpleNamespace(max_position_embeddings=64)
     model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))
-    with pytest.raises(ConfigError, match="context of 1 token has no room .* ask for 2"):
+    with pytest.raises(ConfigError, match=r"context of 1 token has no room .* ask for 2"):
         max_context(model, 1)
+
+
+def test_texts_are_no_longer_than_the_pool_has_room_for(caplog):
+    """A chat that names no limit asks for the whole context: all of them were refused where that did not fit."""
+    pool = EngineOptions(dtype="float32", kv_tokens=1024)
+    target, _ = build_target(str(PAIR / "target"), pool)
+    longest = target.info.max_context
+    assert f"texts have at most {longest} of the model's 2048 tokens" in caplog.text and 800 < longest < 1024
+    prompt = [*range(1, longest)]
+    target.close(target.open(prompt, Sampling(max_tokens=longest - len(prompt)), most_nodes=target.max_window))
+    with pytest.raises(ConfigError, match=f"context of 2,048 tokens does not fit .* of at most {longest}, or"):
+        build_target(str(PAIR / "target"), replace(pool, context=2048))
+    caplog.clear()
+    target, _ = build_target(str(PAIR / "target"), replace(pool, context=longest))
+    assert target.info.max_context == longest and "texts have at most" not in caplog.text
 
 
 def test_the_context_decides_by_which_factors_longrope_turns_all_texts(tmp_path, caplog):
