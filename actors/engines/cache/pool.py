@@ -7,7 +7,6 @@ import bisect
 import functools
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor
 from actors.engines.cache.memory import give_back, zeros
 from protocols.errors import PoolFull
 
-WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # layer types, in transformers' words
 BLOCK = 64  # slots that are given back to the system together
 MAX_VIEWS = 256  # spans with cached views: more than a round has
 
@@ -39,13 +37,6 @@ class KVShape:
     def slot_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of a slot: keys and values of all layers."""
         return 2 * sum(kv_heads * width for kv_heads, width in self.heads) * dtype.itemsize
-
-
-def attention_layers(config: Any) -> list[int]:
-    """The indices of the layers of a ``transformers`` text configuration that have keys and values."""
-    types = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
-    own = len(types) - (getattr(config, "num_kv_shared_layers", 0) or 0)  # those behind read those of earlier ones
-    return [layer for layer, kind in enumerate(types[:own]) if kind not in WITHOUT_ATTENTION]
 
 
 class KVPool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actors.engines.cache.pool import KVPool, KVShape, attention_layers
+from actors.engines.cache.pool import KVPool, KVShape
 from actors.engines.compute.rows import BatchRows
 from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.decoder.families import describe
@@ -187,7 +187,8 @@ def _last_layers(text: Any, apart: bool) -> dict[str, int]:
     has a pool."""
     if not str(text.model_type).startswith("gemma4"):
         raise ModelError("it reads keys and values of Gemma 4")
-    kinds = [text.layer_types[layer] for layer in attention_layers(text)]
+    mixers = zip(text.layer_types, describe(text).attentions, strict=True)
+    kinds = [kind for kind, mixer in mixers if mixer.shares is None]
     return {kind: kinds.count(kind) - 1 if apart else place for place, kind in enumerate(kinds)}
 
 
