@@ -99,7 +99,7 @@ def in_blocks(config: LlamaConfig, kind: str, device: torch.device, dtype: torch
         name: RandomBlocks(shape, form) if len(shape) > 1 else torch.ones(shape) for name, shape in shapes.items()
     }
     source = StoredSource("7B", stored, dtype, device)
-    return StoredModel(config, source, source.size, kind)
+    return StoredModel(config, source, kind)
 
 
 def engine_of(device: torch.device, shape: Shape, blocks: str, slots: int) -> GpuEngine:

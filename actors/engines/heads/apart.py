@@ -55,6 +55,6 @@ def ends_of(name: str, threads: int) -> tuple[Trunk, ModelInfo]:
     ends = lay_out_ends(spec, source)
     team = kernels.Team(threads - 1)
     made = CompiledTrunk(ends, team, Panels(ends.head, team))
-    model = StoredModel(config, source, 0, generation=generation)
+    model = StoredModel(config, source, generation=generation)
     info = describe(name, model, serving_tokenizer(name), CPU, "float32")
     return replace(made.trunk(), layers=len(spec.layers)), info

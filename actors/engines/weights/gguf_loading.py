@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import torch
@@ -79,9 +78,8 @@ def file_source(name: str, dtype: torch.dtype, device: torch.device = CPU, packe
 def packed_model(name: str, config: Any, device: torch.device, dtype: torch.dtype, packed: bool = True) -> StoredModel:
     """A model for the fused decoder. Raises ModelError."""
     checkpoint = open_gguf(name)
-    size = sum(math.prod(stored.shape) for stored in checkpoint.file.tensors.values())
     source = file_source(name, dtype, device, packed)
-    return StoredModel(config, source, size, checkpoint.kinds, let_go=checkpoint.file.let_go)
+    return StoredModel(config, source, checkpoint.kinds, let_go=checkpoint.file.let_go)
 
 
 def gguf_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -270,7 +270,7 @@ def _quantised_model(
     tied = config.get_text_config().tie_word_embeddings
     if any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
         return None
-    return StoredModel(config, source, source.size, scheme.tool, generation_of(directory))
+    return StoredModel(config, source, scheme.tool, generation_of(directory))
 
 
 def load_tokenizer(name: str) -> Any:
@@ -407,7 +407,7 @@ def describe(
         eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
         tokenizer_digest=facts.digest,
         tokenizer=facts.parts,
-        parameters=stored.size if stored else sum(p.numel() for p in model.parameters()),
+        parameters=stored.source.size if stored else sum(p.numel() for p in model.parameters()),
         device=str(device),
         layers=int(text.num_hidden_layers),
         dtype=(stored and stored.kinds) or (f"{published}, computed in {dtype}" if published else dtype),

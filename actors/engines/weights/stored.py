@@ -17,21 +17,20 @@ from actors.engines.weights.tensor_files import TensorFiles, weight_files
 
 
 class StoredModel(nn.Module):
-    """``size``: number of parameters; ``kinds``: of blocks, where files hold such; ``generation``: what
-    generation_config.json says; ``let_go``: called when an engine has taken the weights."""
+    """``kinds``: of blocks, where files hold such; ``generation``: what generation_config.json says; ``let_go``: called
+    when an engine has taken the weights."""
 
     def __init__(
         self,
         config: Any,
         source: StoredSource,
-        size: int,
         kinds: str = "",
         generation: Any = None,
         let_go: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self.let_go = let_go
-        self.config, self.source, self.size, self.kinds = config, source, size, kinds
+        self.config, self.source, self.kinds = config, source, kinds
         self.generation_config = SimpleNamespace(**{"eos_token_id": None, **(generation or {})})
         self.marker = nn.Parameter(torch.empty(0, dtype=source.dtype, device=source.device), requires_grad=False)
 
@@ -57,7 +56,7 @@ def stored_model(
 ) -> StoredModel:
     """The model of a checkpoint that was found to be plain."""
     source = StoredSource(str(directory), TensorFiles(weight_files(directory), found.unused), dtype, device)
-    return StoredModel(config, source, source.size, generation=generation_of(directory))
+    return StoredModel(config, source, generation=generation_of(directory))
 
 
 def generation_of(directory: Path) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def test_files_beside_the_model_are_not_read(tmp_path: Path) -> None:
     written(tmp_path / "model", *CASES["FP8"])
     save_file({"layers.0.weight": weight}, tmp_path / "model" / "consolidated.safetensors")
     model = load_for_engine(str(tmp_path / "model"), torch.device("cpu"), torch.float32)
-    size = model.size if isinstance(model, StoredModel) else sum(p.numel() for p in model.parameters())
+    size = model.source.size if isinstance(model, StoredModel) else sum(p.numel() for p in model.parameters())
     assert size == sum(p.numel() for p in LlamaForCausalLM(LlamaConfig(**SIZES)).parameters())
 
 
