@@ -12,7 +12,7 @@ from tests.fuzz.model_files import Corpus
 
 FAMILIES = (
     *("llama", "qwen3", "gemma3", "Gemma4", "Gemma_4_with_experts", "Ministral3", "Exaone4", "Starcoder2", "MiniMaxM2"),
-    *("Dots1", "Mixtral", "GptOss", "glm4moe", "llama4", "DeepseekV3", "qwen35", "Lfm2", "Bamba"),
+    *("Dots1", "Mixtral", "GptOss", "glm4moe", "Llama4", "DeepseekV3", "qwen35", "Lfm2", "Bamba"),
 )
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of numbers, by their type
 _FLOATS = {6: "<f", 12: "<d"}

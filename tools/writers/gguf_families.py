@@ -60,6 +60,8 @@ FIRST_DENSE = (
     }
 )
 LATENT = AS_MANY | {"moe_intermediate_size": 32}
+SAID_NOWHERE = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "no_rope_layer_interval": 4}
+SCANS = HYBRID | {"mamba_n_heads": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
 # The family, what is changed in its configuration, and what a published one says that transformers drops
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     **{
@@ -117,7 +119,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "InternLM2": ("Llama", {}, {"architectures": ["InternLM2ForCausalLM"]}),
     "Exaone": ("Llama", {}, {"architectures": ["ExaoneForCausalLM"], "activation_function": "silu"}),
     "MiniCPM": ("Granite", SCALED, {"architectures": ["MiniCPMForCausalLM"]} | SCALES),
-    **{name: (name, {}, {}) for name in ("Cohere2Moe", "HYV3")},
+    "Cohere2Moe": ("Cohere2Moe", {}, {}),
+    "HYV3": ("HYV3", {"initializer_range": 0.02}, {}),
+    "Llama4": ("Llama4", FOUR | SAID_NOWHERE, {}),
+    "GraniteMoeHybrid": ("GraniteMoeHybrid", SCANS, {"layer_types": [*["mamba"] * 3, "attention"]}),
     "Cohere 2 with a dense layer": ("Cohere2Moe", FIRST_DENSE, {}),
     "MiniCPM3": ("MiniCPM3", LATENT | {"dim_model_base": 256}, {}),
     "NemotronH": ("NemotronH", {}, DENSE | {"hybrid_override_pattern": "M*-"}),
@@ -187,6 +192,8 @@ def converter(sources: Path) -> Callable[[Path, Path, dict[str, Any]], None]:
             return known | more
 
         base.ModelBase.load_hparams = staticmethod(hparams)
+        own = json.loads((model / "config.json").read_text())  # what the class for Mamba 2 reads by itself
+        (model / "config.json").write_text(json.dumps({k: v for k, v in own.items() if k not in gone} | more))
         name = conversion.get_model_architecture(hparams(model), base.ModelType.TEXT)
         kind = conversion.get_model_class(name)
         kind.no_mtp = said.get("no_mtp", False)

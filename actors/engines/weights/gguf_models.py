@@ -163,6 +163,12 @@ class GGUFCheckpoint:
             str(file.path),
             {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in sizes.items()},
         )
+        for layer in np.flatnonzero(np.atleast_1d(sizes.get(key := "attention.head_count_kv", 1)) == 0):
+            if (name := f"blk.{layer}.attn_k.weight") in file.tensors:
+                raise ModelError(
+                    f"{file.path} has {begin}{key} = 0 for layer {layer} and a tensor {name}; convert the model, with "
+                    "a config.json that names its layers as the published one does, anew"
+                )
         tokens, rows = file.metadata.get("tokenizer.ggml.tokens", ()), self._stored("token_embd.weight").shape[0]
         if len(tokens) > rows:
             raise ModelError(

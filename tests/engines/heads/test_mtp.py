@@ -278,9 +278,7 @@ def with_next_layer(weights, layers, more):
             if own in outside:
                 w.add_tensor(f"blk.{layers}.nextn.{outside[own]}.weight", values)
             else:
-                for theirs, part in _split(
-                    names, w.arch, name.replace("correction_bias", "correction.bias"), values, ""
-                ):
+                for theirs, part in _split(names, name.replace("correction_bias", "correction.bias"), values):
                     w.add_tensor(theirs, np.ascontiguousarray(part))
 
     return write

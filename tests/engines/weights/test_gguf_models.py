@@ -42,13 +42,6 @@ ROPE = {"rope_type": "default", "rope_theta": 20_000.0}
 Write = Callable[[gguf.GGUFWriter, Any], Any]
 
 
-def _granite(w: gguf.GGUFWriter, c: Any) -> None:
-    w.add_embedding_scale(c.embedding_multiplier)
-    w.add_residual_scale(c.residual_multiplier)
-    w.add_attention_scale(c.attention_multiplier)
-    w.add_logit_scale(c.logits_scaling)
-
-
 def _experts(w: gguf.GGUFWriter, c: Any) -> None:
     w.add_expert_count(c.num_local_experts if hasattr(c, "num_local_experts") else c.num_experts)
     w.add_expert_used_count(c.num_experts_per_tok)
@@ -83,30 +76,12 @@ def _ranked(w: gguf.GGUFWriter, c: Any) -> None:
     w.add_expert_group_used_count(c.topk_group)
 
 
-def _llama4(w: gguf.GGUFWriter, c: Any) -> None:
-    w.add_feed_forward_length(c.intermediate_size_mlp)
-    w.add_interleave_moe_layer_step(c.interleave_moe_layer_step)
-    _experts(w, c)
-
-
 def _llama3(w: gguf.GGUFWriter, c: Any) -> None:
     rope = c.rope_parameters
     frequencies = 1 / rope["rope_theta"] ** (np.arange(0, c.head_dim, 2) / c.head_dim)
     waves = 2 * np.pi / frequencies
     smooth = ((8192 / waves - 1) / 3).clip(0, 1)
     w.add_tensor("rope_freqs.weight", (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32))
-
-
-def _granite_hybrid(w: gguf.GGUFWriter, c: Any) -> None:
-    _granite(w, c)
-    w.add_ssm_conv_kernel(c.mamba_d_conv)
-    w.add_ssm_state_size(c.mamba_d_state)
-    w.add_ssm_group_count(c.mamba_n_groups)
-    w.add_ssm_inner_size(c.mamba_n_heads * c.mamba_d_head)
-    w.add_ssm_time_step_rank(c.mamba_n_heads)
-    w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
-    w.add_head_count_kv([0 if kind == "linear_attention" else c.num_key_value_heads for kind in c.layer_types])
-    w.add_rope_scaling_finetuned(False)
 
 
 def _command_r(w: gguf.GGUFWriter, c: Any) -> None:
@@ -136,18 +111,6 @@ RANKED = {
     "topk_group": 1,
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.5,
-}
-SCAN = {
-    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
-    "mamba_n_heads": 8,
-    "mamba_d_head": 16,
-    "mamba_d_state": 16,
-    "mamba_n_groups": 2,
-    "mamba_chunk_size": 16,
-    "shared_intermediate_size": 96,
-    "embedding_multiplier": 3.0,
-    "attention_multiplier": 0.1,
-    "head_dim": 16,
 }
 CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
     "llama": ("llama", {}, _none),
@@ -189,16 +152,6 @@ CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
         },
         _qwen35_moe,
     ),
-    "llama4": (
-        "llama4",
-        {"num_local_experts": 4, "intermediate_size_mlp": 128, "intermediate_size": 64, "interleave_moe_layer_step": 2},
-        _llama4,
-    ),
-    "granitehybrid with experts": (
-        "granitehybrid",
-        SCAN | {"num_local_experts": 4, "num_experts_per_tok": 2},
-        lambda w, c: (_granite_hybrid(w, c), _experts(w, c)),
-    ),
     "exaone4 without windows": (
         "exaone4",
         {"head_dim": 16, "sliding_window": None, "layer_types": ["full_attention"] * 4},
@@ -239,17 +192,14 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = weight.float().numpy()
-        if architecture in ("llama", "granitehybrid") and (part := name.split(".")[-2]) in heads:
+        if architecture == "llama" and (part := name.split(".")[-2]) in heads:
             values = values.reshape(heads[part], 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
-        if ".mamba." in name:
-            name, values = _of_scan(config, name, values)
         if "linear_attn" in name:
             name, values = _of_delta(config, name, values)
         elif architecture.startswith(("gemma3", "qwen35")) and values.ndim == 1:
             values = values + 1
         name = name.replace("correction_bias", "correction.bias")
-        shared = "_shexp" if getattr(config, "num_local_experts", 0) else ""
-        for theirs, part in _split(names, architecture, name, values, shared):
+        for theirs, part in _split(names, name, values):
             w.add_tensor(theirs, np.ascontiguousarray(part))
     w.write_header_to_file()
     w.write_kv_data_to_file()
@@ -273,34 +223,12 @@ def _of_delta(config: Any, name: str, values: np.ndarray) -> tuple[str, np.ndarr
     return name.replace("dt_bias", "dt_proj.bias"), values.T if part == "out_proj" else values
 
 
-def _of_scan(config: Any, name: str, values: np.ndarray) -> tuple[str, np.ndarray]:
-    part = name.split(".")[4]
-    if part == "conv1d" and values.ndim == 3:
-        return name, values.squeeze(1)
-    if part == "A_log":
-        return name, -np.exp(values)[:, None]
-    if part == "D":
-        return name, values[:, None]
-    if part == "norm":
-        return name, values.reshape(config.mamba_n_groups, -1)
-    return name.replace("dt_bias", "dt_proj.bias"), values
-
-
-def _split(names: Any, architecture: str, name: str, values: np.ndarray, shared: str) -> list[tuple[str, np.ndarray]]:
+def _split(names: Any, name: str, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
     layer = ".".join(name.split(".")[:3]).replace("model.layers", "blk")
-    if ".router." in name and architecture.startswith("granite"):
-        return [(f"{layer}.ffn_gate_inp.weight", values)]
-    if "shared_mlp.input_linear" in name:
-        gate, up = np.split(values, 2)
-        return [(f"{layer}.ffn_gate{shared}.weight", gate), (f"{layer}.ffn_up{shared}.weight", up)]
-    if "shared_mlp.output_linear" in name:
-        return [(f"{layer}.ffn_down{shared}.weight", values)]
     if ".experts." not in name:
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found, name
         return [(found, values)]
-    if architecture == "llama4":
-        values = values.swapaxes(1, 2)
     if "down_proj" in name:
         return [(f"{layer}.ffn_down_exps.weight", values)]
     half = values.shape[1] // 2
