@@ -54,6 +54,10 @@ def write(
             from with_llmcompressor import numbers
 
             found = numbers(directory)
+        elif form == "fp8":  # for transformers among others
+            from with_transformers import numbers
+
+            found = numbers(directory)
         said = {
             "tool": f"auto-round {version('auto-round')}",
             "call": f"{scheme}, {form}, {options}{', experts' if sizes is base.EXPERTS else ''}",
@@ -67,6 +71,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "autoround-gptq-3": lambda into: write(into, "W3A16", "auto_gptq"),
     "autoround-gptq-2": lambda into: write(into, "W2A16", "auto_gptq", sym=False),
     "autoround-gptq-8": lambda into: write(into, "W8A16", "auto_gptq"),
+    "autoround-for-fp8": lambda into: write(into, "FP8_BLOCK", "fp8", WIDE),
     "autoround-awq": lambda into: write(into, "W4A16", "auto_awq", sym=False),
     "autoround-awq-sym": lambda into: write(into, "W4A16", "auto_awq"),
     "autoround-awq-mixed": lambda into: write(

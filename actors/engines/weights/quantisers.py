@@ -211,6 +211,21 @@ class Fp8(Strict, frozen=True, forbid_unknown_fields=True):
     kv_cache_scheme: Any = None  # keys and values are kept as they are computed
     kv_cache_quant_method: Any = None
     export: QuarkExport | None = None
+    bits: Literal[8] = 8  # auto-round says it too, with the rest of its words
+    data_type: Literal["fp"] = "fp"
+    sym: Literal[True] = True
+    group_size: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, where: str, config: Config) -> Fp8:
+        if "weight_scale_semantics" in config:
+            found = f"weight_scale_semantics {config['weight_scale_semantics']!r}"
+            raise refused(where, f"{found} in its quantization_config of fp8, as GPTQModel writes it", READ[cls.tool])
+        read = read_struct(cls, where, cls.tool, config, without=HOW_IT_WAS_FOUND)
+        if read.group_size not in (None, read.weight_block_size):
+            found = f"group_size {read.group_size} beside another weight_block_size"
+            raise refused(where, f"{found} in its quantization_config of fp8", READ[cls.tool])
+        return read
 
     def form(self, layer: str) -> LayerForm | None:
         if is_among(layer, [*(self.modules_to_not_convert or ()), *(self.ignored_layers or ())]):
@@ -350,7 +365,7 @@ SCHEMES: dict[str, Callable[[str, Config], Scheme]] = {
     "gptq": Gptq.of,
     "auto-round": auto_round,
     "awq": Awq.of,
-    "fp8": lambda where, config: read_struct(Fp8, where, Fp8.tool, config, without="quant_method"),
+    "fp8": Fp8.of,
     "modelopt": Modelopt.of,
     "bitsandbytes": lambda where, config: read_struct(
         Bitsandbytes, where, Bitsandbytes.tool, config, without=BNB_COMPUTES

@@ -44,7 +44,7 @@ REFUSED = {
     "ct-sparse-24-fp8": "sparsity_config.format 'sparse-24-bitmask' of compressed-tensors",
     "ct-spin-heads": "rotations at run time in transform_config.R3 of compressed-tensors",
     "ct-spin-online": "rotations at run time in transform_config.R4 of compressed-tensors",
-    "gptq-fp8": "the key bits in its quantization_config of fp8",
+    "gptq-fp8": "weight_scale_semantics 'inverse' in its quantization_config of fp8, as GPTQModel writes it",
     "gptq-gguf": "GPTQModel in the layout of GGUF",
     "gptq-p": "checkpoint_format 'gptq_p' in its quantization_config of gptq",
     "modelopt-fp8-block": "quant_algo 'fp8_pb_wo' in its quantization_config of modelopt",
