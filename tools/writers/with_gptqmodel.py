@@ -56,6 +56,7 @@ CASES: dict[str, Callable[[Path], None]] = {
         write, call="3 bits, desc_act, asymmetric", bits=3, desc_act=True, act_group_aware=False, sym=False
     ),
     "gptq-rows": partial(write, call="4 bits, group_size -1", bits=4, group_size=-1, act_group_aware=False),
+    "gptq-ragged": partial(write, call="4 bits, groups of 64 of 96 inputs", bits=4, group_size=64),
     "gptq-v2": partial(write, call="4 bits, gptq_v2", bits=4, format="gptq_v2"),
     "gptq-dynamic": partial(
         write, call="4 bits, dynamic: 8 bits for down_proj, none for k_proj", bits=4, dynamic=OVERRIDES

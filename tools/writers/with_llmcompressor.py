@@ -291,6 +291,45 @@ NEW: dict[str, Callable[[Path], None]] = {  # of compressed-tensors 0.20, which 
     "ct-new-w4": lambda into: write(into, "4 bits, asymmetric", groups((LINEAR, integers(4, symmetric=False)))),
     "ct-new-fp8": lambda into: write(into, "FP8_DYNAMIC", preset("FP8_DYNAMIC")),
     "ct-new-nvfp4": lambda into: write(into, "NVFP4A16", preset("NVFP4A16")),
+    "ct-new-w4-tensor": lambda into: write(
+        into, "4 bits, one scale, asymmetric", groups((LINEAR, integers(4, 0, False, "tensor")))
+    ),
+    "ct-new-w8-block": lambda into: write(
+        into,
+        "8 bits, blocks of 32 x 32, asymmetric",
+        groups((LINEAR, {**integers(8, 0, False, "block"), "block_structure": [32, 32]})),
+    ),
+    "ct-new-w4-block": lambda into: write(
+        into,
+        "4 bits, blocks of 16 x 32, asymmetric",
+        groups((LINEAR, {**integers(4, 0, False, "block"), "block_structure": [16, 32]})),
+    ),
+    "ct-new-w4a8": lambda into: write(
+        into, "W4A8", preset("W4A8"), hidden_size=128, intermediate_size=128, num_attention_heads=8
+    ),
+    "ct-new-fp8-groups": lambda into: write(into, "FP8, groups of 32", groups((LINEAR, integers(8, kind="float")))),
+    "ct-new-mixed": lambda into: write(
+        into,
+        "8 bits of rows for attention, MXFP4A16 for gate_proj and up_proj, MXFP8A16 for down_proj",
+        QuantizationModifier(
+            scheme={
+                "W8A8": ["re:.*self_attn.*"],
+                "MXFP4A16": ["re:.*gate_proj", "re:.*up_proj"],
+                "MXFP8A16": ["re:.*down_proj"],
+            },
+            ignore=["lm_head"],
+        ),
+    ),
+    "ct-new-mixed-experts": lambda into: write(
+        into,
+        "4 bits for gates and ups of experts, 8 bits for their downs, FP8 of rows for attention",
+        groups(
+            (["re:.*experts.*(gate|up)_proj$"], integers(4)),
+            (["re:.*experts.*down_proj$"], integers(8)),
+            (["re:.*self_attn.*"], integers(8, 0, True, "channel", "float")),
+        ),
+        **base.EXPERTS,
+    ),
     "ct-new-mxfp6": lambda into: write(into, "MXFP6A16", preset("MXFP6A16"), read=False),
 }
 

@@ -153,7 +153,7 @@ class CompressedTensors:
         kind, bits, size = weights.type, weights.num_bits, weights.block
         numbers = "integers" if kind == "int" else "floats"
         match name:
-            case "pack-quantized" if kind == "int" and bits <= 8 and size[0] == 1:
+            case "pack-quantized" if kind == "int" and bits <= 8:
                 return LayerForm("packed", numbers, bits, size, not weights.symmetric)
             case "int-quantized" | "naive-quantized" if kind == "int" and bits <= 8:
                 return LayerForm("scaled", numbers, 8, size, not weights.symmetric)

@@ -96,12 +96,13 @@ def _blocks(shape: tuple[int, int], block: tuple[int, int]) -> tuple[int, int]:
     return rows, inputs
 
 
-def _ordered(name: str, groups: Tensor | None, size: int, count: int) -> Tensor | None:
-    """The group of each input, where they do not follow one another."""
-    if groups is None or bool((groups < 0).any()) or torch.equal(groups.long(), torch.arange(len(groups)) // size):
-        return None
-    if int(groups.max()) >= count:
-        raise _broken(f"{name} has an input of group {int(groups.max())} of {count}")
+def _ordered(name: str, groups: Tensor | None, size: int, inputs: int) -> Tensor | None:
+    """The group of each input, where they do not follow one another or the last has fewer inputs than ``size``."""
+    plain = torch.arange(inputs) // size
+    if groups is None or bool((groups < 0).any()) or torch.equal(groups.long(), plain):
+        return plain if inputs % size else None
+    if int(groups.max()) > (last := int(plain[-1])):
+        raise _broken(f"{name} has an input of group {int(groups.max())} of {last + 1}")
     return groups.long()
 
 
@@ -112,22 +113,30 @@ def _packed(name: str, parts: Parts, form: LayerForm) -> Integers:
     size = _wanted(f"{name}.weight_shape", _part(name, parts, "weight_shape"), (2,))
     rows, inputs = int(size[0]), int(size[1])
     assert form.block is not None
-    _, groups = _blocks((rows, inputs), form.block)
+    down, groups = _blocks((rows, inputs), form.block)
     _wanted(f"{name}.weight_packed", packed, (rows, packed.shape[-1]))
     unpacked = _unpacker(f"{name}.weight_packed", packed.shape[-1], bits, inputs)
-    _wanted(f"{name}.weight_scale", scale, (rows, groups), *([(rows,)] if groups == 1 else []))
+    flat = [(down,)] if groups == 1 else []
+    _wanted(f"{name}.weight_scale", scale, (down, groups), *flat)
+    tall = form.block[0] or rows  # rows with one scale
+
+    def of_rows(numbers: Tensor) -> Tensor:
+        return _spread(numbers.reshape(down, groups), (tall, 1), (rows, groups))
+
     zeros: Tensor | float = 1 << (bits - 1)
     if zero is not None and zero.dtype == torch.int32:
         place = f"{name}.weight_zero_point"
-        zeros = _unpacker(place, zero.shape[0], bits, rows)(
-            _wanted(place, zero, (zero.shape[0], groups)).t(), bits, rows
-        ).t()
+        zeros = of_rows(
+            _unpacker(place, zero.shape[0], bits, down)(
+                _wanted(place, zero, (zero.shape[0], groups)).t(), bits, down
+            ).t()
+        )
     elif zero is not None:
-        zeros = _wanted(f"{name}.weight_zero_point", zero, (rows, groups)) + (1 << (bits - 1))
+        zeros = of_rows(_wanted(f"{name}.weight_zero_point", zero, (down, groups), *flat).int()) + (1 << (bits - 1))
     each = form.block[1] or inputs
-    order = _ordered(f"{name}.weight_g_idx", parts.get("weight_g_idx"), each, groups)
+    order = _ordered(f"{name}.weight_g_idx", parts.get("weight_g_idx"), each, inputs)
     codes: Callable[[Tensor], Tensor] = lambda chosen: unpacked(packed[chosen], bits, inputs)  # noqa: E731
-    return Integers((rows, inputs), bits, codes, scale.reshape(rows, -1), zeros, order)
+    return Integers((rows, inputs), bits, codes, of_rows(scale), zeros, order)
 
 
 def _scaled(name: str, parts: Parts, form: LayerForm) -> Integers | Dequantised:
@@ -276,7 +285,7 @@ def _gptq(name: str, parts: Parts, form: LayerForm) -> Integers:
     zeros = _unpacked(packed, bits, outputs).t() + (0 if form.kind == "gptq_v2" else 1)
     if (places := parts.get("g_idx")) is not None:
         _wanted(f"{name}.g_idx", places, (inputs,))
-    order, middle = _ordered(f"{name}.g_idx", places, each, groups), 1 << (bits - 1)
+    order, middle = _ordered(f"{name}.g_idx", places, each, inputs), 1 << (bits - 1)
     zero: Tensor | float = middle if bool((zeros == middle).all()) else zeros  # symmetric: products need none
     if zero is zeros and not form.zeros:
         raise _broken(
@@ -301,7 +310,8 @@ def _awq(name: str, parts: Parts, form: LayerForm) -> Integers:
         return (words[:, chosen // 8].to(torch.int64) & 0xFFFFFFFF) >> places[chosen % 8] & 15
 
     zeros = columns(packed, torch.arange(outputs)).t()
-    return Integers((outputs, inputs), 4, lambda rows: columns(words, rows).t(), stored.t(), zeros)
+    order = _ordered(name, None, form.block[1] or inputs, inputs)
+    return Integers((outputs, inputs), 4, lambda rows: columns(words, rows).t(), stored.t(), zeros, order)
 
 
 def _bnb8(name: str, parts: Parts, form: LayerForm) -> Integers:
