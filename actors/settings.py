@@ -78,7 +78,7 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
         int,
         Meta(
             description="size of the KV pool in tokens; 0: by the memory that is free, of which ended requests keep as "
-            "much as the weights take, or 0.27 GB",
+            "much as the weights take, or 0.23 GB",
             ge=0,
         ),
     ] = 0

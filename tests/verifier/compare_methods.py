@@ -21,13 +21,15 @@ from typing import Any, TypeVar
 import uvloop
 
 from actors.cost import CostModel
-from actors.engines.build import EngineOptions, build_target
+from actors.draft_timing import measure_draft
+from actors.engines.build import EngineOptions, build_draft, build_target
 from actors.engines.targets.target import Target
 from actors.settings import VerifierSettings
 from actors.verifier.compute import TURN_S, InlineCompute
 from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
 from actors.verifier.rounds import Round
+from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.memory import Memory
 from actors.verifier.start import _calibrated
@@ -86,8 +88,15 @@ async def compare(options: argparse.Namespace) -> None:
     model, codec = build_target(options.target, EngineOptions(threads=options.threads))
     pretended, network = Pretended(model, options.gpu_ms) if options.gpu_ms else None, MemoryNetwork()
     cost, clock = (pretended.cost, pretended) if pretended else (_calibrated(model)[0], time.thread_time)
-    library = Library(memory=Memory(100_000), recycles=bool(options.gpu_ms) and not options.no_recycling)
-    equipment = Equipment(model, codec, cost, InlineCompute(TURN_S), library=library, clock=clock, timer=clock)
+    recycles = bool(options.gpu_ms) if options.recycling is None else options.recycling
+    library = Library(memory=Memory(100_000), recycles=recycles)
+    inline = None
+    if options.draft:
+        draft, info = build_draft(options.draft, EngineOptions(), beside=model), model.info
+        inline = InlineDraft(draft, measure_draft(draft), info.vocab_size, info.eos_token_ids, clock)
+    equipment = Equipment(
+        model, codec, cost, InlineCompute(TURN_S), library=library, inline=inline, clock=clock, timer=clock
+    )
     verifier = Verifier(VerifierSettings(bind=ADDRESS), equipment, network.listen(ADDRESS))
     tasks = [asyncio.create_task(verifier.run(asyncio.Event()))]
     callers, numbers = [Caller(network) for _ in range(options.streams)], itertools.count()
@@ -175,12 +184,13 @@ def show(method: str, rounds: list[Round], cost: CostModel) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("target", help="a GGUF file or a directory")
+    parser.add_argument("--draft", default="", help="a draft model that drafts between forwards")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=80)
     parser.add_argument("--prompts", default="", help="a JSONL file of Spec-Bench")
     parser.add_argument("--gpu-ms", type=float, default=0.0, help="a forward's time on a GPU that is pretended")
-    parser.add_argument("--no-recycling", action="store_true")
+    parser.add_argument("--recycling", action=argparse.BooleanOptionalAction, help="default: as on that device")
     parser.add_argument("--threads", type=int, default=2)
     uvloop.run(compare(parser.parse_args()))
 

@@ -28,7 +28,7 @@ DRAFT_SHARE = 0.5  # share of a draft's pool, because the target may be on the s
 STATE_SHARE = 0.5  # share of a pool's memory, if the model has recurrent layers: their states need the rest
 # Bytes of a host's memory for texts of ended requests, or as many as the weights have if those are more: a small model
 # is expected to be a small process, and two chats with a large one must not drive each other out.
-KEPT = 256 << 20
+KEPT = 224 << 20
 UNKNOWN_HOST = 4 << 30  # bytes, if the system does not tell how much is free
 
 
