@@ -39,7 +39,7 @@ class TorchText:
         for segment in batch.segments:
             segment.state = self.state
         ids, positions, slots = (torch.tensor(each) for each in (batch.tokens, batch.positions, batch.slots))
-        walk = None if self.recurrence is None else self.program.walk(self.recurrence.tell(batch.segments).to("cpu"))
+        walk = None if self.recurrence is None else self.program.walk(self.recurrence.index(batch.segments).to("cpu"))
         rows = BatchRows(ids, positions, self.pool, slots, PoolSight(self.pool, batch, True), walk)
         logits = self.program.logits(self.program.run_layers(rows))
         if self.recurrence is not None:

@@ -16,7 +16,7 @@ from actors.engines.cache.pool import KVPool
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.compute.recurrence import StateWalk
 from actors.engines.compute.rows import BatchRows, Parts
-from actors.engines.compute.states import Told, TorchRecurrence
+from actors.engines.compute.states import Indices, TorchRecurrence
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LatentWeights, LayerWeights
 from actors.engines.decoder.spec import (
     XIELU,
@@ -176,10 +176,10 @@ class Program:
         self._tap(len(layers), x)
         return normed
 
-    def walk(self, told: Told) -> StateWalk:
-        """The recurrent states of a forward with this ``Told``."""
+    def walk(self, indices: Indices) -> StateWalk:
+        """The recurrent states of a forward with these ``Indices``."""
         assert self.recurrence is not None
-        return StateWalk(self.recurrence.memory, told, self.spec.norm.eps, self.ops)
+        return StateWalk(self.recurrence.memory, indices, self.spec.norm.eps, self.ops)
 
     def embed(self, ids: Tensor) -> Tensor:
         """What the first layer reads: ``(*ids, hidden)``."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.compute.rows import Parts, RowTurns, Steps
-from actors.engines.compute.states import GO_ON, TEXT, TRASH, LayerMemory, Told, record_parts
+from actors.engines.compute.states import GO_ON, TEXT, TRASH, Indices, LayerMemory, record_parts
 from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import (
     CLAMPED_SWIGLU,
@@ -184,24 +184,24 @@ class TorchOps:
         return activated(self.whole(self.linear(x, up, prompt)), activation, gated)
 
     def convolve(
-        self, mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, told: Told
+        self, mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, indices: Indices
     ) -> Tensor:
         """``(rows, channels)`` of the convolution over each row's path. The rows, its inputs, go to their places, and
         written slots get the past inputs that precede their states."""
-        before, past = (_inputs(numbers, rows, memory.inputs) for numbers in (told.taps, told.past))
+        before, past = (_inputs(numbers, rows, memory.inputs) for numbers in (indices.taps, indices.past))
         made = torch.zeros_like(rows) if weights.bias is None else weights.bias.expand_as(rows)
         for tap in range(mixer.kernel - 1):
             made = made + before[:, tap] * weights.convolution[tap]
         made = made + rows * weights.convolution[-1]
-        at = told.texts[:, 1:2] * past.shape[1] + torch.arange(past.shape[1], device=rows.device)
+        at = indices.texts[:, 1:2] * past.shape[1] + torch.arange(past.shape[1], device=rows.device)
         memory.inputs.index_copy_(0, at.flatten().long(), past.flatten(0, 1))
-        memory.inputs.index_copy_(0, memory.first + told.places.long(), rows)
+        memory.inputs.index_copy_(0, memory.first + indices.places.long(), rows)
         return made if mixer.kind == CONVOLUTION else functional.silu(made)
 
-    def walk(self, mixer: Recurrent, steps: Steps, memory: LayerMemory, told: Told) -> Tensor:
+    def walk(self, mixer: Recurrent, steps: Steps, memory: LayerMemory, indices: Indices) -> Tensor:
         """Queries' reads of the state after each row: ``(rows, heads, values)``. Records go to their places, and states
         into the slots that are written."""
-        assert told.host is not None
+        assert indices.host is not None
         heads = torch.arange(mixer.heads, device=steps.records.device)
         group = heads % mixer.groups if mixer.tiled else heads * mixer.groups // mixer.heads
         queries = steps.queries.view(-1, mixer.groups, mixer.keys, 1)[:, group]
@@ -218,19 +218,19 @@ class TorchOps:
 
         outs = torch.empty(len(queries), mixer.heads, mixer.values, device=queries.device)
         rooms: dict[int, Tensor] = {}
-        for slot, written, kept, first, rows, listed, count in told.host.texts.tolist():
+        for slot, written, kept, first, rows, listed, count in indices.host.texts.tolist():
             text = memory.states[slot]
-            for place in told.host.pending[listed : listed + count]:
+            for place in indices.host.pending[listed : listed + count]:
                 text = behind(text, memory.records[place])
             state = text
             for row in range(first, first + rows):
-                source = int(told.host.sources[row])
+                source = int(indices.host.sources[row])
                 state = state if source == GO_ON else text if source == TEXT else rooms[source]
-                state = rooms[int(told.host.rooms[row])] = behind(state, steps.records[row])
+                state = rooms[int(indices.host.rooms[row])] = behind(state, steps.records[row])
                 outs[row] = (state * queries[row]).sum(1)
             if written != TRASH:
                 memory.states[written] = state if kept else text
-        memory.records.index_copy_(0, told.places.long(), steps.records)
+        memory.records.index_copy_(0, indices.places.long(), steps.records)
         return outs
 
     def experts(self, x: Tensor, logits: Tensor, spec: Experts, weights: ExpertWeights, prompt: bool = False) -> Tensor:
@@ -261,7 +261,7 @@ def _by_groups(matrix: Matrix, x: Tensor) -> Tensor:
 
 
 def _inputs(numbers: Tensor, rows: Tensor, pool: Tensor) -> Tensor:
-    """Inputs ``(*numbers, channels)`` by their numbers, see :class:`actors.engines.compute.states.Told`."""
+    """Inputs ``(*numbers, channels)`` by their numbers, see :class:`actors.engines.compute.states.Indices`."""
     places = numbers.long()
     return torch.where(places[..., None] < 0, rows[(-1 - places).clamp(min=0)], pool[places.clamp(min=0)])
 

@@ -20,7 +20,7 @@ from actors.engines.cache.pool import KVPool
 from actors.engines.compute.layer import Program
 from actors.engines.compute.ops_torch import TorchOps, activated, choose_experts
 from actors.engines.compute.rows import BatchRows, Parts, RowTurns, Steps
-from actors.engines.compute.states import LayerMemory, Told, TorchRecurrence
+from actors.engines.compute.states import Indices, LayerMemory, TorchRecurrence
 from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix
 from actors.engines.decoder.gpu.kernel_check import checked
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LayerWeights, RecurrentWeights
@@ -146,13 +146,13 @@ class TritonOps(TorchOps):
         return found
 
     def convolve(
-        self, mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, told: Told
+        self, mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, indices: Indices
     ) -> Tensor:
-        made: Tensor = self._kernels.states.convolve(mixer, weights, rows.contiguous(), memory, told)
+        made: Tensor = self._kernels.states.convolve(mixer, weights, rows.contiguous(), memory, indices)
         return made
 
-    def walk(self, mixer: Recurrent, steps: Steps, memory: LayerMemory, told: Told) -> Tensor:
-        out: Tensor = self._kernels.states.walk(mixer, steps, memory, told)
+    def walk(self, mixer: Recurrent, steps: Steps, memory: LayerMemory, indices: Indices) -> Tensor:
+        out: Tensor = self._kernels.states.walk(mixer, steps, memory, indices)
         return out
 
     def mixes(self, weights: ExpertWeights) -> bool:
@@ -240,7 +240,7 @@ def error_of(program: Program, plain: Program, positions: int = 64) -> float:
 
         def made(by: Program) -> tuple[Tensor, Tensor]:
             text = Segment(rows, 0, 1, np.ones((rows, 1), np.bool_), prompt=prompt)
-            walk = None if by.recurrence is None else by.walk(by.recurrence.tell([text]).to(device))
+            walk = None if by.recurrence is None else by.walk(by.recurrence.index([text]).to(device))
             batch = BatchRows(ids, ids % positions, pool, where, see, walk, prompt)
             return by.embed(ids), by.logits(by.run_layers(batch))
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.compute.rows import Steps
-from actors.engines.compute.states import StateMemory, Told
+from actors.engines.compute.states import Indices, StateMemory
 from actors.engines.decoder.layout import LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import DeltaNet, Recurrent, Scan, Selective, ShortConvolution
 from actors.engines.flat_batch import WHOLE
@@ -19,23 +19,23 @@ UNIT_EPS = 1e-6  # added to squares of unit queries and keys, in every model wit
 class StateWalk:
     """The recurrent states of the texts of a forward."""
 
-    def __init__(self, memory: StateMemory, told: Told, eps: float, ops: TorchOps) -> None:
+    def __init__(self, memory: StateMemory, indices: Indices, eps: float, ops: TorchOps) -> None:
         """``eps``: of the norms after the states."""
-        self._memory, self._told, self._eps, self._ops = memory, told, eps, ops
+        self._memory, self._indices, self._eps, self._ops = memory, indices, eps, ops
 
     def mix(self, number: int, layer: LayerWeights, made: Tensor) -> Tensor:
         """Run recurrent layer ``number``: ``(rows, inner)`` from what its input matrix makes of the rows."""
         mixer, weights, ops = layer.spec.mixer, layer.recurrent, self._ops
         assert isinstance(mixer, Recurrent) and weights is not None
         wide, memory = made.float(), self._memory.layers[number]
-        out = mixed = ops.convolve(mixer, weights, _inputs(mixer, wide), memory, self._told)
+        out = mixed = ops.convolve(mixer, weights, _inputs(mixer, wide), memory, self._indices)
         if not isinstance(mixer, ShortConvolution):
             if isinstance(mixer, Selective):
                 steps = _selected(ops, mixer, weights, mixed.to(made.dtype))
             else:
                 assert isinstance(mixer, DeltaNet | Scan)
                 steps = _steps(mixer, weights, mixed, wide[:, mixer.channels + mixer.inner :])
-            out = ops.walk(mixer, steps, memory, self._told)
+            out = ops.walk(mixer, steps, memory, self._indices)
             if weights.skip is not None:
                 out = out + steps.values.view_as(out) * weights.skip.view(mixer.heads, -1)
             out = out.flatten(1)

@@ -1,4 +1,4 @@
-"""The states of recurrent layers in memory that stays where it is, and what a forward is told of them in numbers.
+"""The states of recurrent layers in memory that stays where it is, and the indices by which a forward finds them.
 
 A text has a slot with its state, and a row that a verdict may accept a place with its record. The next forward takes
 accepted records into the slot before its own rows go on. So a text is a few numbers on the host, and a recorded round
@@ -28,7 +28,7 @@ PLACES = 128  # records at first: of a model of 27B, whose states have 151 MB ea
 LISTED = 512  # accepted records that a recorded round takes in, at most
 ROOMS = 64  # states of a recorded round from which branches go on, at most
 GO_ON, TEXT = -1, -2  # a row goes on from the row before it, or from its text; else from a room
-FIELDS = 7  # numbers of a text: see ``Told``
+FIELDS = 7  # numbers of a text: see ``Indices``
 Numbers = NDArray[np.int32]
 
 
@@ -52,9 +52,9 @@ class Claim:
         self._free.append(self.number)
 
 
-class Told(NamedTuple):
-    """What a forward is told, int32. Inputs are numbered: of each slot its past ones, then those of places; a negative
-    number is that of a row, ``-1 - row``."""
+class Indices(NamedTuple):
+    """Where a forward reads and writes, int32. Inputs are numbered: of each slot its past ones, then those of places; a
+    negative number is that of a row, ``-1 - row``."""
 
     texts: Any  # (texts, FIELDS): slot read, slot written, its rows, first row, rows, first of ``pending``, how many
     sources: Any  # (rows,): GO_ON, TEXT, or the room of a state
@@ -63,11 +63,15 @@ class Told(NamedTuple):
     taps: Any  # (rows, kernel - 1): inputs before a row
     past: Any  # (texts, kernel - 1): inputs that the slot written keeps
     pending: Any  # places of accepted records
-    host: Told | None = None  # the same in the host's memory, where it is known
+    host: Indices | None = None  # the same in the host's memory, where it is known
 
-    def to(self, device: torch.device) -> Told:
+    def to(self, device: torch.device) -> Indices:
         """Copy it from the host's memory."""
-        return Told._make([*(torch.from_numpy(part).to(device) for part in self[:-1]), self])
+        return Indices._make([*(torch.from_numpy(part).to(device) for part in self[:-1]), self])
+
+    def fit(self, rows: int) -> bool:
+        """Whether a recorded round of so many rows has room for them."""
+        return len(self.pending) <= LISTED and int(self.rooms.max(initial=-1)) < rooms_of(rows)
 
 
 class TorchState:
@@ -92,7 +96,7 @@ class TorchState:
             self.slot, self.ahead, self.pending = self.ahead, None, []
         self.rows = []
 
-    def taken_in(self) -> None:
+    def advance(self) -> None:
         """The slot has what was pending, unless the forward was a piece of a prompt or the slot is another's."""
         if self.rows and not self.borrowed:
             self.slot, self.ahead, self.pending = self.ahead or self.slot, None, []
@@ -196,35 +200,37 @@ class TorchRecurrence:
     def new(self) -> TorchState:
         return TorchState(self.memory)
 
-    def tell(self, segments: Sequence[Segment]) -> Told:
-        """What a forward is told. Its rows have places from now on."""
-        telling = _Telling(self.memory)
-        self._states = [telling.add(segment) for segment in segments]
-        return telling.told()
+    def index(self, segments: Sequence[Segment]) -> Indices:
+        """Where a forward reads and writes. Its rows have places from now on."""
+        indexing = _Indexing(self.memory)
+        self._states = [indexing.add(segment) for segment in segments]
+        return indexing.indices()
 
     def computed(self) -> None:
-        """What was pending in the forward that was told of is in the slots now."""
+        """What was pending in the last indexed forward is in the slots now."""
         for state in self._states:
-            state.taken_in()
+            state.advance()
         self._states = []
 
     def words(self, rows: int) -> tuple[int, ...]:
-        """Lengths of what a recorded round of so many rows is told, one after the other."""
+        """Lengths of the indices of a recorded round of so many rows, one after the other."""
         past = rows * self.memory.past
         return rows * FIELDS, rows, rows, rows, past, past, LISTED
 
-    def pack(self, told: Told, rows: int) -> Numbers:
-        """For a recorded round. Texts and rows that it has beyond those told of are nobody's."""
+    def pack(self, indices: Indices, rows: int) -> Numbers:
+        """For a recorded round. Texts and rows that it has beyond the indexed ones are nobody's."""
         words = self.words(rows)
         packed = np.zeros(sum(words), np.int32)
-        for part, given in zip(np.split(packed, np.cumsum(words)[:-1]), told[:-1], strict=True):
+        for part, given in zip(np.split(packed, np.cumsum(words)[:-1]), indices[:-1], strict=True):
             part[: given.size] = given.ravel()
         return packed
 
-    def unpack(self, rows: int, numbers: Tensor) -> Told:
+    def unpack(self, rows: int, numbers: Tensor) -> Indices:
         texts, sources, rooms, places, taps, past, pending = torch.split(numbers, list(self.words(rows)))
         each = self.memory.past
-        return Told(texts.view(-1, FIELDS), sources, rooms, places, taps.view(-1, each), past.view(-1, each), pending)
+        return Indices(
+            texts.view(-1, FIELDS), sources, rooms, places, taps.view(-1, each), past.view(-1, each), pending
+        )
 
 
 def recurrence_of(mixers: Sequence[Recurrent], device: torch.device, beside: int = 0) -> TorchRecurrence | None:
@@ -235,18 +241,13 @@ def recurrence_of(mixers: Sequence[Recurrent], device: torch.device, beside: int
     return TorchRecurrence(mixers, max(1, min(MAX_STATES, room - BESIDE)), device)
 
 
-def fits(told: Told, rows: int) -> bool:
-    """Whether a recorded round of so many rows has room for what a forward is told."""
-    return len(told.pending) <= LISTED and int(told.rooms.max(initial=-1)) < rooms_of(rows)
-
-
 def rooms_of(rows: int) -> int:
     """States that a recorded round of so many rows keeps: a branch takes two rows and the one that both go on from."""
     return min(ROOMS, rows // 2)
 
 
-class _Telling:
-    """What a forward is told, text by text."""
+class _Indexing:
+    """The indices of a forward, text by text."""
 
     def __init__(self, memory: StateMemory) -> None:
         self._memory = memory
@@ -254,16 +255,12 @@ class _Telling:
         self._parts: tuple[list[int], ...] = ([], [], [], [])  # sources, rooms, places, pending
         self._taps: list[list[int]] = []
         self._past: list[list[int]] = []
-        self._kept = 0  # rooms
 
-    def told(self) -> Told:
+    def indices(self) -> Indices:
         sources, rooms, places, pending = (np.array(part, np.int32) for part in self._parts)
-        past = self._memory.past
-        texts, taps, kept = (
-            np.array(part, np.int32).reshape(-1, size)
-            for part, size in ((self._texts, FIELDS), (self._taps, past), (self._past, past))
-        )
-        return Told(texts, sources, rooms, places, taps, kept, pending)
+        tables = ((self._texts, FIELDS), (self._taps, self._memory.past), (self._past, self._memory.past))
+        texts, taps, past = (np.array(part, np.int32).reshape(-1, size) for part, size in tables)
+        return Indices(texts, sources, rooms, places, taps, past, pending)
 
     def add(self, segment: Segment) -> TorchState:
         state, memory, rows = segment.state, self._memory, segment.rows
@@ -310,5 +307,5 @@ class _Telling:
                 sources.append(TEXT)
             else:
                 if rooms[first + parent] < 0:
-                    rooms[first + parent], self._kept = self._kept, self._kept + 1
+                    rooms[first + parent] = max(rooms) + 1
                 sources.append(rooms[first + parent])

@@ -112,7 +112,7 @@ class GpuEngine:
         ids, positions, slots = (torch.tensor(each, dtype=torch.int64, device=self.device) for each in told)
         walk = None
         if self.recurrence is not None:
-            walk = self._program.walk(self.recurrence.tell(batch.segments).to(self.device))
+            walk = self._program.walk(self.recurrence.index(batch.segments).to(self.device))
         sight = PoolSight(self.pool, batch, self._exact)
         rows = BatchRows(ids, positions, self.pool, slots, sight, walk, batch.segments[0].prompt)
         x = self._program.run_layers(rows)

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from actors.engines.compute.layer import Program as Layers
 from actors.engines.compute.rows import BatchRows
-from actors.engines.compute.states import fits
 from actors.engines.decoder.gpu.in_place import MAX_ROWS, PROMPT_ROWS, InPlace
 from actors.engines.decoder.gpu.round_buffer import NO_STATES, RoundBuffer
 from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
@@ -143,13 +142,13 @@ class Graphs:
             return None
         used, states, old = sum(segment.rows for segment in own), NO_STATES, {}
         if self._recurrence is not None:
-            told = self._recurrence.tell(own)
-            if not fits(told, rows):
+            indices = self._recurrence.index(own)
+            if not indices.fit(rows):
                 return None
             if self._places != self._recurrence.memory.count:
                 self._places = self._recurrence.memory.count
                 old, self._replays = self._replays, {}
-            states = self._recurrence.pack(told, rows)
+            states = self._recurrence.pack(indices, rows)
         tokens, positions, slots = (each[:used] for each in (batch.tokens, batch.positions, batch.slots))
         send = partial(self._buffer.send, plan, tokens, positions, slots, self.body.pool.slots)
         if (plan.rows, in_prompt) not in self._replays:

@@ -45,8 +45,8 @@ class RoundBuffer:
         spare: int,
         states: NDArray[np.int32] = NO_STATES,
     ) -> None:
-        """Rows beyond those of the tokens repeat the last one, but write into slots ``spare ..``. ``states``: what
-        recurrent layers are told."""
+        """Rows beyond those of the tokens repeat the last one, but write into slots ``spare ..``. ``states``: the
+        indices of recurrent layers."""
         if self._sent is not None:
             self._sent.synchronize()  # the last round's copy may still be reading the pinned memory
         count, rows = len(tokens), plan.rows

@@ -2,7 +2,7 @@
 
 A row goes on from its parent's state, so that its bits are those of plain decoding in any company. Values of a state do
 not depend on one another: a program has some values of one head. What each reads and writes is data, see
-:class:`actors.engines.compute.states.Told`, so that one recording serves all texts.
+:class:`actors.engines.compute.states.Indices`, so that one recording serves all texts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from actors.engines.compute.rows import Steps
-from actors.engines.compute.states import FIELDS, GO_ON, TEXT, LayerMemory, Told, rooms_of
+from actors.engines.compute.states import FIELDS, GO_ON, TEXT, Indices, LayerMemory, rooms_of
 from actors.engines.decoder.layout import RecurrentWeights
 from actors.engines.decoder.spec import CONVOLUTION, DELTA, Recurrent
 
@@ -101,22 +101,22 @@ def _walk(
     VALUES: tl.constexpr, TILE: tl.constexpr, DELTA: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """``own``: records of the round's rows; ``room``: states behind rows from which branches go on."""
-    head, told = tl.program_id(0), texts + tl.program_id(2) * FIELDS
+    head, fields = tl.program_id(0), texts + tl.program_id(2) * FIELDS
     group = head % GROUPS if TILED else head * GROUPS // HEADS
     depth = tl.arange(0, DEPTH)
     value = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = (depth < KEYS)[:, None] & (value < VALUES)[None, :]
     at = (head * KEYS + depth)[:, None] * VALUES + value[None, :]
-    text = tl.load(states + tl.load(told).to(tl.int64) * (HEADS * KEYS * VALUES) + at, mask=inside, other=0.0)
-    listed = tl.load(told + 5)
-    for index in range(listed, listed + tl.load(told + 6)):
+    text = tl.load(states + tl.load(fields).to(tl.int64) * (HEADS * KEYS * VALUES) + at, mask=inside, other=0.0)
+    listed = tl.load(fields + 5)
+    for index in range(listed, listed + tl.load(fields + 6)):
         record = records + tl.load(pending + index).to(tl.int64) * WIDTH
         text = _behind(
             text, record, logarithms, at, head, group, depth, value, inside, GROUPS, HEADS, KEYS, VALUES, DELTA, EACH
         )  # fmt: skip
     state = text
-    first = tl.load(told + 3)
-    for row in range(first, first + tl.load(told + 4)):
+    first = tl.load(fields + 3)
+    for row in range(first, first + tl.load(fields + 4)):
         source = tl.load(sources + row)
         branch = tl.load(
             room + source.to(tl.int64) * (HEADS * KEYS * VALUES) + at, mask=inside & (source >= 0), other=0.0
@@ -131,8 +131,8 @@ def _walk(
         keeping = tl.load(kept + row).to(tl.int64)
         tl.store(room + keeping * (HEADS * KEYS * VALUES) + at, state, mask=inside & (keeping >= 0))
         tl.debug_barrier()  # a later row reads it
-    written = tl.load(told + 1).to(tl.int64)
-    left = tl.where(tl.load(told + 2) > 0, state, text)
+    written = tl.load(fields + 1).to(tl.int64)
+    left = tl.where(tl.load(fields + 2) > 0, state, text)
     tl.store(states + written * (HEADS * KEYS * VALUES) + at, left, mask=inside & (written > 0))
 
 
@@ -145,7 +145,9 @@ def _record(own, records, places, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(records + place * WIDTH + at, tl.load(own + row * WIDTH + at, mask=inside, other=0.0), mask=inside)
 
 
-def convolve(mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, told: Told) -> Tensor:
+def convolve(
+    mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: LayerMemory, indices: Indices
+) -> Tensor:
     """See :meth:`actors.engines.compute.ops_torch.TorchOps.convolve`."""
     channels, past = mixer.channels, mixer.kernel - 1
     out, blocks = torch.empty_like(rows), triton.cdiv(channels, CHANNELS)
@@ -153,31 +155,32 @@ def convolve(mixer: Recurrent, weights: RecurrentWeights, rows: Tensor, memory: 
     biased = weights.bias is not None
     with torch.cuda.device_of(rows):
         _convolve[(len(rows), blocks)](
-            rows, memory.inputs, told.taps, told.places, weights.convolution, weights.bias if biased else rows, out,
-            memory.first, BIASED=biased, BENT=mixer.kind != CONVOLUTION, **sizes,
+            rows, memory.inputs, indices.taps, indices.places, weights.convolution, weights.bias if biased else rows,
+            out, memory.first, BIASED=biased, BENT=mixer.kind != CONVOLUTION, **sizes,
         )  # fmt: skip
         if past:
-            _remember[(len(told.texts), blocks)](
-                rows, memory.inputs, told.texts, told.past, FIELDS=FIELDS, FILLED=triton.next_power_of_2(past), **sizes
-            )
+            _remember[(len(indices.texts), blocks)](
+                rows, memory.inputs, indices.texts, indices.past,
+                FIELDS=FIELDS, FILLED=triton.next_power_of_2(past), **sizes,
+            )  # fmt: skip
     return out
 
 
-def walk(mixer: Recurrent, steps: Steps, memory: LayerMemory, told: Told) -> Tensor:
+def walk(mixer: Recurrent, steps: Steps, memory: LayerMemory, indices: Indices) -> Tensor:
     """See :meth:`actors.engines.compute.ops_torch.TorchOps.walk`."""
     rows, width = steps.records.shape
     out = torch.empty((rows, mixer.heads, mixer.values), device=steps.records.device)
     room = torch.empty((max(1, rooms_of(rows)), *memory.states.shape[1:]), device=out.device)
     each = memory.states if steps.logarithms is None else steps.logarithms
     with torch.cuda.device_of(out):
-        _walk[(mixer.heads, triton.cdiv(mixer.values, TILE), len(told.texts))](
-            steps.queries.contiguous(), steps.records, memory.records, each.contiguous(), memory.states, told.texts,
-            told.sources, told.rooms, told.pending, room, out,
+        _walk[(mixer.heads, triton.cdiv(mixer.values, TILE), len(indices.texts))](
+            steps.queries.contiguous(), steps.records, memory.records, each.contiguous(), memory.states, indices.texts,
+            indices.sources, indices.rooms, indices.pending, room, out,
             FIELDS=FIELDS, GO_ON=GO_ON, TEXT=TEXT, WIDTH=width, HEADS=mixer.heads, GROUPS=mixer.groups,
             TILED=mixer.tiled, KEYS=mixer.keys, DEPTH=triton.next_power_of_2(mixer.keys), VALUES=mixer.values,
             TILE=TILE, DELTA=mixer.kind == DELTA, EACH=steps.logarithms is not None,
         )  # fmt: skip
         _record[(rows, triton.cdiv(width, CHANNELS))](
-            steps.records, memory.records, told.places, WIDTH=width, BLOCK=CHANNELS
+            steps.records, memory.records, indices.places, WIDTH=width, BLOCK=CHANNELS
         )
     return out
