@@ -57,7 +57,7 @@ class RecurrentState(TextState, Protocol):
         """The text goes on after rows with those records."""
         ...
 
-    def behind(self, records: Sequence[Any]) -> RecurrentState:
+    def after(self, records: Sequence[Any]) -> RecurrentState:
         """The same for one forward's rows, without a change of this state."""
         ...
 

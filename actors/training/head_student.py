@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 from actors.engines.compute.layer import Layers, Residual
 from actors.engines.compute.rows import BatchRows
 from actors.engines.decoder.spec import Attention
-from actors.engines.heads.layer import HeadOps, divided, in_layers, plain_layers, taken, write_keys
+from actors.engines.heads.layer import HeadOps, divided, in_layers, plain_layers, read_layers, write_keys
 
 STEPS = 3  # tokens of a round that it is trained to draft one after the other
 
@@ -68,7 +68,7 @@ class HeadStudent(nn.Module):
         """Logits ``(depth, n, columns)`` at the n positions of the ``mask`` over the ``kept`` last ones."""
         embedded, read = self.embedding[tokens[:, 1:]], self.fc(states[:, :-1])
         own = {in_layers(name): parameter for name, parameter in self.named_parameters()}
-        layers = Layers(self._spec, taken(self._spec, own), HeadOps(self._spec.norm, read.dtype, 0))
+        layers = Layers(self._spec, read_layers(self._spec, own), HeadOps(self._spec.norm, read.dtype, 0))
         length = read.shape[1]
         sight, places = _RoundSight(len(tokens), length), torch.arange(length, device=tokens.device)
         rows = min(length, kept + depth - 1)  # others are read in the first step, and have keys there alone

@@ -110,7 +110,7 @@ class TorchState:
     def extend(self, records: Sequence[Claim]) -> None:
         self.pending += records
 
-    def behind(self, records: Sequence[Claim]) -> TorchState:
+    def after(self, records: Sequence[Claim]) -> TorchState:
         return TorchState(self._memory, self.slot, [*self.pending, *records], borrowed=True)
 
 

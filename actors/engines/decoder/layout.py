@@ -189,14 +189,14 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
     assert not spec.edge, "see `DecoderSpec.in_context`"
     rows = spec.vocabulary if covered is None else len(covered.ids)
     check_shapes(spec, source.shape, source.place, rows)
-    take = Taken(spec, _Checked(source, Shapes.whole(spec, rows)))
-    embedding = take.matrix((spec.embedding,))
-    layers = [take.layer(layer) for layer in spec.layers]
-    head = take.matrix((spec.head,)) if spec.head in source else embedding
-    norm, embedded_norm = take.norm(spec.final_norm), take.norm(spec.embedded_norm)
-    positions = None if spec.positions is None else take.matrix((spec.positions.table,))
+    reader = WeightReader(spec, _Checked(source, Shapes.whole(spec, rows)))
+    embedding = reader.matrix((spec.embedding,))
+    layers = [reader.layer(layer) for layer in spec.layers]
+    head = reader.matrix((spec.head,)) if spec.head in source else embedding
+    norm, embedded_norm = reader.norm(spec.final_norm), reader.norm(spec.embedded_norm)
+    positions = None if spec.positions is None else reader.matrix((spec.positions.table,))
     assert norm is not None
-    inputs = take.inputs(spec.inputs)
+    inputs = reader.inputs(spec.inputs)
     source.check_used(len(layers))
     return DecoderWeights(
         spec, embedding, layers, norm, head, len(head.weight), covered, inputs, positions, embedded_norm
@@ -205,9 +205,9 @@ def lay_out(spec: DecoderSpec, source: WeightSource, covered: DraftVocabulary | 
 
 def lay_out_ends(spec: DecoderSpec, source: WeightSource) -> DecoderWeights:
     """What is before the layers and after them alone: what a draft head shares with its target."""
-    take = Taken(spec, _Checked(source, Shapes(spec)))
-    embedding, norm = take.matrix((spec.embedding,)), take.norm(spec.final_norm)
-    head = take.matrix((spec.head,)) if spec.head in source else embedding
+    reader = WeightReader(spec, _Checked(source, Shapes(spec)))
+    embedding, norm = reader.matrix((spec.embedding,)), reader.norm(spec.final_norm)
+    head = reader.matrix((spec.head,)) if spec.head in source else embedding
     assert norm is not None
     return DecoderWeights(spec, embedding, [], norm, head, len(head.weight))
 
@@ -234,7 +234,7 @@ class _Checked(WeightSource):
         return found
 
 
-class Taken:
+class WeightReader:
     """Parts of a layer out of a source."""
 
     def __init__(self, spec: DecoderSpec, source: WeightSource) -> None:
@@ -388,8 +388,8 @@ class Taken:
             if order is not None:
                 joined, bias = joined.in_order(order.numpy()), None if bias is None else bias[order]
             return Matrix.of_blocks(joined, bias)
-        taken = {name: self._source.take(name) for name in dict.fromkeys(names)}  # keys may be values, too
-        weights = [taken[name] for name in names]
+        read = {name: self._source.take(name) for name in dict.fromkeys(names)}  # keys may be values, too
+        weights = [read[name] for name in names]
         bias = self._joined_bias(names, [len(weight) for weight in weights])
         kinds = {weight.dtype for weight in weights}
         if len(kinds) > 1:

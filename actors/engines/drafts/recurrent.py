@@ -121,7 +121,7 @@ class RecurrentDraft(Draft):
             super()._add_nodes(batch, handle, [index], leaves)
             path = [m.records[slot] for slot in leaves[index].path]
             assert m.root is not None
-            batch.segments[-1].state = m.state.behind([m.root, *path])
+            batch.segments[-1].state = m.state.after([m.root, *path])
             batch.owners.append(m)
 
     def _candidates(self, batch: LeafBatch, select: list[int] | None) -> list[Candidates]:

@@ -25,7 +25,7 @@ from actors.engines.flat_batch import SPAN, align
 from actors.engines.heads.draft import HeadDraft, HeadMirror
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.heads.head import Head, rms
-from actors.engines.heads.layer import HeadLayers, Weights, taken
+from actors.engines.heads.layer import HeadLayers, Weights, read_layers
 from actors.engines.targets.states import States
 from actors.engines.targets.target import Target
 from actors.models import Expansion, Leaf
@@ -69,7 +69,7 @@ class Assistant(Head):
             self._reads.append(_TargetLayer(kind, pool, places[kind]))
             self._reads[-1].check(mixer)
         self._keys = _TargetKeys(self._reads)
-        self._layers = HeadLayers(spec, taken(spec, weights), trunk)
+        self._layers = HeadLayers(spec, read_layers(spec, weights), trunk)
         self._join, self._back = (trunk.linear(weights[f"{name}_projection.weight"]) for name in ("pre", "post"))
         last = weights["model.norm.weight"].to(trunk.device, trunk.dtype)
         self._norm: PerRow = lambda x: rms(x, last, eps)

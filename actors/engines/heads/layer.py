@@ -14,7 +14,7 @@ from actors.engines.compute.layer import Layers, Residual
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.compute.rows import BatchRows, Parts, RowTurns
 from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, mlp, rotation
-from actors.engines.decoder.layout import Affine, LayerWeights, Taken, changed
+from actors.engines.decoder.layout import Affine, LayerWeights, WeightReader, changed
 from actors.engines.decoder.spec import Attention, DecoderSpec, Layer, Rotation
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import rms
@@ -41,10 +41,10 @@ def plain_layers(config: Config, weights: Weights) -> DecoderSpec:
     return decoder(own, layer)
 
 
-def taken(spec: DecoderSpec, weights: Weights) -> list[LayerWeights]:
+def read_layers(spec: DecoderSpec, weights: Weights) -> list[LayerWeights]:
     """``weights``: by the description's names. Raises KeyError for one that is missing."""
-    take = Taken(spec, _Source(weights))
-    return [take.layer(layer) for layer in spec.layers]
+    reader = WeightReader(spec, _Source(weights))
+    return [reader.layer(layer) for layer in spec.layers]
 
 
 class _Source(WeightSource):

@@ -21,7 +21,7 @@ from actors.engines.decoder.spec import DecoderSpec
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import Head, rms
 from actors.engines.heads.kinds import MtpConvention, convention_in
-from actors.engines.heads.layer import HeadLayers, Weights, taken
+from actors.engines.heads.layer import HeadLayers, Weights, read_layers
 from protocols.errors import ModelError
 
 FIRST = "model.layers.0."  # the beginning of names in the layer's description
@@ -73,7 +73,7 @@ class Mtp(Head):
         parts = {FIRST + name.removeprefix(block): part for name, part in own.items() if name.startswith(block)}
         try:
             norms = norm(found.token_norm), norm(found.state_norm), norm(found.last_norm)
-            [layer] = taken(self._spec, _together(parts, self._spec))
+            [layer] = read_layers(self._spec, _together(parts, self._spec))
         except (KeyError, RuntimeError, IndexError) as error:
             raise ModelError(
                 f"the checkpoint's layer for more tokens does not fit its config.json: {error} is missing or of "

@@ -13,7 +13,7 @@ from torch import Tensor
 from actors.engines.cache.pool import KVShape
 from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import Head, NotComputed, rms
-from actors.engines.heads.layer import Config, HeadLayers, Weights, in_layers, plain_layers, taken
+from actors.engines.heads.layer import Config, HeadLayers, Weights, in_layers, plain_layers, read_layers
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from protocols.errors import ModelError
 
@@ -63,7 +63,7 @@ class PublishedHead(Head):
         if not number:
             raise ModelError("it has no layers")
         spec = plain_layers({**own, "num_hidden_layers": number}, named)
-        self._layers = HeadLayers(spec, taken(spec, named), trunk, self.writes_keys)
+        self._layers = HeadLayers(spec, read_layers(spec, named), trunk, self.writes_keys)
         self.shape = KVShape.alike(number, spec.attention.kv_heads, spec.attention.width)
         table = weights.get("embed_tokens.weight")
         self._embedding = None if table is None else self._sent(table)

@@ -39,7 +39,7 @@ class FusedState:
     def extend(self, records: Sequence[Array]) -> None:
         self.pending = np.concatenate([self.pending, *records], 1)
 
-    def behind(self, records: Sequence[Array]) -> FusedState:
+    def after(self, records: Sequence[Array]) -> FusedState:
         other = FusedState(self.numbers, self.pending)
         other.extend(records)
         other.borrowed = True

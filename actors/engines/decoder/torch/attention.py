@@ -82,7 +82,7 @@ class PoolAttention:
     def __call__(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
         """``(rows, heads * width)`` from queries ``(rows, heads, width)``, with keys and values in the pool.
         ``sinks`` ``(heads,)``: a logit of each head that takes part in the softmax and has no value (gpt-oss)."""
-        parts = [group.look(layer, queries, self, sinks) for group in self._groups]
+        parts = [group.attend(layer, queries, self, sinks) for group in self._groups]
         if len(parts) == 1:
             return parts[0]
         out = queries.new_empty(self._rows, parts[0].shape[1])
@@ -98,16 +98,16 @@ class _StretchGroup:
     def __init__(self, pool: KVPool, members: Sequence[tuple[int, Stretch]], rows: int, total: int, block: int) -> None:
         """``members``: each with the index of its first row. ``rows``: what each is padded to. ``total``: rows of the
         batch. ``block``: slots of a block of values."""
-        span, kept = members[0][1].span, len(members[0][1].mask)
-        self.kept, self.rows = kept, rows
-        whole = len(members) * kept == total
+        span, own_rows = members[0][1].span, len(members[0][1].mask)
+        self.own_rows, self.rows = own_rows, rows
+        whole = len(members) * own_rows == total
         self.places = self.padded = None
         device = pool.device
-        if not whole or rows > kept:
+        if not whole or rows > own_rows:
             own = np.array([start for start, _ in members])[:, None]
-            self.places = None if whole else torch.from_numpy((own + np.arange(kept)).ravel()).to(device)
-            self.padded = torch.from_numpy((own + np.minimum(np.arange(rows), kept - 1)).ravel()).to(device)
-        masks = [stretch.mask if rows == kept else _lengthened(stretch.mask, rows) for _, stretch in members]
+            self.places = None if whole else torch.from_numpy((own + np.arange(own_rows)).ravel()).to(device)
+            self.padded = torch.from_numpy((own + np.minimum(np.arange(rows), own_rows - 1)).ravel()).to(device)
+        masks = [stretch.mask if rows == own_rows else _lengthened(stretch.mask, rows) for _, stretch in members]
         self.mask = (torch.stack(masks) if len(masks) > 1 else masks[0][None])[:, None, None]
         self.views = [pool.views(stretch.base, span, block) for _, stretch in members]
         self.copied = [
@@ -117,25 +117,25 @@ class _StretchGroup:
         ]
         self._pool = pool
 
-    def look(self, layer: int, queries: Tensor, shared: PoolAttention, sinks: Tensor | None) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, shared: PoolAttention, sinks: Tensor | None) -> Tensor:
         """The group's part of :meth:`PoolAttention.__call__`: ``(its rows, heads * width)``."""
         if self.padded is not None:
             queries = queries.index_select(0, self.padded)
-        looks: list[LayerView] = [each[layer] for each in self.views]
+        views: list[LayerView] = [each[layer] for each in self.views]
         if self.copied:
-            looks = [self._with_copies(layer, *each) for each in zip(looks, self.copied, strict=True)]
-        count, kv_heads, width = len(looks), looks[0][0][0].shape[0], queries.shape[2]
+            views = [self._with_copies(layer, *each) for each in zip(views, self.copied, strict=True)]
+        count, kv_heads, width = len(views), views[0][0][0].shape[0], queries.shape[2]
         split = queries.view(count, self.rows, kv_heads, shared.heads // kv_heads, width).permute(0, 2, 3, 1, 4)
         if self.rows > MAX_ROUND and shared.softcap is None and sinks is None:
-            seen = _attend_prompts(split, looks, self.mask, shared.scale)
+            seen = _attend_prompts(split, views, self.mask, shared.scale)
         else:
-            seen = _attend(split, looks, self.mask, shared.scale, shared.softcap, sinks)
-        return seen.permute(0, 3, 1, 2, 4)[:, : self.kept].reshape(count * self.kept, -1)
+            seen = _attend(split, views, self.mask, shared.scale, shared.softcap, sinks)
+        return seen.permute(0, 3, 1, 2, 4)[:, : self.own_rows].reshape(count * self.own_rows, -1)
 
-    def _with_copies(self, layer: int, look: LayerView, slots: Tensor) -> LayerView:
+    def _with_copies(self, layer: int, view: LayerView, slots: Tensor) -> LayerView:
         keys, values = self._pool.gather(layer, slots.flatten())
         blocks = torch.split(values.view(len(values), *slots.shape, -1), BLOCK, 2)
-        return (*look[0], keys.transpose(1, 2)), (*look[1], *blocks)
+        return (*view[0], keys.transpose(1, 2)), (*view[1], *blocks)
 
 
 def _lengthened(mask: Tensor, rows: int) -> Tensor:
@@ -144,7 +144,7 @@ def _lengthened(mask: Tensor, rows: int) -> Tensor:
 
 def _attend(
     queries: Tensor,
-    looks: Sequence[LayerView],
+    views: Sequence[LayerView],
     mask: Tensor,
     scale: float,
     softcap: float | None,
@@ -157,8 +157,8 @@ def _attend(
     dtype = queries.dtype
     if queries.device.type == "cpu" and dtype != torch.float32:  # 16 bits are 5 times slower without instructions
         queries = queries.float()
-        looks = [(tuple(map(Tensor.float, keys)), tuple(map(Tensor.float, values))) for keys, values in looks]
-    keys, values = zip(*looks, strict=True)
+        views = [(tuple(map(Tensor.float, keys)), tuple(map(Tensor.float, values))) for keys, values in views]
+    keys, values = zip(*views, strict=True)
     count, kv_heads, group, rows, width = queries.shape
     stacked = queries.reshape(count, kv_heads, group * rows, width)
     if count == 1:
@@ -219,9 +219,9 @@ def _weighed(weights: Tensor, blocks: Sequence[Tensor]) -> Tensor:
     return out
 
 
-def _attend_prompts(queries: Tensor, looks: Sequence[LayerView], mask: Tensor, scale: float) -> Tensor:
+def _attend_prompts(queries: Tensor, views: Sequence[LayerView], mask: Tensor, scale: float) -> Tensor:
     seen = []
-    for query, ([key], blocks), bias in zip(queries.unbind(), looks, mask.unbind(), strict=True):
+    for query, ([key], blocks), bias in zip(queries.unbind(), views, mask.unbind(), strict=True):
         flat = query.reshape(-1, *query.shape[2:])
         value = blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), 1)
         seen.append(attend_prompt(flat, key.transpose(1, 2), value, bias[0, 0], scale).view(query.shape))
