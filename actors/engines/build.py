@@ -79,7 +79,7 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     share *= STATE_SHARE if rings or spec.recurrent else 1.0
     # without any attention a slot takes no memory
     size = max(1, kv_shapes(spec, rings > 0)[0].slot_bytes(parameter.dtype))
-    beside = recorded_bytes(model.config, parameter.dtype) if parameter.device.type == "cuda" else 0
+    reserved = recorded_bytes(model.config, parameter.dtype) if parameter.device.type == "cuda" else 0
     stored = model.source.nbytes if isinstance(model, StoredModel) else 0  # weights that are not on the device yet
 
     def instead() -> str:
@@ -88,7 +88,7 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
         loaded = 0 if stored else sum(each.nbytes for each in model.parameters())
         return what_fits(model.config, available_bytes(parameter.device) + loaded, stored or loaded)
 
-    return kv_slots(asked, full_request, size, PoolMemory(parameter.device, share, beside + stored, instead))
+    return kv_slots(asked, full_request, size, PoolMemory(parameter.device, share, reserved + stored, instead))
 
 
 @contextlib.contextmanager
@@ -263,11 +263,11 @@ def _tell_factors(model: nn.Module, info: ModelInfo, asked: int) -> None:
         )
 
 
-def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, beside: Target | None = None) -> Draft:
+def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, target: Target | None = None) -> Draft:
     """The drafter's model. Raises ModelError or ConfigError.
 
     ``like``: a draft model of which these are other weights. Its tokenizer is not read again, since that takes as long
-    as everything else, and holds the interpreter's lock meanwhile. ``beside``: a target on the same thread: the
+    as everything else, and holds the interpreter's lock meanwhile. ``target``: one on the same thread: the
     draft uses its compute threads as well.
     """
     if head := kind_of(configuration(name)):
@@ -287,10 +287,10 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
         info = describe(name, model, serving_tokenizer(name), where, _named(kind, int8))
     else:
         info = replace(like, vocab_size=vocab_size(model), max_context=max_context(model))
-    slots = _slots(place.kv_tokens if beside is None else 0, model, Draft.full_request(info.max_context), DRAFT_SHARE)
-    if beside is not None and place.kv_tokens:
+    slots = _slots(place.kv_tokens if target is None else 0, model, Draft.full_request(info.max_context), DRAFT_SHARE)
+    if target is not None and place.kv_tokens:
         slots = min(slots, place.kv_tokens)
-    other = None if beside is None else beside.engine
+    other = None if target is None else target.engine
     shared = other.team if isinstance(other, CompiledEngine) else None
     with _fitting(name, where, model):
         engine = _engine(model, info, slots, _How(False, int8, shared))

@@ -96,7 +96,7 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
         return None
 
     def build(name: str, like: ModelInfo | None = None) -> DraftModel:
-        return build_draft(name, EngineOptions(kv_tokens=target.kv_slots), like, beside=target)
+        return build_draft(name, EngineOptions(kv_tokens=target.kv_slots), like, target)
 
     def rebuild(path: str) -> DraftModel:
         pin(settings.spare_cpus)  # only this thread: on the target's own CPUs, forwards would wait for it

@@ -65,10 +65,10 @@ def test_a_gpu_without_other_tenants_gives_nine_tenths(free):
 def test_what_rounds_take_beside_the_pool_is_left_to_them(free):
     free(8 * GIB)
     slot = 128 << 10
-    alone, beside = (kv_slots(0, 131_584, slot, PoolMemory(GPU, beside=taken)) for taken in (0, GIB))
-    assert beside == pytest.approx(alone * 7 / 8, abs=1)
+    alone, less = (kv_slots(0, 131_584, slot, PoolMemory(GPU, reserved=taken)) for taken in (0, GIB))
+    assert less == pytest.approx(alone * 7 / 8, abs=1)
     with pytest.raises(ConfigError, match="are free on cuda"):
-        kv_slots(7 * GIB // slot + 1, 131_584, slot, PoolMemory(GPU, beside=GIB))
+        kv_slots(7 * GIB // slot + 1, 131_584, slot, PoolMemory(GPU, reserved=GIB))
 
 
 def test_weights_that_still_lie_in_their_files_are_left_room(free, tmp_path):

@@ -153,7 +153,7 @@ class Ticks:
 
 def equipped() -> Equipment:
     target, codec = build_target(str(PAIR / "target"), EngineOptions(threads=1))
-    draft = build_draft(str(PAIR / "draft"), EngineOptions(), beside=target)
+    draft = build_draft(str(PAIR / "draft"), EngineOptions(), target=target)
     ticks, info = Ticks(), target.info
     rows = lambda windows: sum(1 + len(window.tokens) for window in windows)  # noqa: E731
     ticks.slow(target, "verify", lambda windows: ticks.BESIDE_US + ticks.FORWARD(rows(windows)))

@@ -36,12 +36,12 @@ UNKNOWN_HOST = 4 << 30  # bytes, if the system does not tell how much is free
 class PoolMemory:
     """Memory that a KV pool may take on a device.
 
-    ``share``: part of the memory meant for KV pools. ``beside``: further bytes, for the model's rounds. ``instead``:
+    ``share``: part of the memory meant for KV pools. ``reserved``: further bytes, for the model's rounds. ``instead``:
     what to choose if nothing fits."""
 
     device: torch.device
     share: float = 1.0
-    beside: int = 0
+    reserved: int = 0
     instead: Callable[[], str] = lambda: "a smaller model"
 
 
@@ -52,7 +52,7 @@ def kv_slots(asked: int, full_request: int, slot_bytes: int, place: PoolMemory) 
     ModelError where they do not fit.
     """
     device = place.device
-    free = max(0, available_bytes(device) - place.beside)
+    free = max(0, available_bytes(device) - place.reserved)
     least = min(MIN_ASKED, full_request + SPAN)
     if asked:
         if asked < least:
@@ -82,10 +82,10 @@ def kept_bytes(weights: int) -> int:
     return max(KEPT, weights)
 
 
-def state_room(state_bytes: int, device: torch.device, beside: int = 0) -> int:
+def state_room(state_bytes: int, device: torch.device, reserved: int = 0) -> int:
     """How many states of recurrent layers there is room for beside a KV pool of ``STATE_SHARE``, and beside as many
     bytes that rounds will take."""
-    free = (available_bytes(device) - beside) * (HOST_SHARE * STATE_SHARE if device.type == "cpu" else GPU_SHARE)
+    free = (available_bytes(device) - reserved) * (HOST_SHARE * STATE_SHARE if device.type == "cpu" else GPU_SHARE)
     return int(free) // max(1, state_bytes)
 
 

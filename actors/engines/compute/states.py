@@ -233,11 +233,11 @@ class TorchRecurrence:
         )
 
 
-def recurrence_of(mixers: Sequence[Recurrent], device: torch.device, beside: int = 0) -> TorchRecurrence | None:
-    """For a model with these recurrent layers. ``beside``: bytes that its rounds will take."""
+def recurrence_of(mixers: Sequence[Recurrent], device: torch.device, reserved: int = 0) -> TorchRecurrence | None:
+    """For a model with these recurrent layers. ``reserved``: bytes that its rounds will take."""
     if not mixers:
         return None
-    room = state_room(stream_bytes(mixers), device, beside + PLACES * place_bytes(mixers))
+    room = state_room(stream_bytes(mixers), device, reserved + PLACES * place_bytes(mixers))
     return TorchRecurrence(mixers, max(1, min(MAX_STATES, room - BESIDE)), device)
 
 

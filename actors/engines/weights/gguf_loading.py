@@ -59,13 +59,13 @@ def transformers_config(name: str) -> Any:
 
 def gguf_tokenizer(name: str) -> Any:
     """transformers' fast tokenizer: the one beside the file, or the file's own. Raises ModelError."""
-    beside = find_gguf(name).with_name("tokenizer.json")
-    if beside.exists():
+    own = find_gguf(name).with_name("tokenizer.json")
+    if own.exists():
         from transformers import PreTrainedTokenizerFast
 
-        if beside.with_name("tokenizer_config.json").exists():
-            return PreTrainedTokenizerFast.from_pretrained(str(beside.parent))
-        return PreTrainedTokenizerFast(tokenizer_file=str(beside))
+        if own.with_name("tokenizer_config.json").exists():
+            return PreTrainedTokenizerFast.from_pretrained(str(own.parent))
+        return PreTrainedTokenizerFast(tokenizer_file=str(own))
     return build_tokenizer(open_gguf(name).file.metadata, name)
 
 

@@ -58,8 +58,8 @@ class GpuEngine:
         self.pool = KVPool(kv_shapes(spec, False)[0], slots, self.dtype, self.device, MAX_ROWS)
         self._reads, self._count = sum(part.nbytes for part in weights.read()), weights.count()
         positions, self._exact = min(slots, info.max_context + MAX_ROUND), exact
-        beside = recorded_bytes(model.config, self.dtype) if self.device.type == "cuda" else 0
-        self.recurrence = recurrence_of(spec.recurrent, self.device, beside)
+        reserved = recorded_bytes(model.config, self.dtype) if self.device.type == "cuda" else 0
+        self.recurrence = recurrence_of(spec.recurrent, self.device, reserved)
         make = torch_program if plain else gpu_program
         self._program = make(weights, self.pool, positions, self.recurrence)
         self.graphs: Graphs | None = None
