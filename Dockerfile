@@ -14,7 +14,7 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY protocols ./protocols
 COPY actors ./actors
 COPY duoactor ./duoactor
-RUN pip install --constraint constraints.txt '.[serve,jit]'
+RUN pip install --constraint constraints.txt '.[all]'
 
 # Volumes that are mounted here take over owner and mode: the sockets' directory must be the user's alone.
 RUN useradd --create-home --uid 1000 duoactor \

@@ -104,6 +104,20 @@ def test_the_containers_run_commands_that_there_are():
         check_command([re.sub(r"\$\{\w+:-(\w+)\}", r"\1", word) for word in command])
 
 
+@pytest.mark.parametrize("file", ["Dockerfile", "examples/kubernetes/ray.Dockerfile"])
+def test_an_image_has_all_that_answers_need_out_of_files_that_there_are(file):
+    """Without the extra "structured" a JSON schema or a required call is refused; "otel" makes traces."""
+    recipe = (ROOT / file).read_text()
+    installed = re.search(r"\[([a-z,]+)\]'$", recipe, re.MULTILINE)
+    assert installed and "all" in installed[1].split(",")
+    copied = [name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", recipe, re.MULTILINE) for name in line.split()]
+    copied = [name for name in copied if not name.startswith("--")]
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied and all((ROOT / name).exists() for name in {*copied, *sent})
+    assert {*copied} <= {*sent, "."}
+    assert {"protocols", "actors", "duoactor"} <= sent
+
+
 def test_the_pods_run_commands_that_there_are_with_files_that_are_mounted():
     """Schemas were checked by hand: kubernetes-validate --strict, and KubeRay's own."""
     place = ROOT / "examples" / "kubernetes"

@@ -27,6 +27,7 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.serve import tokens
 from duoactor.serve.answers import Answer, card, listing, new_id
 from duoactor.serve.anthropic import messages
+from duoactor.serve.api_names import in_words_of
 from duoactor.serve.auth import KeyGuard, cache_salt, check_operates
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError, answered, bad
@@ -221,12 +222,12 @@ class Routes:
         choices = self._ask(request, question, model, operation)
         answer.sampling = choices.streams[0].sampling
         if wanted.stream:
-            events = self._events(choices, answer)
+            events = self._events(choices, answer, request.url.path)
             # What goes wrong before the first token is an answer with a status of its own.
             first = await unless_gone(request.receive, anext(events))
-            return EventStream(*first, events, _warnings(question, choices, model), answer.media_type)
+            return EventStream(*first, events, _warnings(request.url.path, question, choices, model), answer.media_type)
         body = await unless_gone(request.receive, self._whole(choices, answer))
-        return json(body, headers=_warnings(question, choices, model))
+        return json(body, headers=_warnings(request.url.path, question, choices, model))
 
     def _note(self, ignored: Ignored) -> None:
         self.gateway.metrics.ignore(ignored)
@@ -270,7 +271,7 @@ class Routes:
         pieces = await self.gateway.pieces_of([chunk for chunks in made.values() for chunk in chunks], also)
         return answer.whole([made[index] for index in sorted(made)], choices.stats, pieces)
 
-    async def _events(self, choices: Choices, answer: Answer) -> AsyncGenerator[tuple[bytes, bool], None]:
+    async def _events(self, choices: Choices, answer: Answer, path: str) -> AsyncGenerator[tuple[bytes, bool], None]:
         """See :class:`EventStream`."""
         begun, out = False, b""  # ``out``: what is sent together, because more has come already, or the end follows
         try:
@@ -287,7 +288,7 @@ class Routes:
         except ApiError as error:
             if not (begun or out):
                 raise
-            yield out + answer.fail(error), True
+            yield out + answer.fail(error.told_by(path)), True
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 
@@ -341,14 +342,13 @@ class Routes:
         return json({"status": "ok", "pid": os.getpid()})
 
 
-def _warnings(question: Question, choices: Choices, model: Model) -> dict[str, str]:
+def _warnings(path: str, question: Question, choices: Choices, model: Model) -> dict[str, str]:
     """The header that says what was not done as it was asked for."""
     warnings = [question.ignored.warning] if question.ignored.warning else []
     room = model.max_context - choices.prompt_tokens
     if question.asked_for is not None and question.asked_for > room:
-        warnings.append(
-            f"max_tokens {question.asked_for} was cut to {room}: the context has {model.max_context} tokens"
-        )
+        cut = f"max_tokens {question.asked_for} was cut to {room}: the context has {model.max_context} tokens"
+        warnings.append(in_words_of(path, cut))
     if question.context > model.max_context:
         warnings.append(f"num_ctx {question.context} cannot be had: the context has {model.max_context} tokens")
     line = "; ".join(warnings).encode("ascii", "backslashreplace").decode()

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from duoactor.serve.api_names import in_words_of
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import FailureCode, Sampling
 
@@ -67,6 +68,15 @@ class ApiError(DuoactorError):
             return {"retry-after": str(-(-milliseconds // 1000)), "retry-after-ms": str(milliseconds)}
         return {"www-authenticate": "Bearer"} if self.status == 401 else {}
 
+    def told_by(self, path: str) -> ApiError:
+        """The same in the words of the path's API."""
+        param = self.param or ""
+        told = in_words_of(path, str(self), param)
+        named = in_words_of(path, param, param) or None
+        return ApiError(
+            self.status, told, param=named, code=self.code, retry_after_ms=self.retry_after_ms, details=self.details
+        )
+
     def openai(self) -> dict[str, Any]:
         kind = _TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
@@ -81,7 +91,8 @@ class ApiError(DuoactorError):
 
 
 def answered(error: ApiError, path: str) -> Response:
-    """An error in the shape of the path's API."""
+    """An error in the shape of the path's API, and in its words."""
+    error = error.told_by(path)
     if path.startswith("/api/"):
         shape = error.ollama()
     else:

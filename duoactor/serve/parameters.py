@@ -139,7 +139,7 @@ def limit(given: int | None, param: str, default: int = UNLIMITED) -> int:
     """``max_tokens``, by whichever name: -1 is no limit, as clients of llama.cpp say it."""
     if given == 0:
         raise bad(param, "must be at least 1, or -1 for no limit")
-    return default if given is None else UNLIMITED if given == -1 else given
+    return default if given is None else UNLIMITED if given == -1 else min(given, UNLIMITED - 1)
 
 
 def _token_id(key: str) -> int:

@@ -99,7 +99,7 @@ async def test_options_without_effect_are_named_in_a_header(options: dict, said:
         ("/api/generate", {"prompt": "x", "raw": True, "system": "y"}, "system"),
         ("/api/chat", {"messages": TURNS, "options": {"mirostat": 2}}, "mirostat"),
         ("/api/chat", {"messages": TURNS, "options": {"temprature": 2}}, "temprature"),
-        ("/api/chat", {"messages": TURNS, "format": "xml"}, "response_format"),
+        ("/api/chat", {"messages": TURNS, "format": "xml"}, "format"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_in_ollamas_shape(path: str, given: dict, said: str):

@@ -25,7 +25,7 @@ from duoactor.serve.anthropic.blocks import (
 )
 from duoactor.serve.content import ContentPart
 from duoactor.serve.errors import ApiError
-from duoactor.serve.parameters import Speculation, decode, stops
+from duoactor.serve.parameters import Speculation, decode, limit, stops
 from duoactor.serve.question import Question, open_ended
 from duoactor.serve.stream import event
 from duoactor.serve.thinking import ThinkingSwitch, Wish
@@ -104,7 +104,7 @@ def parse(body: bytes) -> tuple[MessagesRequest, Question]:
             top_p=wanted.top_p,
             top_k=wanted.top_k,
             stop=stops(wanted.stop_sequences),
-            max_tokens=wanted.max_tokens,
+            max_tokens=limit(wanted.max_tokens, "max_tokens"),
         ),
         shape=shape(wanted.output_config),
         tools=use(wanted.tools, wanted.tool_choice),

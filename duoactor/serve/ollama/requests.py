@@ -56,7 +56,7 @@ class OllamaParameters(msgspec.Struct, frozen=True, kw_only=True):
     think: bool | str | None = None
     keep_alive: float | str | None = None
     logprobs: bool = False
-    top_logprobs: int = 0
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
     truncate: bool = True  # a prompt longer than the context is refused, whatever this says
     shift: bool = True  # an answer ends with the context, whatever this says
 
