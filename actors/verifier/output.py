@@ -52,6 +52,8 @@ class Output:
             elif self._left <= 0:
                 self.finish = FinishReason.LENGTH
             if self.finish is not None:
+                if spells and self._stops.found is None:
+                    self._spell_rest(ends)
                 break
         return before - self._left
 
@@ -67,6 +69,12 @@ class Output:
         if last and self._stops.found is None:  # text that might have begun a stop string did not
             pieces[-1] += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
         return pieces, last
+
+    def _spell_rest(self, ends: bool) -> None:
+        """Give out what the last token leaves of a character, in which a stop string may still be."""
+        self._pending[-1] = f"{self._pending[-1]}{self._stops.push(self._detokenizer.flush(), ends)}"
+        if self._stops.found is not None:
+            self.finish, self.stop_reason = FinishReason.STOP, self._stops.found
 
     def _spell(self, token: int, ends: bool = True) -> str:
         """The text that ``token`` releases; ``ends``: a stop string that it completes ends the output."""

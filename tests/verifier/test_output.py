@@ -108,3 +108,21 @@ def test_no_forward_begins_for_a_text_that_has_ended_with_a_stop_string(method):
     chunks, rounds = run(go())
     assert tokens_of(chunks) == truth[:33]
     assert chunks[-1].stats.rounds == rounds
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "finish"),
+    [("�", "ab", STOP), ("b�", "a", STOP), ("b", "a", STOP), ("é", "ab�", LENGTH)],
+)
+def test_a_stop_string_in_the_rest_of_a_character_ends_the_output_in_name_too(stop: str, text: str, finish):
+    """The text ended there, and yet the output said that its length ended it."""
+    decoded = {10: b"a", 11: b"b\xc3", 12: b"\xa9"}
+    output = Output(
+        [10],
+        Sampling(max_tokens=2, stop=(stop,)),
+        frozenset({EOS}),
+        lambda ids: b"".join(decoded[token] for token in ids).decode(errors="replace"),
+        (),
+    )
+    assert play(output, [10, 11, 12]) == (text, [2])
+    assert (output.finish, output.stop_reason) == (finish, stop if finish is STOP else None)
