@@ -26,11 +26,18 @@ NAMED = (SINGLE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")  # 
 TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json", "tokenization_*.py")
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 TOOLS_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
-UNREAD_FILES = {"quanto_qmap.json": "quanto", "qmodel.pt": "hqq"}  # files and the only tool that writes each
+UNREAD_FILES = {"quanto_qmap.json": "quanto", "qmodel.pt": "HQQ or SINQ"}  # files and the only tools that write each
 CODES = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")  # numbers that a scale belongs to
 PLAIN = {"BF16", "F16", "F32", "F64"}
 WHOLE = ("I8", "U8", "I16", "U16", "I32", "U32")
-CODED = (".weight", ".qweight", ".q_weight", ".trellis", ".W_q", "._data", "_qdata")  # ends of names of codes
+UNREAD_ENDS = {  # of names of codes, and the only tools that write them
+    ".q_weight": "ExLlamaV2",
+    ".trellis": "ExLlamaV3",
+    ".W_q": "HQQ or SINQ",
+    "._data": "quanto",
+    "_qdata": "torchao",
+}
+CODED = (".weight", ".qweight", *UNREAD_ENDS)
 
 
 def check_checkpoint(name: str, head: bool = False) -> None:
@@ -79,9 +86,9 @@ def quantisation_of(path: Path) -> Scheme | None:
         raise refused(str(path / "config.json"), "weights as mlx-lm packs them", OTHERS)
     if config.get("quantization_config") is not None:
         return scheme_of(str(path / "config.json"), _section(path / "config.json", config, "quantization_config"))
-    for name, method in UNREAD_FILES.items():
+    for name, tool in UNREAD_FILES.items():
         if (path / name).is_file():
-            return scheme_of(str(path / name), {"quant_method": method})
+            raise refused(str(path / name), tool, OTHERS)
     for name, method in TOOLS_FILES.items():
         if (file := path / name).is_file():
             found = read_json(file)
@@ -107,7 +114,10 @@ def _section(file: Path, config: dict[str, Any], name: str) -> dict[str, Any]:
 def _check_plain(path: Path, tensors: dict[str, Any]) -> None:
     """Raise ModelError where weights are codes, and no config says what numbers they stand for."""
     for name, entry in tensors.items():
-        if (kind := entry.get("dtype")) in CODES or (kind in WHOLE and name.endswith(CODED)):
+        kind = entry.get("dtype")
+        if kind in WHOLE and (tool := next((one for end, one in UNREAD_ENDS.items() if name.endswith(end)), "")):
+            raise refused(str(path), f"{name} in {kind}, a name that only {tool} gives", OTHERS)
+        if kind in CODES or (kind in WHOLE and name.endswith(CODED)):
             raise ModelError(
                 f"{name} in {path} is in {kind}, and no quantization_config says what that stands for; download the "
                 "model again, with all of its files"

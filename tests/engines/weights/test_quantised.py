@@ -273,32 +273,36 @@ def test_what_a_config_says_and_is_not_known_is_refused_by_its_key(
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "kind", "tool"),
     [
-        ("q_weight", torch.int32),
-        ("trellis", torch.int16),
-        ("W_q", torch.uint8),
-        ("weight._data", torch.int8),
-        ("weight_qdata", torch.int8),
-        ("weight", torch.uint8),
-        ("weight", torch.float8_e4m3fn),
+        ("q_weight", torch.int32, "ExLlamaV2"),
+        ("trellis", torch.int16, "ExLlamaV3"),
+        ("W_q", torch.uint8, "HQQ or SINQ"),
+        ("weight._data", torch.int8, "quanto"),
+        ("weight._data._data", torch.uint8, "quanto"),
+        ("weight_qdata", torch.int8, "torchao"),
+        ("weight", torch.uint8, ""),
+        ("weight", torch.float8_e4m3fn, ""),
     ],
 )
 def test_codes_of_exl2_exl3_hqq_quanto_or_torchao_without_a_config_are_refused(
-    name: str, kind: torch.dtype, tmp_path: Path
+    name: str, kind: torch.dtype, tool: str, tmp_path: Path
 ) -> None:
-    """Files of a tool of their own say what they are, or none does."""
+    """Where no other file of a tool says what they are, names of its own do, or none does."""
     written(tmp_path / "model", gptq, GPTQ)
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     del config["quantization_config"]
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     whole = f"model.layers.0.self_attn.q_proj.{name}"
     save_file({whole: torch.zeros(4, 4, dtype=torch.float32).to(kind)}, tmp_path / "model" / "model.safetensors")
-    with pytest.raises(ModelError, match=f"{whole} in .* and no quantization_config says what that stands for"):
+    sentence = f"{whole} in .* and no quantization_config says what that stands for"
+    if tool:
+        sentence = f"{whole} in [IU]\\d+, a name that only {tool} gives, which duoactor does not read; choose"
+    with pytest.raises(ModelError, match=sentence):
         load_config(str(tmp_path / "model"))
 
 
-@pytest.mark.parametrize(("file", "tool"), [("quanto_qmap.json", "quanto"), ("qmodel.pt", "HQQ")])
+@pytest.mark.parametrize(("file", "tool"), [("quanto_qmap.json", "quanto"), ("qmodel.pt", "HQQ or SINQ")])
 def test_a_file_that_one_tool_alone_writes_names_it(file: str, tool: str, tmp_path: Path) -> None:
     """Both leave config.json as it was."""
     (tmp_path / "config.json").write_text("{}")

@@ -57,7 +57,7 @@ REFUSED = {
     **{name: "weights as mlx-lm packs them" for name in FOUND if name.startswith("mlx-")},
     **{name: "Quark" for name in FOUND if name.startswith("quark-") and "-for-" not in name},
     "quark-for-awq-order": "export.pack_method 'order' in its quantization_config of awq",
-    "hqq": "HQQ",
+    "hqq": "HQQ or SINQ",
     **{name: "torchao" for name in FOUND if name.startswith("torchao-")},
     "quanto": "quanto",
     "sinq": "SINQ",
