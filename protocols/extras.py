@@ -13,9 +13,10 @@ def install(extra: str) -> str:
     try:
         origin = distribution("duoactor").read_text("direct_url.json")
     except PackageNotFoundError:  # a checkout that is not installed
-        return f"pip install -e '.[{extra}]' in the checkout"
+        return f"pip install -c constraints.txt -e '.[{extra}]' in the checkout"
     found = json.loads(origin) if origin else {}
     source = Path(unquote(urlsplit(found.get("url", "")).path))
     if not found.get("url", "").startswith("file:") or not source.exists():
         return f"pip install 'duoactor[{extra}]'"
-    return f"pip install {'-e ' * bool(found.get('dir_info', {}).get('editable'))}'{source}[{extra}]'"
+    tested = f"-c '{source}/constraints.txt' " * (source / "constraints.txt").is_file()  # versions that work together
+    return f"pip install {tested}{'-e ' * bool(found.get('dir_info', {}).get('editable'))}'{source}[{extra}]'"

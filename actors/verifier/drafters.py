@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 
 from actors.cost import UNKNOWN, Curve
 from actors.models import KeptStates
-from actors.verifier.loans import MAX_NAMED
-from actors.verifier.totals import Totals
-from actors.verifier.trials import Trials
 from actors.verifier.waits import DrafterPace
-from protocols.messages import ActorStatus, DrafterStatus, DraftStats, Grow, Hello, Promote
+from protocols.messages import ActorStatus, DraftStats, Grow, Hello
 from protocols.security import ANYBODY, Holder, KeyRole
 
 NOT_SAID = DraftStats("", (), 0.0)
+MAX_NAMED = 20  # drafters in a sentence, or in a stream's statistics
 DRIFT = 1e-4  # drift between two quartz clocks: some 100 parts per million
 
 
@@ -74,7 +72,7 @@ class DrafterPeer(Peer):
     clock: PeerClock = field(default_factory=PeerClock)
     reserve: bool = False  # an operator moved its leases to another: it is used while no other is there
     draining: bool = False  # it was asked to leave
-    leases: int = 0  # streams that it is lent, as :class:`Loan` counts them
+    leases: int = 0  # streams that it is lent; their loans count them
     dropped: int = 0  # messages that were fenced off
     said: DraftStats = NOT_SAID  # its last report: the weights that new leases get
     states: KeptStates | None = None  # what its head reads of the target
@@ -111,36 +109,6 @@ class DrafterPeer(Peer):
     def leave(self) -> None:
         """Ask it to leave, and lend it nothing more."""
         self.draining = True
-
-    def status(self, promoted: Promote | None, trials: Trials, totals: Totals) -> DrafterStatus:
-        said, drafts = self.said, totals.of_drafter(self.actor_id)
-        gain = promoted.gain if promoted is not None and 0 < promoted.version == said.version else 0.0
-        known = trials.all_of(self.source)
-        if self.draining:
-            state = "draining"
-        elif self.leases:
-            state = "active"
-        else:
-            state = "paused" if any(rests for _, rests in known) else "standby"
-        shown = (trial for trial, rests in known if rests or state != "paused")
-        latest = max(shown, key=lambda trial: trial.rounds, default=None)
-        return DrafterStatus(
-            actor_id=self.actor_id,
-            model_id=self.hello.model_id,
-            state=state,
-            leases=self.leases,
-            step_us=self.pace.step_us,
-            drafted=sum(one.tokens for one in drafts),
-            accepted=sum(one.accepted for one in drafts),
-            dropped=self.dropped,
-            host=self.hello.host,
-            pid=self.hello.pid,
-            speedup=latest.gain.mean if latest is not None and latest.rounds else 0.0,
-            tokens_per_second=drafts[-1].rate.mean if drafts else 0.0,
-            version=said.version,
-            gain=gain,
-            trouble=said.trouble,
-        )
 
 
 class Drafters:

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from actors.verifier.drafters import MAX_NAMED, DrafterPeer
 from protocols.limits import MAX_FORWARDS, MAX_NODES
 from protocols.messages import Drafting, Method, Plan
 
-if TYPE_CHECKING:
-    from actors.verifier.drafters import DrafterPeer
-
-MAX_NAMED = 20  # drafters in a sentence, or in a stream's statistics: the latest that had it
 NOTHING = Plan(Method.VANILLA)  # the plan of a drafter that rests
 
 

@@ -11,6 +11,7 @@ from actors.cpus import own_cpus
 from actors.settings import MAX_THREADS
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
+from actors.verifier.drafter_status import drafter_status
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
@@ -85,7 +86,10 @@ class Operations:
     def _named(self, actor_id: str) -> DrafterPeer:
         drafter = self.state.drafters.named(actor_id)
         if drafter is None:
-            detail = f"no drafter is named {actor_id}; connected are: {self.state.drafters.names()}"
+            detail = (
+                f"no drafter is named {actor_id}; connected are: {self.state.drafters.names()}; one that has just been "
+                "started connects once it has loaded its model, and says so"
+            )
             raise RequestError(FailureCode.NOT_FOUND, detail)
         return drafter
 
@@ -107,7 +111,8 @@ class Operations:
             messages.ActorStatus(context.settings.actor_id, socket.gethostname(), os.getpid()),
             requests=self.admission.status(state.clients[peer]),
             drafters=tuple(
-                d.status(state.promoted, context.trials, state.totals) for d in state.drafters.by_peer.values()
+                drafter_status(drafter, state.promoted, context.trials, state.totals)
+                for drafter in state.drafters.by_peer.values()
             ),
             controller=state.controller.report() if state.controller is not None else None,
             learner=state.learner.report() if state.learner is not None else None,

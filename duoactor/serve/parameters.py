@@ -164,27 +164,27 @@ def read(body: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ApiError(400, "the body is not UTF-8, as JSON must be") from None
     except msgspec.MsgspecError as error:
-        raise ApiError(400, _no_json(body, error)) from None
+        raise ApiError(400, f"the body {no_json(body, error)}") from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object")
     return given
 
 
-def _no_json(body: bytes, problem: msgspec.MsgspecError) -> str:
-    """The sentence about a body that msgspec cannot read. The standard library's reader takes two things that JSON does
-    not have, and so tells them apart: NaN and Infinity, and half of a character."""
+def no_json(text: bytes, problem: msgspec.MsgspecError) -> str:
+    """What to say of a text that msgspec cannot read, behind the text's name. The standard library's reader takes two
+    things that JSON does not have, and so tells them apart: NaN and Infinity, and half of a character."""
     if isinstance(problem, msgspec.ValidationError):  # without a type to fit it is a number out of range
-        return "the body holds a number that is too large: name one between -1.7e308 and 1.7e308"
+        return "holds a number that is too large: name one between -1.7e308 and 1.7e308"
     constants: list[str] = []
     half = None
     with suppress(ValueError, RecursionError):
-        found = json.loads(body.decode(), parse_constant=constants.append)
+        found = json.loads(text.decode(), parse_constant=constants.append)
         half = HALF_OF_A_CHARACTER.search(json.dumps(found, ensure_ascii=False))
     if constants:
-        return f"the body holds {constants[0]}, which JSON does not have: name a number"
+        return f"holds {constants[0]}, which JSON does not have: name a number"
     if half:
-        return r"the body holds half of a character: an escape \ud800 to \udfff without its other one"
-    return f"the body is not valid JSON: {problem}"
+        return r"holds half of a character: an escape \ud800 to \udfff without its other one"
+    return f"is not valid JSON: {problem}"
 
 
 def convert(given: Mapping[str, Any], struct: type[T]) -> tuple[T, Ignored]:

@@ -11,7 +11,7 @@ import msgspec
 
 from duoactor.serve.closed_schemas import closed
 from duoactor.serve.errors import ApiError, bad
-from duoactor.serve.parameters import SamplingParameters
+from duoactor.serve.parameters import SamplingParameters, no_json
 from protocols.messages import StructuredOutputs
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -120,8 +120,10 @@ def _schema(given: str | dict[str, Any], param: str) -> dict[str, Any]:
     if isinstance(given, dict):
         return given
     try:
-        found = json.loads(given)
-    except (ValueError, RecursionError):
+        found = msgspec.json.decode(given)
+    except msgspec.MsgspecError as error:
+        raise bad(param, no_json(given.encode(), error)) from None
+    except RecursionError:
         found = None
     if not isinstance(found, dict):
         raise bad(param, "must be a JSON schema, as an object or as its text")

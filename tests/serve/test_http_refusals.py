@@ -13,7 +13,9 @@ from duoactor.client.stream import AsyncStream
 from duoactor.serve.errors import ApiError
 from duoactor.serve.fields import LONGEST_NAME, MOST_SPELT
 from duoactor.serve.openai.chat import ChatRequest
-from duoactor.serve.parameters import decode, read
+from duoactor.serve.openai.completions import CompletionRequest
+from duoactor.serve.parameters import convert, decode, read
+from duoactor.serve.structure import shape_of
 from protocols.limits import MAX_TURNS
 from tests.serve.gateway import TURNS, served
 
@@ -271,29 +273,34 @@ async def test_half_of_a_character_in_a_body_is_named():
     )
 
 
-HALF = r"the body holds half of a character: an escape \ud800 to \udfff without its other one"
-TOO_LARGE = "the body holds a number that is too large: name one between -1.7e308 and 1.7e308"
+HALF = r"holds half of a character: an escape \ud800 to \udfff without its other one"
+TOO_LARGE = "holds a number that is too large: name one between -1.7e308 and 1.7e308"
 
 
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("NaN", "the body holds NaN, which JSON does not have: name a number"),
-        ("Infinity", "the body holds Infinity, which JSON does not have: name a number"),
-        ("[1, -Infinity]", "the body holds -Infinity, which JSON does not have: name a number"),
+        ("NaN", "holds NaN, which JSON does not have: name a number"),
+        ("Infinity", "holds Infinity, which JSON does not have: name a number"),
+        ("[1, -Infinity]", "holds -Infinity, which JSON does not have: name a number"),
         ("1e999", TOO_LARGE),
         ("-1e999", TOO_LARGE),
         ("1" * 5000, TOO_LARGE),
         (r'"NaN \udc00"', HALF),
         (r'{"\ud83d": 1}', HALF),
-        ("nan", "the body is not valid JSON: JSON is malformed: "),
-        (r'"\ud83d\ude00" NaN', "the body is not valid JSON: JSON is malformed: "),
+        ("nan", "is not valid JSON: JSON is malformed: "),
+        (r'"\ud83d\ude00" NaN', "is not valid JSON: JSON is malformed: "),
     ],
 )
-def test_what_makes_a_body_no_json_is_named(value: str, sentence: str):
+def test_what_makes_a_body_or_a_schema_in_text_no_json_is_named(value: str, sentence: str):
     with pytest.raises(ApiError) as refused:
         read(f'{{"temperature": {value}}}'.encode())
-    assert refused.value.status == 400 and str(refused.value).startswith(sentence)
+    assert refused.value.status == 400 and str(refused.value).startswith(f"the body {sentence}")
+    asked = read(json.dumps({"prompt": "a", "structured_outputs": {"json": f'{{"maximum": {value}}}'}}).encode())
+    with pytest.raises(ApiError) as refused:
+        shape_of(convert(asked, CompletionRequest)[0])
+    assert refused.value.param == "structured_outputs.json"
+    assert str(refused.value).startswith(f"structured_outputs.json {sentence}")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from actors.backoff import LONGEST, Backoff
+from actors.verifier.drafter_status import drafter_status
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.results import Group
 from actors.verifier.rounds import Part, Round, Share
@@ -158,7 +159,7 @@ def test_a_paused_drafters_gain_is_that_of_the_streams_for_which_it_pauses():
         judged(trials, one, 1.5, drafter.source)
     while not any(rests for _, rests in trials.all_of(drafter.source)):
         judged(trials, other, 0.5, drafter.source, SAMPLED)
-    shown = drafter.status(None, trials, Totals(Counter()))
+    shown = drafter_status(drafter, None, trials, Totals(Counter()))
     assert shown.state == "paused" and shown.speedup < 1.0
 
 
