@@ -16,6 +16,7 @@ from tests.simulation.school import School, WatchedVersions
 from tests.simulation.shrinking import read, shrink, written
 from tests.simulation.world import simulate
 
+ASKS_A_GATEWAY = 16  # a stream whose gateway's library gives work to a thread
 SEEDS = 200  # plans of which a few are played, as in test_simulation.py
 LIVELY = next(
     seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(with_learner(plan_of(seed)).troubles) > 5
@@ -64,6 +65,13 @@ def test_a_seed_with_a_learner_is_replayed_message_by_message_in_another_process
         command = [sys.executable, "-m", "tests.simulation", "--seed", str(LIVELY), "--learner"]
         said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout)
     assert said[0] == said[1] and f"trace {simulate(with_learner(plan_of(LIVELY))).digest[:16]}" in said[0]
+
+
+def test_a_simulation_starts_no_thread():
+    """How often the loop turns until a thread is done is chance, and so would be what time it is then."""
+    with patch("threading.Thread.start", side_effect=AssertionError("a thread was started")) as start:
+        assert simulate(with_learner(plan_of(ASKS_A_GATEWAY))).problems == ()
+    start.assert_not_called()
 
 
 def test_a_plan_with_a_learner_is_read_as_it_was_written():
