@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,6 +25,7 @@ OWN = "\x1b[35m"  # magenta: made by the target itself
 DIM = "\x1b[2m"
 RESET = "\x1b[0m"
 UNKNOWN_WIDTH = 80  # width of a terminal that does not say
+CONTINUED = "    "  # begins the further lines of a sentence
 UNBOUNDED = 10_000  # columns
 
 
@@ -76,6 +78,29 @@ def wants_colour(choice: str, stream: TextIO) -> bool:
 def columns(stream: TextIO) -> int:
     """Characters after which a line is wrapped: a terminal's width; in a pipe lines stay whole."""
     return width(stream) if stream.isatty() else UNBOUNDED
+
+
+def folded(text: str, stream: TextIO, indent: str = CONTINUED) -> str:
+    """``text`` in lines that a terminal can hold, further ones behind ``indent``. Paths and addresses stay whole, since
+    they are copied, and so does every line in a pipe."""
+    if not stream.isatty():
+        return text
+    wrapper = textwrap.TextWrapper(
+        columns(stream), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(wrapper.fill(line) for line in text.splitlines())
+
+
+def folded_command(words: Sequence[str], stream: TextIO, indent: str) -> str:
+    """A command of words that are quoted, behind as many columns as ``indent`` has, in lines that a terminal can hold:
+    each but the last ends with a backslash, so that the whole can be pasted into a shell."""
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(f"{indent}{lines[-1]} {word} \\") > columns(stream):
+            lines.append("  " + word)
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return f" \\\n{indent}".join(lines)
 
 
 def width(terminal: TextIO) -> int:

@@ -41,6 +41,15 @@ class Lines(logging.StreamHandler[TextIO]):
             self._said[key] = EqualLines(record, now)
         super().emit(record)
 
+    def format(self, record: logging.LogRecord) -> str:
+        """In lines that a terminal can hold."""
+        text = super().format(record)
+        if not self.stream.isatty() or record.exc_info:
+            return text
+        from duoactor import render  # which an actor in a pipe need not load
+
+        return render.folded(text, self.stream)
+
     def tell(self) -> None:
         """Print how often lines were repeated in the minute that is over, and forget them."""
         now = self._clock()

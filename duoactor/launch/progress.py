@@ -96,7 +96,7 @@ class LaunchReport:
     def _say(self, text: str) -> None:
         self._spinner.show("")
         with contextlib.suppress(OSError):
-            print(text, file=sys.stderr, flush=True)
+            print(render.folded(text, sys.stderr), file=sys.stderr, flush=True)
 
     def done(self) -> None:
         self.is_done = True

@@ -16,6 +16,8 @@ from duoactor.status import cores_and_rates
 from protocols.address import default_address
 from protocols.messages import StatusReport
 
+PROMPT = '"def factorial(n):"'  # a prompt to try, quoted for a shell
+
 
 def actor_list(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]]) -> list[dict[str, Any]]:
     """The actors as the ``--json`` documents of ``up`` and ``demo`` list them."""
@@ -95,7 +97,10 @@ def print_summary(
     for label, text in facts:
         begin = f"  {label:<14} "
         print(textwrap.fill(text, columns, initial_indent=begin, subsequent_indent=" " * len(begin)))
-    print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "def factorial(n):"')
+    indent, quoted = " " * len("Try:   "), [shlex.quote(flag) for flag in flags]
+    asking = render.folded_command(["duoactor", "generate", *quoted, PROMPT], sys.stdout, indent)
+    print(f"\nTry:   {asking}")
     if url:
         print(f"       curl {url}/v1/models")
-    print(f"See:   {shlex.join(['duoactor', 'status', *flags])}\nStop:  Ctrl-C", flush=True)
+    print(f"See:   {render.folded_command(['duoactor', 'status', *quoted], sys.stdout, indent)}")
+    print("Stop:  Ctrl-C", flush=True)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from duoactor.cli import main
 from duoactor.cli.up import _tell
 from duoactor.launch.default_http import default_http
 from duoactor.launch.deployment import deploy
-from duoactor.launch.summary import connection_flags
+from duoactor.launch.summary import connection_flags, print_summary
 from duoactor.launch.wanted import Wanted
 from protocols.address import parse
 from protocols.extras import install
@@ -146,6 +147,15 @@ def test_what_to_try_does_not_show_the_verifiers_secret_key():
     flags = connection_flags(deploy(Wanted(settings, ()), cpus=(0,)))
     assert flags[:4] == ["--connect", "tcp://127.0.0.1:7601", "--key", "YOUR.key"]
     assert flags[5].endswith("keys/verifier.pub")
+
+
+def test_a_command_to_try_fits_a_terminal_and_can_be_pasted(monkeypatch, capsys):
+    flags = ["--connect", "tcp://127.0.0.1:7601", "--key", "YOUR.key", "--server-key", "/home/me/a b/verifier.pub"]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_summary("tcp://127.0.0.1:7601", [], [], flags)
+    tried = capsys.readouterr().out.partition("Try:   ")[2].partition("See:   ")[0]
+    assert max(map(len, f"Try:   {tried}".splitlines())) <= 80
+    assert shlex.split(tried.replace("\\\n", "")) == ["duoactor", "generate", *flags, "def factorial(n):"]
 
 
 def test_a_full_disk_behind_the_summary_does_not_end_what_serves(monkeypatch: pytest.MonkeyPatch):

@@ -28,6 +28,17 @@ def log():
     made.handler.close()
 
 
+def test_a_long_line_is_folded_on_a_terminal_and_whole_in_a_pipe(log, monkeypatch):
+    words = "ready at ipc:///run/user/1000/duoactor/verifier.ipc: " + "; ".join(["2.1 ms for a token"] * 9)
+    log.say(words)
+    assert log.lines == [words]
+    monkeypatch.setattr(log.stream, "isatty", lambda: True)
+    log.say("%s", f"{words}.")
+    shown = log.lines[1:]
+    assert len(shown) > 2 and max(map(len, shown)) <= 80
+    assert " ".join(line.strip() for line in shown) == f"{words}."
+
+
 def test_a_line_that_comes_300_times_is_said_once_and_counted_when_its_minute_is_over(log):
     for _ in range(300):
         log.say("client %d has left", 7)

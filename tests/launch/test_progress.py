@@ -97,6 +97,22 @@ def test_a_line_that_is_longer_than_the_terminal_is_cut_so_that_it_can_be_replac
     assert capsys.readouterr().err.endswith("\r\x1b[K" + "x" * 79)
 
 
+READY = "ready at ipc:///run/user/1000/duoactor/verifier.ipc: m, Q4_1 on cpu, " + "; ".join(["2.1 ms for a token"] * 9)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_line_is_folded_between_words_on_a_terminal_and_whole_in_a_pipe(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "dumb")
+    LaunchReport()(Event("line", TARGET, READY))
+    lines = capsys.readouterr().err.splitlines()
+    assert " ".join(line.strip() for line in lines) == f"verifier | {READY}"
+    assert (max(map(len, lines)) <= 80) == terminal
+    assert len(lines) == (4 if terminal else 1)
+
+
 def test_a_pipe_gets_lines_only(capsys: pytest.CaptureFixture[str]):
     report = LaunchReport()
     report(Event("starting", TARGET))
