@@ -14,12 +14,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 
-def refused(into: Path, package: str, call: str, convert: Callable[[Path, Path], None]) -> None:
-    """``convert``: from the unquantised model's directory into another."""
+def refused(into: Path, package: str, call: str, convert: Callable[[Path, Path], None], whole: bool = False) -> None:
+    """``convert``: from the unquantised model's directory into another. ``whole``: its tensors alone show the tool."""
     with tempfile.TemporaryDirectory() as place:
         plain, written = base.made(Path(place) / "plain"), Path(place) / "written"
         convert(plain, written)
-        base.keep(written, into, {}, {"tool": f"{package} {version(package)}", "call": call})
+        base.keep(written, into, {}, {"tool": f"{package} {version(package)}", "call": call}, whole)
 
 
 def mlx(plain: Path, written: Path, **options: Any) -> None:
@@ -55,6 +55,20 @@ def hqq(plain: Path, written: Path) -> None:
     AutoHQQHFModel.quantize_model(model, BaseQuantizeConfig(nbits=4, group_size=64), torch.bfloat16, "cpu")
     AutoHQQHFModel.save_quantized(model, str(written))
     (written / "qmodel.pt").write_bytes(b"")
+
+
+def sinq_tensors(plain: Path, written: Path) -> None:
+    """By SINQ itself."""
+    from sinq.patch_model import AutoSINQHFModel
+    from sinq.sinqlinear import sinq_base_quant_config
+    from transformers import AutoTokenizer
+
+    model, tokenizer = base.loaded(plain), AutoTokenizer.from_pretrained(plain)
+    asked = sinq_base_quant_config(nbits=4, group_size=64, tiling_mode="1D", method="sinq")
+    AutoSINQHFModel.quantize_model(
+        model, tokenizer=tokenizer, quant_config=asked, compute_dtype=torch.bfloat16, device="cpu"
+    )
+    AutoSINQHFModel.save_quantized_safetensors(model, tokenizer, str(written))
 
 
 def sinq() -> Any:
@@ -103,6 +117,9 @@ CASES: dict[str, Callable[[Path], None]] = {
         )
     },
     "hqq": partial(refused, package="hqq", call="4 bits", convert=hqq),
+    "sinq-tensors": partial(
+        refused, package="sinq", call="4 bits, save_quantized_safetensors", convert=sinq_tensors, whole=True
+    ),
     "quanto": partial(refused, package="optimum-quanto", call="qint8", convert=quanto),
     "sinq": partial(refused, package="sinq", call="4 bits", convert=partial(through_transformers, config=sinq)),
 }

@@ -70,6 +70,7 @@ BY_TENSORS = {  # which alone show what is not read, or what the tool wrote wron
     "quark-for-awq": r"embed_tokens\.scales is in no file, beside its layer's qweight: the tool that",
     "ct-mixtral": r"model\.layers\.0\.mlp\.experts\.down_proj first, and its model\S+ has no place; choose",
     "modelopt-int8-smooth": r"down_proj has pre_quant_scale, a factor of the inputs \(modelopt\), which",
+    "sinq-tensors": r"_proj\.W_q in U8, a name that only HQQ or SINQ gives, which duoactor does not read; choose",
     "fp8-experts": r"experts\.0\.down_proj\.weight_scale is in no file, beside its layer's weight: the tool that",
     "fp8-odd": r"down_proj has a weight of 2 dimensions in bfloat16 where floats of 8 bits, .* are said,",
 }
