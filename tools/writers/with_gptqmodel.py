@@ -16,18 +16,23 @@ from typing import Any
 import base
 import torch
 from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
+from gptqmodel.nn_modules.qlinear.torch_awq import AwqTorchLinear
+from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm
 from safetensors.torch import load_file
 from torch import Tensor
 
 BITS, GROUP = 4, 32
 
 
-def numbers(directory: Path) -> dict[str, Tensor]:
+def numbers(directory: Path, backend: BACKEND = BACKEND.TORCH) -> dict[str, Tensor]:
     """Scales in float32, so that nothing is rounded."""
     stored = load_file(directory / "model.safetensors")
     found = {name: tensor for name, tensor in stored.items() if name.endswith(".weight")}
-    model = GPTQModel.load(str(directory), backend=BACKEND.TORCH, device="cpu", dtype=torch.float16).model
+    model = GPTQModel.load(str(directory), backend=backend, device="cpu", dtype=torch.float16).model
     for name, module in model.named_modules():
+        if isinstance(module, AwqTorchLinear):
+            words, scales = (module.qweight, module.qzeros), module.scales.float()
+            found[f"{name}.weight"] = dequantize_gemm(*words, scales, module.bits, module.group_size).t().contiguous()
         if hasattr(module, "dequantize_weight"):
             module.scales = module.scales.float()
             found[f"{name}.weight"] = module.dequantize_weight().detach().t().float().contiguous()
@@ -43,9 +48,11 @@ def write(into: Path, call: str, read: bool = True, sizes: dict[str, Any] | None
         model.quantize([{"input_ids": one, "attention_mask": [1] * len(one)} for one in base.calibration()])
         model.save(str(written))
         said = {"tool": f"GPTQModel {version('gptqmodel')}", "call": call}
-        base.keep(written, into, numbers(written) if read else {}, said, **(sizes or {}))
+        backend = BACKEND.TORCH_AWQ if options.get("method") == "awq" else BACKEND.TORCH
+        base.keep(written, into, numbers(written, backend) if read else {}, said, **(sizes or {}))
 
 
+TALL = {"num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128}  # clips are sought in 64 rows
 UNTIED = {"tie_word_embeddings": False}
 OVERRIDES = {r".*down_proj.*": {"bits": 8}, r"-:.*k_proj.*": {}}
 CASES: dict[str, Callable[[Path], None]] = {
@@ -63,6 +70,25 @@ CASES: dict[str, Callable[[Path], None]] = {
     ),
     "gptq-head": partial(write, call="4 bits, lm_head", bits=4, lm_head=True, sizes=UNTIED),
     "gptq-experts": partial(write, call="4 bits, experts", bits=4, sizes=base.EXPERTS),
+    "gptqmodel-awq": partial(write, call="AWQ of 4 bits", bits=4, method="awq", format="gemm", sizes=TALL),
+    "gptqmodel-awq-experts": partial(
+        write,
+        call="AWQ of 4 bits, experts",
+        bits=4,
+        method="awq",
+        format="gemm",
+        sizes={**TALL, **base.EXPERTS, "moe_intermediate_size": 64},
+    ),
+    "gptqmodel-awq-dynamic": partial(
+        write,
+        call="AWQ of 4 bits, dynamic: none for k_proj",
+        read=False,
+        bits=4,
+        method="awq",
+        format="gemm",
+        dynamic={r"-:.*k_proj.*": {}},
+        sizes=TALL,
+    ),
     "gptq-p": partial(write, call="gptq_p", read=False, bits=4, format="gptq_p"),
     "gptq-fp8": partial(write, call="fp8", read=False, method="fp8", format="float8_e4m3fn"),
     "gptq-gguf": partial(write, call="gguf", read=False, method="gguf", bits="q4_k_m"),

@@ -46,6 +46,7 @@ REFUSED = {
     "ct-spin-online": "rotations at run time in transform_config.R4 of compressed-tensors",
     "gptq-fp8": "weight_scale_semantics 'inverse' in its quantization_config of fp8, as GPTQModel writes it",
     "gptq-gguf": "GPTQModel in the layout of GGUF",
+    "gptqmodel-awq-dynamic": "the key dynamic in its quantization_config of awq",
     "gptq-p": "checkpoint_format 'gptq_p' in its quantization_config of gptq",
     "modelopt-fp8-block": "quant_algo 'fp8_pb_wo' in its quantization_config of modelopt",
     "modelopt-int4-awq": "quant_algo 'W4A16_AWQ' in its quantization_config of modelopt",
