@@ -216,10 +216,15 @@ def _instead(name: str, known: Iterable[str]) -> str:
 
 
 def write_new(file: str, text: str) -> None:
-    """Write a new file. ConfigError where it exists, or cannot be written."""
+    """Write a new file, as a whole or not at all. ConfigError where it exists, or cannot be written."""
     try:
         with Path(file).open("x", encoding="utf-8") as out:
-            out.write(text)
+            try:
+                out.write(text)
+                out.flush()
+            except OSError:
+                Path(file).unlink(missing_ok=True)
+                raise
     except FileExistsError:
         raise ConfigError(f"{file} exists already: name another file, or remove it first") from None
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from duoactor.launch.signals import Terminated
 from protocols.errors import DuoactorError
 from protocols.extras import install
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a user's share of it, or a limit on files
 INTERRUPTED = 130  # a shell's code for SIGINT
 TERMINATED = 143  # a shell's code for SIGTERM
 
@@ -108,6 +110,14 @@ def cli(environment: Environment, debug: bool) -> None:
     environment.debug = debug
 
 
+def _place(error: OSError) -> str:
+    """The sentence about a file that cannot be read or written; "": the error is about no file."""
+    if error.errno in FULL:
+        what = error.filename or "a file, or the output,"
+        return f"{what} cannot be written ({error.strerror}): make room there, or name another place"
+    return f"{error.filename} cannot be used ({error.strerror}): name another place" if error.filename else ""
+
+
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:
     """Run one command line and return its exit code."""
     environment = environment or Environment()
@@ -139,6 +149,9 @@ def main(arguments: Sequence[str] | None = None, environment: Environment | None
     except Exception as error:
         if environment.debug:
             raise
+        if isinstance(error, OSError) and (told := _place(error)):
+            click.echo(f"duoactor: {told}", err=True)
+            return 1
         missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
         if missing in ENGINE:
             click.echo(f"duoactor: models need {missing}, which is not installed: {install('all')}", err=True)

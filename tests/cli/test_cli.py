@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +17,9 @@ from click.testing import CliRunner
 from actors.settings import ControllerSettings, DrafterSettings, VerifierSettings
 from duoactor.cli import cli, main
 from duoactor.cli.options import ELSEWHERE, SAMPLING_HELP
+from duoactor.config import write_new
 from duoactor.serve.settings import GatewaySettings
-from protocols.errors import ConnectionLost, RequestError
+from protocols.errors import ConfigError, ConnectionLost, RequestError
 from protocols.messages import Sampling
 from tests.cli.fake_client import FakeClient, run
 
@@ -148,6 +151,43 @@ def test_a_mistake_of_our_own_shows_no_traceback_either(client: FakeClient, caps
     assert run(client, "generate", "Hi") == 1
     err = capsys.readouterr().err
     assert err.startswith("duoactor: unexpected ZeroDivisionError: oops") and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            FileNotFoundError(errno.ENOENT, "No such file or directory", "/no/x"),
+            "/no/x cannot be used (No such",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/x"),
+            "/x cannot be used (Permission denied)",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "a file, or the output, cannot be written (No space left"),
+        (OSError(errno.EFBIG, "File too large", "/x"), "/x cannot be written (File too large): make room there"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named_with_what_to_do(
+    client: FakeClient, capsys: pytest.CaptureFixture[str], error: OSError, told: str
+):
+    client.fails = error
+    assert run(client, "generate", "Hi") == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"duoactor: {told}") and "another place" in err and err.count("\n") == 1
+
+
+def test_a_new_file_that_does_not_fit_on_the_disk_is_not_left_half_written(tmp_path: Path):
+    """The next try would have said that it exists already."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match="cannot be written"):
+            write_new(str(tmp_path / "duo.toml"), "x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [*tmp_path.iterdir()] == []
+    write_new(str(tmp_path / "duo.toml"), "x" * 100)
 
 
 def test_debug_shows_where_an_error_comes_from(client: FakeClient):
