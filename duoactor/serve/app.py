@@ -49,7 +49,6 @@ from duoactor.serve.openapi import describe
 from duoactor.serve.parameters import WHOLE_PROMPT, decode
 from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
-from duoactor.serve.thinking import Wish
 from duoactor.serve.tool_calls.events import NoTools, Parser
 from protocols.errors import ConfigError
 from protocols.messages import Chunk
@@ -189,12 +188,7 @@ class Routes:
 
     async def input_tokens(self, request: Request) -> Response:
         wanted, question = self._keeping(request).parse(await read_body(request))
-        model = await self.gateway.model()
-        model.called(wanted.model)
-        shown = self.gateway.rendering(question.rendering, question.thinking or Wish(), model.calling)
-        (prompt,) = question.prompts
-        counted = await self.gateway.tokenize(prompt, question.tools, rendering=shown)  # type: ignore[arg-type]  # turns
-        return json(responses.InputTokens(len(counted.token_ids)))
+        return json(responses.InputTokens(await self._counted(wanted.model, question)))
 
     async def answer(
         self,
@@ -235,12 +229,14 @@ class Routes:
             log.debug("ignored of a request: %s", ", ".join((*ignored.hints, *ignored.unknown)))
 
     async def count_tokens(self, request: Request) -> Response:
-        name, text, tools, rendering, thinking = messages.parse_count(await read_body(request))
+        wanted, question = messages.parse_count(await read_body(request))
+        return json({"input_tokens": await self._counted(wanted.model, question)})
+
+    async def _counted(self, name: str, question: Question) -> int:
+        """The number of tokens of a conversation."""
         model = await self.gateway.model()
         model.called(name)
-        shown = self.gateway.rendering(rendering, thinking, model.calling)
-        counted = await self.gateway.tokenize(text, tools, rendering=shown)
-        return json({"input_tokens": len(counted.token_ids)})
+        return len(await self.gateway.ids_of(question.prompts[0], question, model))
 
     async def computed(self, compute: Callable[[Gateway, bytes], Awaitable[object]], request: Request) -> Response:
         return json(await compute(self.gateway, await read_body(request)))
@@ -364,9 +360,9 @@ def _card(model: Model, name: str) -> dict[str, object]:
     }
 
 
-def json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json(body: object, headers: dict[str, str] | None = None) -> Response:
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    return Response(content, status, headers, "application/json")
+    return Response(content, headers=headers, media_type="application/json")
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -246,16 +246,16 @@ class Gateway:
         with self.blamed():
             return await self.client.tokenize(text, tools=tools.described, **how)
 
+    async def ids_of(self, prompt: Prompt, question: Question, model: Model) -> tuple[int, ...]:
+        """A prompt's tokens, as the question has it rendered."""
+        if _is_ids(prompt):
+            return prompt
+        shown = self.rendering(question.rendering, question.thinking or Wish(), model.calling)
+        return (await self.tokenize(prompt, question.tools, rendering=shown)).token_ids  # type: ignore[arg-type]  # no ids
+
     async def cut(self, question: Question, model: Model) -> tuple[Question, list[tuple[int, ...]]]:
         """The question with its prompts cut to their last tokens, and the prompts' token ids."""
-        shown = self.rendering(question.rendering, question.thinking or Wish(), model.calling)
-        found: list[tuple[int, ...]] = []
-        for prompt in question.prompts:
-            if _is_ids(prompt):
-                found.append(prompt)
-            else:
-                spelt = await self.tokenize(prompt, question.tools, rendering=shown)  # type: ignore[arg-type]  # no ids
-                found.append(spelt.token_ids)
+        found = [await self.ids_of(prompt, question, model) for prompt in question.prompts]
         most = question.cut.most
         if most == -1:
             most = max(1, model.max_context - (question.asked_for or 1))

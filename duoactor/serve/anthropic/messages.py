@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -28,30 +29,12 @@ from duoactor.serve.errors import ApiError
 from duoactor.serve.parameters import Speculation, decode, limit, stops
 from duoactor.serve.question import Question, open_ended
 from duoactor.serve.stream import event
-from duoactor.serve.thinking import ThinkingSwitch, Wish
+from duoactor.serve.thinking import ThinkingSwitch
 from duoactor.serve.tool_calls.events import Parser
-from duoactor.serve.tool_calls.use import ToolUse
-from protocols.messages import ChatTurn, Chunk, Rendering, RequestStats, Sampling
+from protocols.messages import UNCHANGED, Chunk, Rendering, RequestStats, Sampling
 
 
-class MessagesRequest(Speculation, frozen=True, kw_only=True):
-    model: str
-    messages: Annotated[tuple[InputMessage, ...], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1)]
-    system: str | tuple[ContentPart, ...] = ""
-    stream: bool = False
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: Annotated[int, Meta(ge=0)] = 0
-    stop_sequences: tuple[str, ...] = ()
-    output_config: OutputConfig = OutputConfig()
-    tools: tuple[ToolDefinition, ...] = ()
-    tool_choice: ToolChoice | None = None
-    thinking: ThinkingSwitch | None = None
-    thread: Any = None
-
-
-class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
+class CountRequest(Speculation, frozen=True, kw_only=True):
     """The request of ``/v1/messages/count_tokens``."""
 
     model: str
@@ -60,6 +43,17 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: ToolChoice | None = None
     thinking: ThinkingSwitch | None = None
+
+
+class MessagesRequest(CountRequest, frozen=True, kw_only=True):
+    max_tokens: Annotated[int, Meta(ge=1)]
+    stream: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: Annotated[int, Meta(ge=0)] = 0
+    stop_sequences: tuple[str, ...] = ()
+    output_config: OutputConfig = OutputConfig()
+    thread: Any = None
 
 
 class MessageUsage(msgspec.Struct, frozen=True):
@@ -95,33 +89,33 @@ def parse(body: bytes) -> tuple[MessagesRequest, Question]:
     if wanted.thread is not None:  # the client then sends the whole conversation by itself
         detail = "no conversation is kept here: send all of it, without thread"
         raise ApiError(400, detail, param="thread", details={"error_code": "thread_unsupported_request"})
+    sampling = Sampling(
+        temperature=wanted.temperature,
+        top_p=wanted.top_p,
+        top_k=wanted.top_k,
+        stop=stops(wanted.stop_sequences),
+        max_tokens=limit(wanted.max_tokens, "max_tokens"),
+    )
+    question = _question(wanted, sampling, wanted.output_config.effort)
+    return wanted, dataclasses.replace(question, shape=shape(wanted.output_config), ignored=ignored)
+
+
+def parse_count(body: bytes) -> tuple[CountRequest, Question]:
+    """The request, and the question whose tokens are to be counted."""
+    wanted, _ = decode(body, CountRequest)
+    return wanted, _question(wanted, UNCHANGED, None)
+
+
+def _question(wanted: CountRequest, sampling: Sampling, effort: str | None) -> Question:
     asked = turns(wanted.system, wanted.messages)
-    wish = thinking(wanted.thinking, wanted.output_config.effort)
-    question = Question(
+    return Question(
         prompts=(asked,),
-        sampling=Sampling(
-            temperature=wanted.temperature,
-            top_p=wanted.top_p,
-            top_k=wanted.top_k,
-            stop=stops(wanted.stop_sequences),
-            max_tokens=limit(wanted.max_tokens, "max_tokens"),
-        ),
-        shape=shape(wanted.output_config),
+        sampling=sampling,
         tools=use(wanted.tools, wanted.tool_choice),
         how=wanted,
         rendering=Rendering(continue_final=open_ended(asked)),
-        thinking=wish,
-        ignored=ignored,
+        thinking=thinking(wanted.thinking, effort),
     )
-    return wanted, question
-
-
-def parse_count(body: bytes) -> tuple[str, tuple[ChatTurn, ...], ToolUse, Rendering, Wish]:
-    """The model's name, and what is to be counted."""
-    wanted, _ = decode(body, CountRequest)
-    asked = turns(wanted.system, wanted.messages)
-    tools, rendering = use(wanted.tools, wanted.tool_choice), Rendering(continue_final=open_ended(asked))
-    return wanted.model, asked, tools, rendering, thinking(wanted.thinking, None)
 
 
 class MessagesAnswer(ItemAnswer[OutputBlock]):
