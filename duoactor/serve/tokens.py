@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from duoactor.serve.errors import bad
-from duoactor.serve.gateway import Gateway
+from duoactor.serve.gateway import Gateway, Model
 from duoactor.serve.openai.messages import ChatMessage, FunctionTool, rendering, turns, use
 from duoactor.serve.parameters import decode
 from duoactor.serve.thinking import wish
 from duoactor.serve.tool_calls.use import ToolUse
 from protocols.limits import TokenId
-from protocols.messages import ChatTurn, Tokenized
+from protocols.messages import ChatTurn, Rendering, Tokenized
 
 
-class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A text (``prompt``; llama-server's ``content``) or a conversation (``messages``), and not both."""
+class Templated(msgspec.Struct, frozen=True, kw_only=True):
+    """How a conversation becomes a text."""
 
     model: str = ""
+    tools: tuple[FunctionTool, ...] = ()
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class TokenizeRequest(Templated, frozen=True, kw_only=True):
+    """A text (``prompt``; llama-server's ``content``) or a conversation (``messages``), and not both."""
+
     prompt: str | None = None
     content: str | None = None
     add_special: bool = False  # applies to ``content``
     parse_special: Literal[True] = True
     with_pieces: bool = False  # applies to ``content``
     messages: tuple[ChatMessage, ...] | None = None
-    tools: tuple[FunctionTool, ...] = ()
     return_token_strs: bool = False
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] = {}
 
 
 class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,13 +71,8 @@ class DetokenizeAnswer(msgspec.Struct, frozen=True):
     content: str
 
 
-class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    model: str = ""
+class TemplateRequest(Templated, frozen=True, kw_only=True):
     messages: Annotated[tuple[ChatMessage, ...], Meta(min_length=1)]
-    tools: tuple[FunctionTool, ...] = ()
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] = {}
 
 
 class TemplateAnswer(msgspec.Struct, frozen=True):
@@ -102,13 +103,9 @@ async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer | LlamaToken
     if wanted.content is not None:
         spelt = await gateway.tokenize(wanted.content, special_tokens=wanted.add_special) if wanted.content else None
         return _llama(spelt, wanted.with_pieces)
-    shown = rendering(wanted.messages or (), wanted.add_generation_prompt, wanted.continue_final_message)
-    found = await gateway.tokenize(
-        asked,
-        tools,
-        special_tokens=wanted.add_special_tokens is not False,
-        rendering=gateway.rendering(shown, wish(None, None, 0, wanted.chat_template_kwargs), model.calling),
-    )
+    shown = _rendering(wanted, wanted.messages or (), gateway, model)
+    plain = wanted.add_special_tokens is False
+    found = await gateway.tokenize(asked, tools, special_tokens=not plain, rendering=shown)
     return TokenizeAnswer(
         count=len(found.token_ids),
         max_model_len=model.max_context,
@@ -128,12 +125,13 @@ async def apply_template(gateway: Gateway, body: bytes) -> TemplateAnswer:
     wanted, _ = decode(body, TemplateRequest)
     model = await gateway.model()
     model.called(wanted.model)
-    shown = rendering(wanted.messages, wanted.add_generation_prompt, wanted.continue_final_message)
-    thinking = wish(None, None, 0, wanted.chat_template_kwargs)
-    found = await gateway.tokenize(
-        turns(wanted.messages), use(wanted.tools), rendering=gateway.rendering(shown, thinking, model.calling)
-    )
-    return TemplateAnswer(found.text)
+    shown = _rendering(wanted, wanted.messages, gateway, model)
+    return TemplateAnswer((await gateway.tokenize(turns(wanted.messages), use(wanted.tools), rendering=shown)).text)
+
+
+def _rendering(wanted: Templated, messages: Sequence[ChatMessage], gateway: Gateway, model: Model) -> Rendering:
+    shown = rendering(messages, wanted.add_generation_prompt, wanted.continue_final_message)
+    return gateway.rendering(shown, wish(None, None, 0, wanted.chat_template_kwargs), model.calling)
 
 
 def _llama(found: Tokenized | None, with_pieces: bool) -> LlamaTokens:
