@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -38,7 +39,6 @@ from duoactor.serve.live import Live
 from duoactor.serve.llama import requests as llama
 from duoactor.serve.llama import server
 from duoactor.serve.llama.answers import LlamaAnswer
-from duoactor.serve.metrics import CONTENT_TYPE
 from duoactor.serve.ollama import models
 from duoactor.serve.ollama import requests as ollama
 from duoactor.serve.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer
@@ -51,7 +51,7 @@ from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
 from duoactor.serve.tool_calls.events import NoTools, Parser
 from protocols.errors import ConfigError
-from protocols.messages import Chunk
+from protocols.messages import Chunk, StatusReport
 
 
 class Parameters(Protocol):
@@ -124,14 +124,14 @@ def make_app(
             route("/apply-template", partial(routes.computed, tokens.apply_template)),
             Route("/props", routes.props),
             Route("/slots", routes.slots),
-            Route("/api/tags", routes.tags),
-            Route("/api/ps", routes.running),
+            Route("/api/tags", partial(routes.described, models.tags)),
+            Route("/api/ps", partial(routes.described, models.running)),
             route("/api/show", routes.show),
-            Route("/api/version", routes.ollama_version),
+            Route("/api/version", partial(routes.version, models.SPOKEN)),
             Route("/health", routes.health),
             Route("/v1/health", routes.health),
             Route("/ping", routes.health, methods=["GET", "POST"]),
-            Route("/version", routes.version),
+            Route("/version", partial(routes.version, __version__)),
             Route("/metrics", routes.metrics),
             Route("/openapi.json", routes.openapi),
             *Live(gateway, bool(keys), origins).routes(),
@@ -297,13 +297,10 @@ class Routes:
         return json(_card(model, model.called(request.path_params["name"])))
 
     async def metrics(self, request: Request) -> Response:
-        return Response(await self.gateway.scrape(), headers={"content-type": CONTENT_TYPE})
+        return Response(await self.gateway.scrape(), headers={"content-type": CONTENT_TYPE_LATEST})
 
-    async def tags(self, request: Request) -> Response:
-        return json(models.tags(await self.gateway.model(), await self.gateway.status()))
-
-    async def running(self, request: Request) -> Response:
-        return json(models.running(await self.gateway.model(), await self.gateway.status()))
+    async def described(self, describe: Callable[[Model, StatusReport], object], request: Request) -> Response:
+        return json(describe(await self.gateway.model(), await self.gateway.status()))
 
     async def show(self, request: Request) -> Response:
         wanted, _ = decode(await read_body(request), models.ShowRequest)
@@ -321,13 +318,10 @@ class Routes:
 
     async def slots(self, request: Request) -> Response:
         check_operates(request.scope, "use `duoactor status`")
-        return json(server.slots(await self.gateway.model(), await self.gateway.status()))
+        return await self.described(server.slots, request)
 
-    async def ollama_version(self, request: Request) -> Response:
-        return json({"version": models.SPOKEN})
-
-    async def version(self, request: Request) -> Response:
-        return json({"version": __version__})
+    async def version(self, version: str, request: Request) -> Response:
+        return json({"version": version})
 
     async def openapi(self, request: Request) -> Response:
         return json(describe(__version__))

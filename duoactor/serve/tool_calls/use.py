@@ -128,8 +128,8 @@ class ToolUse:
         found.check(place)
         return found
 
-    def check(self, place: str, choice: str = "tool_choice") -> None:
-        """Raise ApiError about the first mistake; ``place`` is where the names stand, ``choice`` the choice."""
+    def check(self, place: str) -> None:
+        """Raise ApiError about the first mistake; ``place`` is where the names stand."""
         if len(self.tools) > MAX_TOOLS:
             raise bad("tools", f": at most {MAX_TOOLS} at once, not {len(self.tools)}")
         for at, tool in enumerate(self.tools):
@@ -139,9 +139,9 @@ class ToolUse:
             if tool.name in (other.name for other in self.tools[:at]):
                 raise bad(param, f": there are two functions called {tool.name}")
         if self.named and self.named not in (tool.name for tool in self.tools):
-            raise bad(choice, f": tools has no function called {self.named!r}")
+            raise bad("tool_choice", f": tools has no function called {self.named!r}")
         if self.choice == "required" and not self.tools:
-            raise bad(choice, ": a call is required, and tools has no function")
+            raise bad("tool_choice", ": a call is required, and tools has no function")
 
     @property
     def offered(self) -> bool:
