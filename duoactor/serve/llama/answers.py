@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from duoactor.serve.answers import Answer, Pieces, Timings
 from duoactor.serve.errors import ApiError
-from duoactor.serve.llama.requests import LlamaParameters
+from duoactor.serve.llama.requests import LlamaParameters, sampling_named
 from duoactor.serve.stream import event
 from duoactor.serve.tool_calls.events import Parser
 from protocols.messages import Chunk, FinishReason, RequestStats, Sampling
@@ -135,11 +135,7 @@ def _settings(sampling: Sampling, wanted: LlamaParameters) -> dict[str, Any]:
         "n_predict": wanted.n_predict,
         "max_tokens": wanted.n_predict,
         "seed": sampling.seed,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "repeat_penalty": sampling.repetition_penalty,
+        **sampling_named(sampling),
         "repeat_last_n": -1,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,

@@ -59,6 +59,12 @@ class Infill(LlamaParameters, frozen=True, kw_only=True):
     prompt: str = ""
 
 
+def sampling_named(sampling: Sampling) -> dict[str, float]:
+    """The model's sampling under llama-server's names."""
+    named = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    return {**named, "repeat_penalty": sampling.repetition_penalty}
+
+
 def parse_completion(body: bytes) -> tuple[LlamaCompletion, Question]:
     wanted, ignored = decode(body, LlamaCompletion)
     return wanted, _question(wanted, ignored, prompts(wanted.prompt))

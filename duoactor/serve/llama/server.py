@@ -6,7 +6,7 @@ from typing import Any
 
 from duoactor import __version__
 from duoactor.serve.gateway import Gateway, Model
-from duoactor.serve.llama.requests import USUAL
+from duoactor.serve.llama.requests import USUAL, sampling_named
 from protocols.messages import StatusReport
 
 
@@ -23,11 +23,7 @@ async def props(gateway: Gateway, template: str) -> dict[str, Any]:
             "params": {
                 "n_predict": -1,
                 "seed": -1,
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k,
-                "top_p": sampling.top_p,
-                "min_p": sampling.min_p,
-                "repeat_penalty": sampling.repetition_penalty,
+                **sampling_named(sampling),
             },
         },
         "total_slots": len(asked),
