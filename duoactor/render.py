@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -47,7 +47,7 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def print_done(document: dict[str, str], line: str, as_json: bool) -> None:
+def print_done(document: Mapping[str, object], line: str, as_json: bool) -> None:
     """One line of result, or the document."""
     if as_json:
         print_json(document)

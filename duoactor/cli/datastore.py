@@ -43,7 +43,5 @@ def build(out: str, files: tuple[str, ...], target: str, as_json: bool) -> None:
             spinner.show(f"{done} of {count} files read" + (", sorting …" if done == count else ""))
 
         meta = build_for_model(out, files, model, progress)
-    if as_json:
-        render.print_json({"directory": out, "documents": meta.documents, "tokens": meta.tokens})
-    else:
-        print(f"wrote {out}: documents {meta.documents}, tokens {meta.tokens}; use it with --datastore {out}")
+    line = f"wrote {out}: documents {meta.documents}, tokens {meta.tokens}; use it with --datastore {out}"
+    render.print_done({"directory": out, "documents": meta.documents, "tokens": meta.tokens}, line, as_json)

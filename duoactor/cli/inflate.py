@@ -45,10 +45,9 @@ def inflate(source: str, destination: str, as_json: bool, dtype: str | None, **s
 
         model = config.resolve_model(source, "target", "SRC")
         shape = write(model, destination, Size(**size), dtype, progress=progress)
-    if as_json:
-        render.print_json({"directory": destination, **render.plain(shape), "parameters": shape.parameters})
-    else:
-        print(
-            f"wrote {destination}: {shape.parameters / 1e6:.0f}M parameters, {shape.layers} layers, hidden size "
-            f"{shape.hidden}; use it with --target {destination}"
-        )
+    document = {"directory": destination, **render.plain(shape), "parameters": shape.parameters}
+    line = (
+        f"wrote {destination}: {shape.parameters / 1e6:.0f}M parameters, {shape.layers} layers, hidden size "
+        f"{shape.hidden}; use it with --target {destination}"
+    )
+    render.print_done(document, line, as_json)
