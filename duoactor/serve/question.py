@@ -13,7 +13,7 @@ from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.fields import Ignored
 from duoactor.serve.fill import Gap
 from duoactor.serve.parameters import UNLIMITED, WHOLE_PROMPT, PromptCut, Speculation
-from duoactor.serve.structure import AnswerForm
+from duoactor.serve.structure import AnswerForm, StructureParameters, shape_of
 from duoactor.serve.thinking import Mind, Wish
 from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
@@ -118,6 +118,22 @@ class Question:
         if self.scores:
             most = max(1, min(most + len(prompt) - 1, UNLIMITED))
         return msgspec.structs.replace(self.sampling, seed=seed, skip_special_tokens=skip, max_tokens=most)
+
+
+def asked(wanted: StructureParameters, ignored: Ignored, prompts: tuple[Prompt, ...], sampling: Sampling) -> Question:
+    """A question by the parameters that chat and text completions share."""
+    return Question(
+        prompts=prompts,
+        sampling=sampling,
+        how=wanted,
+        shape=shape_of(wanted),
+        seeded=wanted.seed is not None,
+        n=wanted.n,
+        trace=wanted.trace,
+        ignored=ignored,
+        cut=wanted.cut,
+        stops_shown=wanted.include_stop_str_in_output,
+    )
 
 
 def open_ended(turns: tuple[ChatTurn, ...]) -> bool:

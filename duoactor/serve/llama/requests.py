@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,8 +14,8 @@ from duoactor.serve.fields import Ignored
 from duoactor.serve.fill import Gap
 from duoactor.serve.openai.completions import prompts
 from duoactor.serve.parameters import Limit, decode, limit
-from duoactor.serve.question import Prompt, Question
-from duoactor.serve.structure import StructureParameters, shape_of
+from duoactor.serve.question import Prompt, Question, asked
+from duoactor.serve.structure import StructureParameters
 from protocols.messages import Sampling
 
 USUAL = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)  # llama-server's own
@@ -80,22 +81,10 @@ def parse_infill(body: bytes) -> tuple[Infill, Question]:
 def _question(wanted: LlamaParameters, ignored: Ignored, given: tuple[Prompt, ...], gap: Gap | None = None) -> Question:
     drawn = wanted.seed is None or wanted.seed == -1
     plain = replace(wanted, seed=None if drawn else wanted.seed, logit_bias=_bias(wanted.logit_bias))
-    return Question(
-        prompts=given,
-        sampling=plain.sampling(
-            max_tokens=max(1, limit(wanted.n_predict or 1, "n_predict")), logprobs=wanted.n_probs or -1
-        ),
-        shape=shape_of(wanted),
-        seeded=not drawn,
-        n=max(wanted.n, wanted.n_cmpl),
-        how=wanted,
-        trace=False,
-        ignored=ignored,
-        cut=wanted.cut,
-        stops_shown=wanted.include_stop_str_in_output,
-        gap=gap,
-        usual=USUAL,
-    )
+    most = max(1, limit(wanted.n_predict or 1, "n_predict"))
+    question = asked(plain, ignored, given, plain.sampling(max_tokens=most, logprobs=wanted.n_probs or -1))
+    n = max(wanted.n, wanted.n_cmpl)
+    return dataclasses.replace(question, n=n, trace=False, gap=gap, usual=USUAL)
 
 
 def _bias(given: Any) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
@@ -16,8 +17,7 @@ from duoactor.serve.fields import Ignored
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.openai.messages import ChatMessage, FunctionTool, rendering, turns, use
 from duoactor.serve.parameters import Limit, decode, limit
-from duoactor.serve.question import Question
-from duoactor.serve.structure import shape_of
+from duoactor.serve.question import Question, asked
 from duoactor.serve.thinking import ThinkingParameters
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, Event, Parser, Said, Thought
 from duoactor.serve.tool_calls.use import Choice, Pick, left_out
@@ -108,25 +108,13 @@ def question(wanted: ChatRequest, ignored: Ignored) -> Question:
     # a result's function is known by its call, and templates show no names of people
     named = (at for at, one in enumerate(wanted.messages) if one.name and one.role != "tool")
     ignored.unknown += [f"messages[{at}].name" for at in named] + left_out(wanted.tools)
-    return Question(
-        prompts=(turns(wanted.messages),),
-        sampling=wanted.sampling(
-            max_tokens=limit(
-                wanted.max_completion_tokens, "max_completion_tokens", limit(wanted.max_tokens, "max_tokens")
-            ),
-            logprobs=wanted.top_logprobs if wanted.logprobs else -1,
-        ),
-        shape=shape_of(wanted),
+    most = limit(wanted.max_completion_tokens, "max_completion_tokens", limit(wanted.max_tokens, "max_tokens"))
+    sampling = wanted.sampling(max_tokens=most, logprobs=wanted.top_logprobs if wanted.logprobs else -1)
+    return dataclasses.replace(
+        asked(wanted, ignored, (turns(wanted.messages),), sampling),
         tools=use(wanted.tools, wanted.tool_choice, wanted.parallel_tool_calls),
-        seeded=wanted.seed is not None,
-        n=wanted.n,
-        how=wanted,
-        trace=wanted.trace,
         rendering=rendering(wanted.messages, wanted.add_generation_prompt, wanted.continue_final_message),
         thinking=wanted.wish,
-        ignored=ignored,
-        cut=wanted.cut,
-        stops_shown=wanted.include_stop_str_in_output,
         prediction="" if wanted.prediction is None else text_of(wanted.prediction.content, "prediction.content"),
     )
 

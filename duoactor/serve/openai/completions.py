@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Annotated, Any
@@ -16,8 +17,8 @@ from duoactor.serve.fields import Ignored
 from duoactor.serve.fill import Gap
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.parameters import Limit, decode, limit
-from duoactor.serve.question import Prompt, Question
-from duoactor.serve.structure import StructureParameters, shape_of
+from duoactor.serve.question import Prompt, Question, asked
+from duoactor.serve.structure import StructureParameters
 from duoactor.serve.tool_calls.events import Parser
 from protocols.messages import Chunk, RequestStats, Tokenized, TokenLogprobs
 
@@ -62,30 +63,19 @@ def parse(body: bytes) -> tuple[CompletionRequest, Question]:
 def question(wanted: CompletionRequest, ignored: Ignored) -> Question:
     counts = (wanted.logprobs, wanted.prompt_logprobs)
     logprobs = max((count for count in counts if count is not None), default=-1)
-    shape, scores = shape_of(wanted), wanted.echo or wanted.prompt_logprobs is not None
+    scores = wanted.echo or wanted.prompt_logprobs is not None
+    most = 0 if scores and wanted.most == 0 else limit(wanted.most, "max_tokens")
+    sampling = wanted.sampling(max_tokens=max(1, most), logprobs=logprobs)
+    found = asked(wanted, ignored, prompts(wanted.prompt), sampling)
     if scores:
         param = "echo" if wanted.echo else "prompt_logprobs"
         if wanted.stream:
             raise bad(param, "cannot be streamed: leave stream out")
-        if shape is not None:
-            raise bad(param, f"cannot be had with {shape.param}")
+        if found.shape is not None:
+            raise bad(param, f"cannot be had with {found.shape.param}")
         if wanted.suffix:
             raise bad(param, "cannot be had with suffix")
-    most = 0 if scores and wanted.most == 0 else limit(wanted.most, "max_tokens")
-    return Question(
-        prompts=prompts(wanted.prompt),
-        sampling=wanted.sampling(max_tokens=max(1, most), logprobs=logprobs),
-        shape=shape,
-        scores=scores,
-        seeded=wanted.seed is not None,
-        n=wanted.n,
-        how=wanted,
-        trace=wanted.trace,
-        ignored=ignored,
-        cut=wanted.cut,
-        stops_shown=wanted.include_stop_str_in_output,
-        gap=Gap(wanted.suffix) if wanted.suffix else None,
-    )
+    return dataclasses.replace(found, scores=scores, gap=Gap(wanted.suffix) if wanted.suffix else None)
 
 
 def prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
