@@ -34,7 +34,7 @@ from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError, answered, bad
 from duoactor.serve.fields import Ignored
 from duoactor.serve.fill import filled
-from duoactor.serve.gateway import Choices, Gateway, Model, leaving, with_stop
+from duoactor.serve.gateway import Choices, Gateway, Model, leaving
 from duoactor.serve.live import Live
 from duoactor.serve.llama import requests as llama
 from duoactor.serve.llama import server
@@ -251,18 +251,13 @@ class Routes:
         begin = (
             None if tracing is None else partial(tracing.begin, operation, model.names[0], question, request.headers)
         )
-        choices = self.gateway.ask(replace(question, how=how), model, begin)
-        choices.stops_shown = question.stops_shown
-        return choices
+        return self.gateway.ask(replace(question, how=how), model, begin)
 
     async def _whole(self, choices: Choices, answer: Answer) -> bytes:
         made: dict[int, list[Chunk]] = {}
         async with choices:
             async for index, chunk in choices:
                 made.setdefault(index, []).append(chunk)
-        if choices.stops_shown:
-            for chunks in made.values():
-                chunks[-1] = with_stop(chunks[-1])
         also = {token for prompt in answer.prompts for token in prompt.token_ids}
         pieces = await self.gateway.pieces_of([chunk for chunks in made.values() for chunk in chunks], also)
         return answer.whole([made[index] for index in sorted(made)], choices.stats, pieces)
@@ -272,8 +267,7 @@ class Routes:
         begun, out = False, b""  # ``out``: what is sent together, because more has come already, or the end follows
         try:
             async with choices:
-                async for index, found in choices:
-                    chunk = with_stop(found) if choices.stops_shown else found
+                async for index, chunk in choices:
                     pieces = await self.gateway.pieces_of([chunk])
                     out += answer.chunk(index, chunk, pieces, choices.stats)
                     if out and not (choices.ready or choices.stats):

@@ -218,7 +218,7 @@ class Gateway:
                 )
                 for one in question.alone(model.calling)
             ]
-        return Choices(self, streams, question.trace, param, begin)
+        return Choices(self, streams, question.trace, param, begin, question.stops_shown)
 
     @property
     def traced(self) -> int:
@@ -314,11 +314,13 @@ class Choices:
         traced: bool = False,
         structure: str = "",
         begin: Callable[[], QuestionSpan] | None = None,
+        stops_shown: bool = False,
     ) -> None:
-        """``structure``: the parameter that says what the answer must be; ``begin``: of its span."""
+        """``structure``: the parameter that says what the answer must be; ``begin``: of its span; ``stops_shown``: see
+        :class:`Question`."""
         self._gateway = gateway
         self.streams, self.traced = streams, traced
-        self.stops_shown = False  # see Question
+        self._stops_shown = stops_shown
         self.prompt_tokens = 0  # length of the longest prompt that is known
         self._begin = begin
         self._span: QuestionSpan | None = None
@@ -369,7 +371,7 @@ class Choices:
             self._stats[index] = chunk.stats
             if self.stats:
                 self._watch.end()
-        return index, chunk
+        return index, _with_stop(chunk) if self._stops_shown else chunk
 
     @property
     def ready(self) -> bool:
@@ -400,7 +402,7 @@ def _is_conversation(prompt: Prompt) -> TypeGuard[tuple[ChatTurn, ...]]:
     return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], ChatTurn)
 
 
-def with_stop(chunk: Chunk) -> Chunk:
+def _with_stop(chunk: Chunk) -> Chunk:
     """The chunk with the stop string that ended the answer, if that is why it ended."""
     if not isinstance(chunk.stop_reason, str) or not chunk.pieces:
         return chunk
