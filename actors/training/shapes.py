@@ -5,23 +5,20 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import torch
 
 from actors.engines.targets.target import Target
-from actors.models import Window, sample_tokens
+from actors.target_timing import Shape, rounds_us
 from actors.training.covered import head_tokens
 from actors.training.start import HEAD, DraftShape, draft_config, empty_draft, is_cut
-from protocols.messages import Sampling
 
 STEPS = 25  # a narrow draft's steps in a round: it begins with no place right, so a tree must be large
 CUT_STEPS = 6  # steps of a draft that is cut from the target: it begins with a third of its places right
 FRACTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 8)  # shares of the target's width
 LAYERS = (4, 2, 1)
 WINDOW = 15  # draft tokens of a usual round
-ROUNDS = 9  # measured rounds; their median counts
 
 
 def narrower(target: Any) -> list[DraftShape]:
@@ -60,23 +57,10 @@ def choose_shape(
 
 
 def round_us(target: Target, timer: Callable[[], float]) -> float:
-    """Microseconds of a round with ``WINDOW`` draft tokens."""
-    prompt = sample_tokens(min(64, target.info.max_context // 4), target.info.vocab_size)
-    size = min(WINDOW, target.max_window)
-    room = min(target.info.max_context - len(prompt), (ROUNDS + 2) * (size + 1))
-    handle = target.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
-    times: list[float] = []
-    try:
-        while target.prefill(handle) is None:
-            pass
-        tokens, parents = list(prompt[:size]), list(range(-1, size - 1))
-        for _ in range(max(2, min(ROUNDS, room // (size + 1) - 1))):
-            begin = timer()
-            target.verify([Window(handle, tokens[:size], parents[: len(tokens[:size])])])
-            times.append(timer() - begin)
-    finally:
-        target.close(handle)
-    return median(times[1:]) * 1e6
+    """Microseconds of a round with ``WINDOW`` draft tokens, or of one row where so many have no room."""
+    shapes = Shape(1), Shape(1 + min(WINDOW, target.max_window))
+    found = rounds_us(target, timer, shapes, needed=shapes)
+    return found[max(found)]
 
 
 def stopwatch(device: torch.device, threads: int) -> Callable[[], float]:

@@ -24,6 +24,7 @@ from actors.peer import introduction
 from actors.preflight import differs
 from actors.process import CLOCK, loading, named_cpus, open_network, pin, run_actor
 from actors.settings import AUTO_DRAFT, MAX_THREADS, NO_DRAFT, VerifierSettings
+from actors.target_timing import Timing, measure
 from actors.verifier.compute import TURN_S, Compute, InlineCompute, ThreadCompute, runs_inline
 from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
@@ -32,7 +33,6 @@ from actors.verifier.sources.head import HeadSource, OnThread
 from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.memory import Memory
-from actors.verifier.timing import Timing, measure
 from protocols.errors import ModelError
 from protocols.messages import Role
 from protocols.transport import Listener

@@ -9,8 +9,8 @@ from actors.datastore import Datastore, build
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.targets.selfcheck import LARGE, ROWS
 from actors.engines.targets.target import LARGEST, Target
+from actors.target_timing import measure
 from actors.verifier.sources.lookup import Library
-from actors.verifier.timing import measure
 from protocols.messages import Sampling
 from tests.engines.tiny import VOCAB, info, make
 from tests.world.pairs import every_pair

@@ -13,6 +13,7 @@ import torch
 from transformers import LlamaConfig
 
 from actors.engines.weights.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
+from actors.models import ModelInfo
 from actors.training.answers import TOP, Job, TargetAnswer, TrainingPrompt, jobs
 from actors.training.batches import batch_of, groups
 from actors.training.covered import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
@@ -20,12 +21,13 @@ from actors.training.draft_training import halfway
 from actors.training.losses import blend, divergences
 from actors.training.muon import Muon, orthogonal
 from actors.training.plan import AnswerRanks, LearnedFrom, TrainingResult
-from actors.training.shapes import CUT_STEPS, STEPS, choose_shape, narrower, stopwatch
+from actors.training.shapes import CUT_STEPS, STEPS, choose_shape, narrower, round_us, stopwatch
 from actors.training.shards import PER_SHARD, Shards
 from actors.training.start import DraftShape, chosen_layers, draft_config, first_draft
 from duoactor.distill import rows, verdict
 from protocols.errors import ConfigError
 from tests.engines.tiny import make
+from tests.test_target_timing import Tiled
 
 VOCABULARY = 12
 
@@ -99,6 +101,13 @@ def test_one_layer_is_cut_if_its_steps_fit_else_the_largest_narrower_shape_is_ta
     assert chosen(100 * CUT_STEPS, 100) == DraftShape(256, 1)
     assert chosen(100 * STEPS, 500, 300, 99) == shapes[1]
     assert chosen(1.0, *range(100, 99 - len(shapes), -1)) == shapes[-1]  # the cheapest, where none fits
+
+
+@pytest.mark.parametrize(("context", "took_us"), [(4096, 30_000.0), (16, 10_000.0)])
+def test_a_round_of_a_usual_window_is_measured_as_far_as_the_context_allows(context, took_us):
+    """The kernel takes 10 ms for each six rows."""
+    target = Tiled(info=ModelInfo("tiled", 100, context, frozenset(), ""))
+    assert round_us(target, lambda: target.now) == pytest.approx(took_us)
 
 
 def test_models_that_compute_with_one_thread_are_measured_in_its_own_time():

@@ -5,6 +5,9 @@ import pytest
 from actors.cost import CostModel
 from actors.verifier.price import GUESSED, Price
 from actors.verifier.rounds import Part, Round, Share
+from protocols.messages import Sampling
+from tests.world.models import ToyLanguage, ToyTarget
+from tests.world.table import Table, asked
 
 CURVE = {1: 1000.0, 8: 1700.0, 16: 2500.0, 32: 4100.0}
 
@@ -102,3 +105,14 @@ def test_a_question_about_unknown_numbers_of_streams_hides_none_that_is_known():
     price = learnt(a_round(own_us=1100.0), a_round(own_us=1100.0 + 120.0, drafts=2, forward_us=1100.0))
     assert price.unmeasured(8) and price.plain(2) and price.beside(4) == 4 * price.beside(1)
     assert price.verifying(8) == pytest.approx(8 * price.verifying(1)) and price.verifying(1) > 0.0
+
+
+@pytest.mark.parametrize(("measured", "again"), [(1.0, 0), (1.2, 0), (1.3, 1), (3.0, 1), (0.5, 0)])
+def test_times_of_a_busy_machine_are_measured_again_at_the_next_start(measured, again):
+    """``measured``: over what rounds take. Rounds that take longer than was measured prove nothing."""
+    said, stream = [], asked((5, 9, 33), "vanilla", sampling=Sampling(max_tokens=60, ignore_eos=True))
+    cost = CostModel({1: measured * 1000.0})
+    table = Table(ToyTarget(ToyLanguage()), stream, cost=cost, measure_again=lambda: said.append(True))
+    while not table.over:
+        table.verifier._learn(table.forward())
+    assert len(said) == again

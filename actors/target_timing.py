@@ -1,4 +1,4 @@
-"""Measures at start-up what the target's forwards take on this hardware, through the interface that serves requests."""
+"""Measures what the target's forwards take on this hardware, through the interface that serves requests."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def measure(model: TargetModel, timer: Callable[[], float] | None = None) -> Tim
     timer = timer or (time.thread_time if model.info.device == "cpu" else time.perf_counter)
     fitting = [shape for shape in (*NEEDED, *FINE) if shape.rows - 1 <= model.max_window]
     try:
-        found = _measured(model, timer, fitting, NEEDED)
+        found = rounds_us(model, timer, fitting, NEEDED)
     except RequestError:  # a small pool has no room for the largest windows
-        found = _measured(model, timer, [shape for shape in fitting if shape.rows - 1 <= DEFAULT_NODES], NEEDED)
+        found = rounds_us(model, timer, [shape for shape in fitting if shape.rows - 1 <= DEFAULT_NODES], NEEDED)
     alone_us = {shape.rows: us for shape, us in sorted(found.items())}
     return Timing(alone_us, _lent(model, timer, alone_us) if model.has_spare_cpus else None)
 
@@ -58,7 +58,7 @@ def _lent(model: TargetModel, timer: Callable[[], float], alone_us: Mapping[int,
     one, but compute twice as fast (91M parameters: 0.70 of the time with one row, 0.55 with 8)."""
     shapes = [shape for shape in LENT if shape.rows in alone_us]
     try:
-        found = _measured(model, timer, shapes, [shape for shape in shapes if shape.rows == 1])
+        found = rounds_us(model, timer, shapes, [shape for shape in shapes if shape.rows == 1])
     finally:
         model.use_spare_cpus(False)
     rows = [rows for rows, lent in found if lent and Shape(rows) in found]
@@ -70,7 +70,7 @@ def _lent(model: TargetModel, timer: Callable[[], float], alone_us: Mapping[int,
     return lent_us if min(ratios) < 1.0 else None
 
 
-def _measured(
+def rounds_us(
     model: TargetModel, timer: Callable[[], float], shapes: Sequence[Shape], needed: Sequence[Shape]
 ) -> dict[Shape, float]:
     """Microseconds of rounds after a short prompt. ``needed``: shapes that are measured however long it takes. Raises

@@ -7,10 +7,7 @@ import pytest
 
 from actors.cost import CostModel
 from actors.models import ModelInfo, Outcome
-from actors.verifier.timing import FINE, NEEDED, Timing, measure
-from protocols.messages import Sampling
-from tests.world.models import ToyLanguage, ToyTarget
-from tests.world.table import Table, asked
+from actors.target_timing import FINE, NEEDED, Timing, measure
 
 
 def tiles(rows: int) -> float:
@@ -93,7 +90,7 @@ def test_what_others_take_from_the_processors_at_the_start_does_not_last():
 @pytest.mark.parametrize(("device", "timer"), [("cpu", "thread_time"), ("cuda", "perf_counter")])
 def test_a_target_on_the_processor_is_measured_by_cpu_time_which_others_do_not_lengthen(monkeypatch, device, timer):
     model = Tiled(info=ModelInfo("tiled", 100, 4096, frozenset(), "", device=device))
-    monkeypatch.setattr("actors.verifier.timing.time", SimpleNamespace(**{timer: lambda: model.now}))
+    monkeypatch.setattr("actors.target_timing.time", SimpleNamespace(**{timer: lambda: model.now}))
     assert measure(model).alone_us == Tiled().measured()
 
 
@@ -143,14 +140,3 @@ def test_of_a_slow_target_one_row_is_measured_with_them_once():
 
 def test_without_cpus_to_lend_nothing_is_measured():
     assert Tiled().timing().lent_us is None
-
-
-@pytest.mark.parametrize(("measured", "again"), [(1.0, 0), (1.2, 0), (1.3, 1), (3.0, 1), (0.5, 0)])
-def test_times_of_a_busy_machine_are_measured_again_at_the_next_start(measured, again):
-    """``measured``: over what rounds take. Rounds that take longer than was measured prove nothing."""
-    said, stream = [], asked((5, 9, 33), "vanilla", sampling=Sampling(max_tokens=60, ignore_eos=True))
-    cost = CostModel({1: measured * 1000.0})
-    table = Table(ToyTarget(ToyLanguage()), stream, cost=cost, measure_again=lambda: said.append(True))
-    while not table.over:
-        table.verifier._learn(table.forward())
-    assert len(said) == again
