@@ -37,10 +37,6 @@ class Compute(Protocol):
         """The future of the job's result, or of the exception that it raised."""
         ...
 
-    def close(self) -> None:
-        """Start no further job. A running one is not waited for."""
-        ...
-
 
 def runs_inline(device: str, openmp_threads: int, forward_us: float) -> bool:
     """Whether the event loop may run a target that another thread built: short forwards, without OpenMP's threads."""
@@ -61,6 +57,7 @@ class ThreadCompute(Compute):
         return asyncio.get_running_loop().run_in_executor(self.pool, job)
 
     def close(self) -> None:
+        """Start no further job. A running one is not waited for."""
         self.pool.shutdown(wait=False, cancel_futures=True)  # the interpreter joins its thread at exit
 
 
@@ -79,11 +76,10 @@ class InlineCompute(Compute):
     """
 
     overlaps = False
-    turn_s = 0.0  # seconds between two turns of the event loop; a job that is not due for one runs at once
-    _due = 0.0
 
     def __init__(self, turn_s: float = 0.0) -> None:
-        self.turn_s = turn_s
+        """``turn_s``: between two turns of the event loop; a job that is not due for one runs at once."""
+        self.turn_s, self._due = turn_s, 0.0
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
@@ -103,6 +99,3 @@ class InlineCompute(Compute):
             loop.call_soon(run)
             self._due = loop.time() + self.turn_s
         return future
-
-    def close(self) -> None:
-        pass

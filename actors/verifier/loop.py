@@ -95,10 +95,6 @@ class Verifier:
             messages.Undo: (Role.CLIENT, operations.order),
         }
 
-    @property
-    def address(self) -> str:
-        return self.listener.address
-
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def _rounds(self) -> None:

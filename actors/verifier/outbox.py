@@ -54,14 +54,12 @@ class Outbox:
         # assuming that the next round is as long as the last
         next_at, self._flushed_at = now + (now - self._flushed_at), now
         unsent, self._unsent, sent = self._unsent, [], not wait
-        interval_s: float | None = None
+        interval_s = chunk_s(self.context.price, self.context.state.requests.decoding) if unsent else 0.0
         for stream in unsent:
             if stream.status is Stage.ENDED:
                 continue
             late = next_at - stream.delivery.sent_at  # the next chance to send
-            if late > CHUNK_S and interval_s is None:
-                interval_s = chunk_s(self.context.price, self.context.state.requests.decoding)
-            due = late > (interval_s or CHUNK_S) or stream.delivery.trace is not None
+            due = late > interval_s or stream.delivery.trace is not None
             if wait and not due and stream.status is not Stage.FINISHING:
                 self._unsent.append(stream)
                 continue

@@ -79,17 +79,14 @@ class Room:
     def hold(self, streams: Sequence[Stream]) -> list[Stream]:
         """Reserve room for a round of ``streams``, preempting the last if need be. Returns those that have it."""
         for stream in streams:
-            while stream.status is Stage.DECODE and not self._reserved(stream):
-                running = (*self.state.requests.of(Stage.PREFILL), *self.state.requests.of(Stage.DECODE))
-                self._preempt(self.state.in_order(running)[-1])
+            while stream.status is Stage.DECODE:
+                try:
+                    self.target.reserve(stream.handle)
+                    break
+                except PoolFull:
+                    running = (*self.state.requests.of(Stage.PREFILL), *self.state.requests.of(Stage.DECODE))
+                    self._preempt(self.state.in_order(running)[-1])
         return [stream for stream in streams if stream.status is Stage.DECODE]
-
-    def _reserved(self, stream: Stream) -> bool:
-        try:
-            self.target.reserve(stream.handle)
-        except PoolFull:
-            return False
-        return True
 
     def _preempt(self, stream: Stream) -> None:
         self.leases.recall(stream)

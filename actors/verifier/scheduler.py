@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from actors.models import Outcome
 from actors.verifier.admission import Admission
@@ -137,7 +136,7 @@ class Scheduler:
             room_us,
             prompt is None,
             self.context.now_us(),
-            partial(self._gain, decoding),
+            lambda stream, source: self.context.trials.expected(source, stream.groups[decoding], stream),
             price.rate(decoding) * price.verifying(own),
         )
         plain = self._unmeasured(streams) if prompt is None else 0
@@ -273,10 +272,6 @@ class Scheduler:
         if (model := next(untried, None)) is not None:
             return model
         return max(models, key=lambda model: trials.expected(models[model], group, stream))
-
-    def _gain(self, streams: int, stream: Stream, source: str) -> float:
-        """The speed-up that a source should bring a stream."""
-        return self.context.trials.expected(source, stream.groups[streams], stream)
 
     def prepare(self, batch: Batch) -> None:
         """Let the sources read the piece of a prompt that the forward computes, if they are to be asked at all."""

@@ -214,7 +214,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             listener = network.listen(settings.bind)  # before the model is loaded, to fail early on an address in use
             with loading():
                 verifier, ready = await _load(settings, listener, compute, tokenizing, request_log)
-            log.info("ready at %s: %s", verifier.address, ready)
+            log.info("ready at %s: %s", verifier.listener.address, ready)
             verifier.admission.grammars.warm_up()
             await verifier.run(stop)
         finally:

@@ -42,12 +42,9 @@ class Trials:
 
     def left(self, source: str, group: Group, stream: Judged, rounds: int) -> float:
         """Rounds of the stream until the source is used again."""
-        own, kind, left = stream.trials.get(source), self._groups.get((source, group)), 0.0
-        if own is not None and own.until > rounds:
-            left = own.until - rounds
-        if kind is not None and kind.until - self._rounds[group] > left:
-            left = kind.until - self._rounds[group]
-        return left
+        own, kind = stream.trials.get(source), self._groups.get((source, group))
+        left = own.left(rounds) if own is not None else 0.0
+        return left if kind is None else max(left, kind.left(self._rounds[group]))
 
     def expected(self, source: str, group: Group, stream: Judged | None = None) -> float:
         """The gain to be expected of a source."""

@@ -254,6 +254,7 @@ class Held(InlineCompute):
     """A thread that begins its jobs when a test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.jobs = []
 
     def start(self, job):

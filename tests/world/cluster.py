@@ -32,6 +32,7 @@ class PacedCompute(InlineCompute):
     """Each job begins so many seconds after it was asked for."""
 
     def __init__(self, seconds: float) -> None:
+        super().__init__()
         self.seconds = seconds
 
     def start(self, job):

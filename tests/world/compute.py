@@ -31,8 +31,6 @@ class VirtualThread(Compute):
         loop.call_later(owed_s, lambda: None if future.cancelled() else future.set_result(result))
         return future
 
-    def close(self) -> None: ...
-
 
 class LateThread(VirtualThread):
     """A thread whose jobs are done at the end of their time, which is the same for all."""

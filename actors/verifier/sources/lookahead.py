@@ -30,7 +30,6 @@ with the columns' first tokens taken at random from the prompt is seeded, so tha
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,32 +53,12 @@ class Lookahead:
         return LookaheadSession(self, prompt)
 
 
-class NgramPool:
-    """Continuations of each first token, the most recently seen, at most ``capacity`` each (least recent goes)."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._by_first: dict[int, OrderedDict[tuple[int, ...], None]] = {}
-
-    def add(self, ngram: Sequence[int]) -> None:
-        known = self._by_first.setdefault(ngram[0], OrderedDict())
-        rest = tuple(ngram[1:])
-        known[rest] = None
-        known.move_to_end(rest)
-        if len(known) > self.capacity:
-            known.popitem(last=False)
-
-    def guesses(self, first: int) -> list[tuple[int, ...]]:
-        """Continuations of ``first``, the most recent first."""
-        return list(reversed(self._by_first.get(first, OrderedDict())))
-
-
 class LookaheadSession:
     """One request. Per step: ``propose``, one target forward over all its rows, ``ingest``."""
 
     def __init__(self, options: Lookahead, prompt: Sequence[int]) -> None:
         self.options = options
-        self.pool = NgramPool(options.guesses)
+        self.pool: dict[int, dict[tuple[int, ...], None]] = {}  # continuations by first token, the latest last
         self.root = prompt[-1]
         # The first N - 2 steps fill one level each and lose one column each to the passing of time.
         rng = random.Random(0)
@@ -99,7 +78,7 @@ class LookaheadSession:
         trie = TrieBuilder()
         window = sum(map(len, self._levels)) - 1
         self._newest = self._add_window(trie) if budget >= window else None
-        for guess in self.pool.guesses(self.root):
+        for guess in reversed(self.pool.get(self.root, {})):
             parent = ROOT
             for token in guess:
                 known = trie.find(parent, token)
@@ -118,6 +97,14 @@ class LookaheadSession:
             above = [trie.add(parent, token, 1.0) for parent, token in zip(above, level, strict=True)]
         return above
 
+    def collect(self, ngram: Sequence[int]) -> None:
+        """Put an n-gram into the pool. Of more than ``guesses`` with its first token the least recent goes."""
+        known, rest = self.pool.setdefault(ngram[0], {}), tuple(ngram[1:])
+        known.pop(rest, None)
+        known[rest] = None
+        if len(known) > self.options.guesses:
+            del known[next(iter(known))]
+
     def ingest(self, sampled: Sequence[int], committed: Sequence[int]) -> None:
         """``sampled[i]``: the target's token behind row i of the last proposal; ``committed``: the step's tokens.
 
@@ -132,7 +119,7 @@ class LookaheadSession:
             new = [sampled[row] if row != ROOT else committed[0] for row in newest]
             for column in zip(*self._levels, new, strict=True):
                 if len(column) == self.options.ngram:
-                    self.pool.add(column)
+                    self.collect(column)
             if len(self._levels) < self.options.ngram - 1:
                 self._levels = [level[1:] for level in (*self._levels, new)]
             else:

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from actors.verifier.sources.lookahead import Lookahead, NgramPool
+from actors.verifier.sources.lookahead import Lookahead
 
 
 def paths_of(proposal):
@@ -34,7 +34,7 @@ def decode(model, prompt, options, steps, budget=256):
 
 
 def pooled(session):
-    return [(first, *rest) for first, known in session.pool._by_first.items() for rest in known]
+    return [(first, *rest) for first, known in session.pool.items() for rest in known]
 
 
 def order(n, symbols=11, seed=0):
@@ -109,20 +109,18 @@ def test_each_jacobi_row_sees_level_zero_up_to_its_column_and_its_own_column():
 
 
 def test_a_pool_keeps_the_most_recent_ngrams_of_each_first_token():
-    pool = NgramPool(2)
+    session = Lookahead(3, 1, guesses=2).open([1, 2])
     for rest in ([1, 2], [3, 4], [1, 2], [5, 6]):
-        pool.add([9, *rest])
-    pool.add([8, 0, 0])
-    assert pool.guesses(9) == [(5, 6), (1, 2)]
-    assert pool.guesses(7) == []
-    assert pool.guesses(8) == [(0, 0)]
+        session.collect([9, *rest])
+    session.collect([8, 0, 0])
+    assert {first: [*known] for first, known in session.pool.items()} == {9: [(1, 2), (5, 6)], 8: [(0, 0)]}
 
 
 def test_the_pools_ngrams_of_the_root_become_branches():
     session = Lookahead(3, 1, 5).open([1, 2])
-    session.pool.add([2, 7, 8])
-    session.pool.add([2, 7, 9])
-    session.pool.add([3, 1, 1])
+    session.collect([2, 7, 8])
+    session.collect([2, 7, 9])
+    session.collect([3, 1, 1])
     paths = set(paths_of(session.propose(64)))
     assert {(7,), (7, 8), (7, 9)} <= paths
     assert (1,) not in paths - set(paths_of(Lookahead(3, 1, 5).open([1, 2]).propose(64)))
@@ -130,7 +128,7 @@ def test_the_pools_ngrams_of_the_root_become_branches():
 
 def test_a_budget_below_the_window_leaves_guesses_and_changes_no_level():
     session = Lookahead(3, 4, 5).open([1, 2])
-    session.pool.add([2, 7, 8])
+    session.collect([2, 7, 8])
     before = [list(level) for level in session._levels]
     proposal = session.propose(1)
     assert proposal.tokens == (7,)
