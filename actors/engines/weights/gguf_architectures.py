@@ -191,6 +191,7 @@ ARCHITECTURES = {  # architectures by their name in the file
         ATTENTION | UNGATED | QUERY_NORMS | {"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"},
         configs.apertus,
         numbers={f"mlp.act_fn.alpha_{sign}": f"xielu.alpha_{sign}" for sign in "pn"},
+        constants={f"mlp.act_fn.{key}": value for key, value in configs.XIELU.items()},
     ),
     "chatglm": Architecture(
         "glm",

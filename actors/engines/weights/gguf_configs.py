@@ -112,9 +112,12 @@ def exaone(file: GGUF, config: Config) -> Config:
     return {"rms_norm_eps": file.of_architecture("attention.layer_norm_epsilon", config["rms_norm_eps"])}
 
 
+XIELU = {"beta": 0.5, "eps": -1e-6}  # constants of the activation in transformers
+
+
 def apertus(file: GGUF, config: Config) -> Config:
     """Raises ModelError for an activation with other constants than transformers computes it with."""
-    for key, usual in (("beta", 0.5), ("eps", -1e-6)):
+    for key, usual in XIELU.items():
         found = np.unique(file.metadata.get(f"xielu.{key}", usual))
         if not np.allclose(found, usual):
             raise ModelError(

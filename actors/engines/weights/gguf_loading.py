@@ -85,7 +85,9 @@ def packed_model(name: str, config: Any, device: torch.device, dtype: torch.dtyp
 def gguf_weights(name: str, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """The numbers of transformers' model. Raises ModelError."""
     checkpoint = open_gguf(name)
-    return {key: torch.from_numpy(checkpoint.side_by_side(key)).to(device, dtype) for key in checkpoint.own()}
+    found = {key: torch.from_numpy(checkpoint.side_by_side(key)).to(device, dtype) for key in checkpoint.own()}
+    constants = {key: torch.tensor(value, device=device, dtype=dtype) for key, value in checkpoint.constants().items()}
+    return found | constants
 
 
 def gguf_generation(name: str) -> dict[str, float]:

@@ -243,6 +243,11 @@ class GGUFCheckpoint:
                 heads = rows
         return np.ascontiguousarray(values[heads])
 
+    def constants(self) -> dict[str, float]:
+        """What transformers' model has among its weights and every file of the architecture has equal."""
+        layers, known = range(self._one("block_count")), self._known
+        return {f"{known.layers}.{layer}.{part}": one for layer in layers for part, one in known.constants.items()}
+
     def name_in_file(self, ours: str) -> str:
         """A weight's name in the file, whether it is there or not."""
         known, (_, _, rest) = self._known, ours.partition(f"{self._known.layers}.")

@@ -39,6 +39,7 @@ class Architecture:
     outside: dict[str, str] = field(default_factory=dict)  # names besides the usual ones
     layers: str = "model.layers"
     numbers: dict[str, str] = field(default_factory=dict)  # parts that are metadata, with a number for each layer
+    constants: dict[str, float] = field(default_factory=dict)  # weights of transformers' layers that files have equal
 
 
 def plain(names: Mapping[str, str]) -> Made:

@@ -13,7 +13,7 @@ from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.gguf_loading import gguf_config
 from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
-from actors.engines.weights.loading import load_config, load_for_engine
+from actors.engines.weights.loading import load_config, load_for_engine, load_model
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 from tests.engines.weights.gguf_files import FILES, unpacked
@@ -34,6 +34,14 @@ def test_a_file_of_the_converter_computes_what_the_original_does(name: str, tmp_
     batch.add(0, IDS, places, places, causal(0, len(IDS)))
     expected = torch.from_numpy(np.load(INTO / f"{name}.npy"))
     found = engine.forward(batch)[-len(expected) :, : expected.shape[1]]
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4 * float(expected.abs().max()))
+
+
+def test_transformers_model_of_a_file_with_constants_computes_what_the_original_does(tmp_path: Path) -> None:
+    """Apertus: a file has no weights for two constants of its activation, which transformers keeps among them."""
+    model = load_model(unpacked("Apertus", tmp_path), torch.device("cpu"), torch.float32)
+    expected = torch.from_numpy(np.load(INTO / "Apertus.npy"))
+    found = model(torch.tensor([IDS])).logits[0, -len(expected) :, : expected.shape[1]]
     torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4 * float(expected.abs().max()))
 
 
