@@ -155,7 +155,9 @@ def test_swap_and_drain_answer_with_a_sentence():
             cluster.start_drafter("b")
             await cluster.connected("a", "b")
             assert "moved 0 streams" in await client.swap("a", "b")
-            with pytest.raises(RequestError, match="no drafter is named c; connected are: a, b"):
+            with pytest.raises(
+                RequestError, match="no drafter is named c; connected are: a, b; one that has just been"
+            ):
                 await client.swap("a", "c")
             assert "a is leaving" in await client.drain("a")
             assert {d.actor_id for d in (await client.status()).drafters} <= {"a", "b"}
