@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
+from actors.engines.compute.operands import Parts
 from actors.engines.compute.ops_torch import TorchOps
 from actors.engines.compute.recurrence import StateWalk
-from actors.engines.compute.rows import BatchRows, Parts
+from actors.engines.compute.rows import BatchRows
 from actors.engines.compute.states import Indices, TorchRecurrence
 from actors.engines.decoder.layout import Affine, DecoderWeights, ExpertWeights, LatentWeights, LayerWeights
 from actors.engines.decoder.spec import (

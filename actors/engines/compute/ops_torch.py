@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.compute.rows import Parts, RowTurns, Steps
+from actors.engines.compute.operands import Parts, RowTurns, Steps
 from actors.engines.compute.states import GO_ON, TEXT, TRASH, Indices, LayerMemory, record_parts
 from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import (

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.compute.layer import Program
+from actors.engines.compute.operands import Parts, RowTurns, Steps
 from actors.engines.compute.ops_torch import TorchOps, activated, choose_experts
-from actors.engines.compute.rows import BatchRows, Parts, RowTurns, Steps
+from actors.engines.compute.rows import BatchRows
 from actors.engines.compute.states import Indices, LayerMemory, TorchRecurrence
 from actors.engines.decoder.gpu.groups import Float8Matrix, GroupedMatrix
 from actors.engines.decoder.gpu.kernel_check import checked

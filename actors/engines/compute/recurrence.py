@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from actors.engines.compute.operands import Steps
 from actors.engines.compute.ops_torch import TorchOps
-from actors.engines.compute.rows import Steps
 from actors.engines.compute.states import Indices, StateMemory
 from actors.engines.decoder.layout import LayerWeights, RecurrentWeights
 from actors.engines.decoder.spec import DeltaNet, Recurrent, Scan, Selective, ShortConvolution

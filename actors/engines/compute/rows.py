@@ -1,29 +1,19 @@
-"""The rows that the operations of a layer work on, and what they read and give."""
+"""The rows that the operations of a layer work on, and what they read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from actors.engines.compute.operands import RowTurns
 from actors.engines.decoder.spec import Attention, Rotation
 
 if TYPE_CHECKING:
     from actors.engines.compute.ops_torch import TorchOps
     from actors.engines.compute.recurrence import StateWalk
-
-# A product before the parts of its inner dimension are added up: (splits, rows, outputs). Whatever reads it next adds
-# them up on the way.
-Parts = Tensor
-
-
-class RowTurns(NamedTuple):
-    """The rotation of each row."""
-
-    pairs: Tensor  # complex64 (rows, pairs): factor of each pair of neighbouring dimensions of a head
-    stretch: Tensor | None = None  # float32 (rows,): factor of whole queries
 
 
 class LayerKeys(Protocol):
@@ -41,16 +31,6 @@ class SlotSight(Protocol):
     def __call__(self, place: int, attention: Attention, queries: Tensor, sinks: Tensor | None) -> Tensor:
         """Attend to layer ``place`` of the pool: ``(rows, heads * width)`` from queries ``(rows, heads, width)``."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """What rows do to the states of a recurrent layer. float32."""
-
-    queries: Tensor  # (rows, groups * keys)
-    values: Tensor  # (rows, heads * values)
-    records: Tensor  # what the rows put in, see :func:`actors.engines.compute.states.record_parts`
-    logarithms: Tensor | None = None  # (heads, keys, values): of decays, by rate, where records have none
 
 
 @dataclass(slots=True)

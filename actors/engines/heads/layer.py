@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.compute.layer import Layers, Residual
+from actors.engines.compute.operands import Parts, RowTurns
 from actors.engines.compute.ops_torch import TorchOps
-from actors.engines.compute.rows import BatchRows, Parts, RowTurns
+from actors.engines.compute.rows import BatchRows
 from actors.engines.decoder.families.parts import attention, before, decoder, head_norms, mlp, rotation
 from actors.engines.decoder.layout import Affine, LayerWeights, WeightReader, changed
 from actors.engines.decoder.spec import Attention, DecoderSpec, Layer, Rotation

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.compute.rows import RowTurns
+from actors.engines.compute.operands import RowTurns
 from actors.engines.decoder.gpu.triton_kernels.groups import RoundedRows, records_of, write_record
 from actors.engines.decoder.layout import Affine
 from actors.engines.decoder.spec import Norm

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.compute.rows import Steps
+from actors.engines.compute.operands import Steps
 from actors.engines.compute.states import FIELDS, GO_ON, TEXT, Indices, LayerMemory, rooms_of
 from actors.engines.decoder.layout import RecurrentWeights
 from actors.engines.decoder.spec import CONVOLUTION, DELTA, Recurrent
