@@ -50,7 +50,7 @@ class Committer:
                 part = self.faults.guard(stream, self._commit_window, at, batch, computed, started, rows, cores_us)
                 if part is not None:
                     parts.append(part)
-                    self.state.totals.round(part.stats, plain_us)
+                    self.state.totals.round(part.stats, part.own_us, plain_us)
                     tokens += part.tokens
                     waited_us += part.stats.wait_us
         piece = batch.piece

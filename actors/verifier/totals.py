@@ -22,12 +22,12 @@ class _Drafts:
     rate: Estimate = field(default_factory=Estimate)  # tokens per second of one stream, by seconds
     plain_us: float = 0.0  # a round without drafts, lately
 
-    def add(self, stats: RoundStats, plain_us: float) -> None:
+    def add(self, stats: RoundStats, own_us: float, plain_us: float) -> None:
         self.rounds += stats.window > 0
         self.tokens += stats.window
         self.accepted += stats.accepted
         self.accepted_per_position.update(range(stats.accepted))
-        self.rate.add_ratio(stats.committed, stats.wall_us / 1e6)
+        self.rate.add_ratio(stats.committed, own_us / 1e6)
         self.plain_us = plain_us
 
     def absorb(self, other: _Drafts) -> None:
@@ -44,18 +44,19 @@ class Totals:
     # sums by method and drafter (names are the drafters' choice); the latest last
     drafts: OrderedDict[tuple[str, str], _Drafts] = field(default_factory=OrderedDict)
 
-    def round(self, stats: RoundStats, plain_us: float) -> None:
-        """Add one request's round. ``plain_us``: of a round of plain decoding with as many requests."""
+    def round(self, stats: RoundStats, own_us: float, plain_us: float) -> None:
+        """Add one request's round. ``own_us``: its time without the prompts computed meanwhile; ``plain_us``: time of a
+        round of plain decoding with as many requests."""
         key = stats.kind.method, stats.kind.drafter
         if key not in self.drafts:
             self.drafts[key] = _Drafts()
             if len(self.drafts) > MAX_KNOWN:
                 self._forget()
         self.drafts.move_to_end(key)
-        self.drafts[key].add(stats, plain_us)
+        self.drafts[key].add(stats, own_us, plain_us)
         if stats.streams == stats.rows == 1 and not stats.wait_us and stats.plan is None:
             self.counters["plain_tokens"] += stats.committed
-            self.counters["plain_us"] += round(stats.wall_us)
+            self.counters["plain_us"] += round(own_us)
 
     def _forget(self) -> None:
         """Keep only the sums of the drafter without a round for the longest time."""

@@ -73,7 +73,7 @@ def rounds(*entries: tuple[int, float]) -> float:
     totals = Totals(Counter())
     for committed, wall_us in entries:
         stats = RoundStats("r", 1, Kind("auto", "d"), 3, committed - 1, committed, 4, 900.0, 0.0, wall_us)
-        totals.round(stats, 1000.0)
+        totals.round(stats, wall_us, 1000.0)
     (report,) = totals.report()
     return report.speedup
 
@@ -101,5 +101,12 @@ def test_speed_up_follows_what_happens_now():
 )
 def test_the_plain_rate_rests_on_rounds_of_one_stream_that_nothing_was_drafted_for(changes, counts):
     totals, told = Totals(Counter()), RoundStats("r", 1, Kind("auto"), 0, 0, 1, 1, 900.0, 0.0, 1000.0)
-    totals.round(structs.replace(told, **changes), 1000.0)
+    totals.round(structs.replace(told, **changes), 1000.0, 1000.0)
     assert dict(totals.counters) == ({"plain_tokens": 1, "plain_us": 1000} if counts else {})
+
+
+def test_rates_leave_out_the_prompts_that_were_computed_between_two_rounds():
+    totals, told = Totals(Counter()), RoundStats("r", 1, Kind("auto"), 0, 0, 1, 1, 900.0, 0.0, 9000.0)
+    totals.round(told, 1000.0, 1000.0)
+    assert totals.counters["plain_us"] == 1000
+    assert totals.report()[0].speedup == pytest.approx(1.0)
