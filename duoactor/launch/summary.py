@@ -96,7 +96,8 @@ def print_summary(
     columns = render.columns(sys.stdout)
     for label, text in facts:
         begin = f"  {label:<14} "
-        print(textwrap.fill(text, columns, initial_indent=begin, subsequent_indent=" " * len(begin)))
+        lines = textwrap.TextWrapper(columns, begin, " " * len(begin), break_on_hyphens=False)  # flags stay whole
+        print(lines.fill(text))
     indent, quoted = " " * len("Try:   "), [shlex.quote(flag) for flag in flags]
     asking = render.folded_command(["duoactor", "generate", *quoted, PROMPT], sys.stdout, indent)
     print(f"\nTry:   {asking}")

@@ -152,8 +152,11 @@ def test_what_to_try_does_not_show_the_verifiers_secret_key():
 def test_a_command_to_try_fits_a_terminal_and_can_be_pasted(monkeypatch, capsys):
     flags = ["--connect", "tcp://127.0.0.1:7601", "--key", "YOUR.key", "--server-key", "/home/me/a b/verifier.pub"]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    print_summary("tcp://127.0.0.1:7601", [], [], flags)
-    tried = capsys.readouterr().out.partition("Try:   ")[2].partition("See:   ")[0]
+    monkeypatch.setattr("duoactor.render.width", lambda terminal: 80)
+    print_summary("tcp://127.0.0.1:7601", [], [("memory", f"{'x' * 54} --kv-tokens")], flags)
+    shown = capsys.readouterr().out
+    assert f"\n{' ' * 17}--kv-tokens\n" in shown
+    tried = shown.partition("Try:   ")[2].partition("See:   ")[0]
     assert max(map(len, f"Try:   {tried}".splitlines())) <= 80
     assert shlex.split(tried.replace("\\\n", "")) == ["duoactor", "generate", *flags, "def factorial(n):"]
 
