@@ -248,4 +248,4 @@ def attend_prompt(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | No
         is_causal=mask is None,
         scale=scale,
     )
-    return out.to(dtype).view(heads, rows, width)
+    return out.to(dtype).reshape(heads, rows, width)
