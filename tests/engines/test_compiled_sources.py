@@ -64,6 +64,31 @@ def test_a_numba_with_other_private_parts_compiles_the_same_bits(tmp_path):
     assert len(found) == 1 and len(set(found.pop().split())) == 2
 
 
+KEPT = """
+from actors.engines.decoder.cpu.linking import kept
+
+@kept("int64(int64)")
+def twice(number):
+    return 2 * number
+"""
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("size", [0, 50])
+def test_damaged_machine_code_on_disk_is_compiled_anew(tmp_path, ending, size):
+    """A power cut, or a disk that filled, may leave a file short."""
+    (tmp_path / "small.py").write_text(KEPT)
+    line = [sys.executable, "-c", "import small; print(small.twice(21))"]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    found = []
+    for _ in range(2):
+        found.append(subprocess.run(line, env=paths, capture_output=True, text=True, check=True).stdout)
+        (file,) = tmp_path.rglob(f"*.{ending}")
+        whole = file.read_bytes()
+        file.write_bytes(whole[:size])
+    assert found == ["42\n"] * 2 and len(whole) > 50
+
+
 LISTEN = """
 from numba.core import event
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit, types
+from numba.core.caching import FunctionCache
 
 _FLOATS = {"error_model": "numpy"}
 # Files here that nothing compiled is made of
@@ -72,9 +73,14 @@ def linked(function: Any) -> Any:
 
 def kept(*signature: Any, by: Callable[..., Any] = njit, **options: Any) -> Callable[[Any], Any]:
     """Compile a function when it is defined, unless machine code of the present sources is on disk."""
+    compile_ = by(*signature, cache=True, **_FLOATS, **options)
 
     def compiled(function: Any) -> Any:
         function.__qualname__ += f"_{SOURCES}"  # in the names of its files
-        return by(*signature, cache=True, **_FLOATS, **options)(function)
+        try:
+            return compile_(function)
+        except Exception:  # numba raises whatever reading a damaged file raises
+            FunctionCache(function).flush()
+            return compile_(function)
 
     return compiled
