@@ -89,6 +89,15 @@ def test_damaged_machine_code_on_disk_is_compiled_anew(tmp_path, ending, size):
     assert found == ["42\n"] * 2 and len(whole) > 50
 
 
+def test_what_a_full_disk_cannot_hold_is_compiled_all_the_same(tmp_path):
+    (tmp_path / "small.py").write_text(KEPT)
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY)); "
+    line = [sys.executable, "-c", full + "import small; print(small.twice(21))"]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(line, env=paths, capture_output=True, text=True, check=True)
+    assert done.stdout == "42\n" and done.stderr.count("compiled layers cannot be kept on disk") == 1
+
+
 LISTEN = """
 from numba.core import event
 

@@ -9,13 +9,16 @@ longer, and gives the same bits.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from numba import njit, types
 from numba.core.caching import FunctionCache
 
+log = logging.getLogger("duoactor.engines")
 _FLOATS = {"error_model": "numpy"}
 # Files here that nothing compiled is made of
 NOT_COMPILED = {
@@ -71,6 +74,12 @@ def linked(function: Any) -> Any:
     return made
 
 
+@cache
+def _cannot_keep(why: str) -> None:
+    """Say it once."""
+    log.warning("compiled layers cannot be kept on disk (%s): make room there, or every start compiles them anew", why)
+
+
 def kept(*signature: Any, by: Callable[..., Any] = njit, **options: Any) -> Callable[[Any], Any]:
     """Compile a function when it is defined, unless machine code of the present sources is on disk."""
     compile_ = by(*signature, cache=True, **_FLOATS, **options)
@@ -79,6 +88,9 @@ def kept(*signature: Any, by: Callable[..., Any] = njit, **options: Any) -> Call
         function.__qualname__ += f"_{SOURCES}"  # in the names of its files
         try:
             return compile_(function)
+        except OSError as error:
+            _cannot_keep(str(error))
+            return by(*signature, **_FLOATS, **options)(function)
         except Exception:  # numba raises whatever reading a damaged file raises
             FunctionCache(function).flush()
             return compile_(function)
