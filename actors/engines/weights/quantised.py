@@ -97,8 +97,11 @@ def _blocks(shape: tuple[int, int], block: tuple[int, int]) -> tuple[int, int]:
 
 
 def _ordered(name: str, groups: Tensor | None, size: int, inputs: int) -> Tensor | None:
-    """The group of each input, where they do not follow one another or the last has fewer inputs than ``size``."""
+    """The group of each input, where they do not follow one another or the last has fewer inputs than ``size``. Raises
+    ModelError for groups that there are not, or of another number of inputs."""
     plain = torch.arange(inputs) // size
+    if groups is not None:
+        _wanted(name, groups, (inputs,))
     if groups is None or bool((groups < 0).any()) or torch.equal(groups.long(), plain):
         return plain if inputs % size else None
     if int(groups.max()) > (last := int(plain[-1])):
@@ -283,9 +286,7 @@ def _gptq(name: str, parts: Parts, form: LayerForm) -> Integers:
     _wanted(f"{name}.scales", stored, (groups, outputs))
     _wanted(f"{name}.qzeros", packed, (groups, -(-outputs * bits // 32)))
     zeros = _unpacked(packed, bits, outputs).t() + (0 if form.kind == "gptq_v2" else 1)
-    if (places := parts.get("g_idx")) is not None:
-        _wanted(f"{name}.g_idx", places, (inputs,))
-    order, middle = _ordered(f"{name}.g_idx", places, each, inputs), 1 << (bits - 1)
+    order, middle = _ordered(f"{name}.g_idx", parts.get("g_idx"), each, inputs), 1 << (bits - 1)
     zero: Tensor | float = middle if bool((zeros == middle).all()) else zeros  # symmetric: products need none
     if zero is zeros and not form.zeros:
         raise _broken(

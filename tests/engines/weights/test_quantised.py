@@ -363,6 +363,8 @@ def test_numbers_that_fill_no_word_are_read_by_the_width_of_their_rows(bits: int
 
 CODES, ONES = torch.ones(4, 32).to(torch.float8_e4m3fn), torch.ones
 WORDS = {"qweight": torch.ones(8, 32).int(), "scales": torch.ones(2, 32), "qzeros": torch.ones(2, 4).int()}
+PACKED = {"weight_packed": ONES(4, 8).int(), "weight_scale": ONES(4, 2), "weight_shape": torch.tensor([4, 64])}
+GROUPS = compressed(4, "pack-quantized", group_size=32)
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [2, 16]}
 WRONG: list[tuple[dict[str, Any], dict[str, Tensor], str]] = [
     (FP8, {"weight": CODES.view(torch.uint8), "weight_scale": ONES(1)}, "weight of 2 dimensions in uint8"),
@@ -377,6 +379,9 @@ WRONG: list[tuple[dict[str, Any], dict[str, Tensor], str]] = [
     (MODELOPT, {"weight": CODES, "weight_scale": ONES(1), "pre_quant_scale": ONES(32)}, "smoothing"),
     (GPTQ, {**WORDS, "scales": ONES(1, 32)}, "scales is 1 x 32, and .* says 2 x 32"),
     (GPTQ, {**WORDS, "g_idx": torch.full((64,), 2)}, "group 2 of 2"),
+    (GPTQ, {**WORDS, "g_idx": torch.zeros(32)}, "g_idx is 32, and .* says 64"),
+    (GROUPS, {**PACKED, "weight_g_idx": torch.zeros(32)}, "weight_g_idx is 32, and .* says 64"),
+    (GROUPS, {**PACKED, "weight_g_idx": torch.zeros(1)}, "weight_g_idx is 1, and .* says 64"),
     (GPTQ, {"qweight": WORDS["qweight"], "scales": WORDS["scales"]}, "qzeros is in no file"),
     (GPTQ, {"weight": CODES}, "weight beside integers"),
     (BNB, {"weight": ONES(64, 1).byte(), "weight.absmax": ONES(2)}, "bitsandbytes__fp4 is in no file"),
