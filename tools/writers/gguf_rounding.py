@@ -2,7 +2,7 @@
 
 python -m tools.writers.gguf_rounding [NAME ...]
 
-Of each mixture in tests/data/gguf_families, in Q8_0: the relative distance of our logits, and of transformers' with
+For each mixture in tests/data/gguf_families, in Q8_0: the relative distance of our logits, and of transformers' with
 inputs rounded, from those that transformers computes from the dequantised weights; then with the experts chosen as if
 nothing was rounded.
 """

@@ -21,8 +21,8 @@ MAX_REQUESTS = 32  # requests of full length that a pool is made for by default
 MIN_TOKENS = 1024  # a smaller pool holds no conversation
 MIN_ASKED = 448  # slots that the measurements of a start need, unless the context is shorter
 GPU_SHARE = 0.9  # share of the free memory; the rest is for activations (vLLM's gpu_memory_utilization is as large)
-# Of the host's free memory, which other processes need as well. Pages are taken when they are first written, so that an
-# idle pool takes none.
+# Share of the host's free memory, which other processes need as well. Pages are taken when they are first written, so
+# that an idle pool takes none.
 HOST_SHARE = 0.5
 DRAFT_SHARE = 0.5  # share of a draft's pool, because the target may be on the same device
 STATE_SHARE = 0.5  # share of a pool's memory, if the model has recurrent layers: their states need the rest

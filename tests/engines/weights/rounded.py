@@ -108,7 +108,7 @@ def _ours(file: str, texts: list[list[int]]) -> tuple[Tensor, set[str]]:
 
 
 def _order(file: str, name: str) -> Order:
-    """Of value heads that share keys those of the same number are side by side in a file, and not in transformers."""
+    """Value heads of the same number, which share no keys, are side by side in a file, and not in transformers."""
     config = open_gguf(file).config
     if not name.endswith("linear_attn.out_proj.weight") or not config.get("tiled_value_heads"):
         return None

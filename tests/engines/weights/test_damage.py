@@ -121,7 +121,7 @@ def test_floats_of_4_bits_are_all_numbers(tmp_path: Path) -> None:
 
 
 class Arguments:
-    """Of a training, as transformers saves them beside a model."""
+    """Those of a training, which transformers saves beside a model."""
 
 
 def test_files_that_are_no_weights_of_the_model_are_not_read(draft: Path) -> None:  # noqa: F811
