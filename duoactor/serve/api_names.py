@@ -36,11 +36,11 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
 
 def in_words_of(path: str, sentence: str, param: str = "") -> str:
     """A sentence in the words of the path's API. A name that is also a plain word (``stop``, ``n``) is only replaced
-    where the sentence begins with it and is about it, as ``param`` says."""
+    where the sentence begins with it and is about it, as ``param`` says. What is in quotes is the client's own."""
     names = next((names for begin, names in _NAMES.items() if path.startswith(begin)), {})
     for ours, theirs in names.items():
         if "_" in ours:
-            sentence = re.sub(rf"(?<![\w.]){re.escape(ours)}(?!\w)", theirs, sentence)
+            sentence = re.sub(rf"(?<![\w.`'\"]){re.escape(ours)}(?!\w)", theirs, sentence)
         elif param == ours:
             sentence = re.sub(rf"^{ours}\b", theirs, sentence)
     return sentence

@@ -15,6 +15,7 @@ from protocols.errors import DuoactorError, RequestError
 from protocols.messages import FailureCode, Sampling
 
 RETRY_AFTER_MS = 1000.0  # wait if the verifier did not say when
+NOT_SUPPORTED = "unsupported_parameter"  # OpenAI's code of an error about a parameter that the API does not have
 
 _STATUS = {
     FailureCode.BAD_REQUEST: 400,
@@ -69,7 +70,10 @@ class ApiError(DuoactorError):
         return {"www-authenticate": "Bearer"} if self.status == 401 else {}
 
     def told_by(self, path: str) -> ApiError:
-        """The same in the words of the path's API."""
+        """The same in the words of the path's API. A parameter that the API does not have is called what the client
+        called it."""
+        if self.code == NOT_SUPPORTED:
+            return self
         param = self.param or ""
         told = in_words_of(path, str(self), param)
         named = in_words_of(path, param, param) or None

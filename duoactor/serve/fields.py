@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import NOT_SUPPORTED, ApiError
 
 # Hints for a provider's records, caches, prices and thinking, and fields of an earlier answer that is sent back
 _HINTS = """
@@ -147,7 +147,7 @@ def _asks_nothing(name: str, value: Any) -> bool:
     value = _whole(value)
     if any(value == idle and type(value) is type(idle) for idle in UNSUPPORTED.get(name, ())):
         return True
-    raise ApiError(400, f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter")
+    raise ApiError(400, f"{name} is not supported here; leave it out", param=name, code=NOT_SUPPORTED)
 
 
 def _check_spelling(name: str, where: str, names: Collection[str], strict: bool) -> None:

@@ -63,6 +63,32 @@ async def test_an_error_names_the_apis_own_field_and_no_other_apis(paths: tuple[
                 assert not [other for other in OTHERS if other in rest], told(refused)
 
 
+CALLED = [{"type": "function", "function": {"name": "max_tokens"}}]
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "sentence"),
+    [
+        ("/v1/responses", {"max_tokens": 4}, "max_tokens is not supported here; leave it out"),
+        ("/v1/messages", {"stop": ["a"]}, "stop is not supported here; leave it out"),
+        ("/api/chat", {"max_tokens": 4}, "max_tokens is not supported here; leave it out"),
+        ("/api/chat", {"response_format": {"type": "json_object"}}, "response_format is not supported here"),
+        ("/completion", {"logprobs": 3}, "logprobs is not supported here; leave it out"),
+        ("/api/chat", {"model": "max_tokens"}, "The model `max_tokens` does not exist"),
+        ("/api/chat", {"tools": CALLED * 2}, "tools[1].function.name: there are two functions called 'max_tokens'"),
+        ("/v1/responses", {"tool_choice": {"type": "function", "name": "max_tokens"}}, "tool_choice: tools has no"),
+    ],
+)
+async def test_what_the_client_wrote_itself_keeps_its_name(path: str, given: dict, sentence: str):
+    """That max_output_tokens is not supported would be wrong of an API that has it."""
+    async with served() as gateway:
+        refused = await gateway.post(path, **{"model": "toy", **PATHS[path], **given})
+        assert refused.status_code in (400, 404) and told(refused).startswith(sentence), refused.text
+        assert not [theirs for theirs in ("output_tokens", "num_predict") if theirs in refused.text]
+        if path in ("/v1/responses", "/completion"):
+            assert refused.json()["error"]["param"] in given
+
+
 @pytest.mark.parametrize("most", [5000, 2**31, 10**12])
 async def test_a_limit_beyond_the_context_is_cut_to_it_by_every_api(most: int):
     limits = {

@@ -137,7 +137,7 @@ class ToolUse:
             if not _NAME.fullmatch(tool.name):
                 raise bad(param, f"must be 1 to 128 letters, digits, dots, dashes and underscores, not {tool.name!r}")
             if tool.name in (other.name for other in self.tools[:at]):
-                raise bad(param, f": there are two functions called {tool.name}")
+                raise bad(param, f": there are two functions called {tool.name!r}")
         if self.named and self.named not in (tool.name for tool in self.tools):
             raise bad("tool_choice", f": tools has no function called {self.named!r}")
         if self.choice == "required" and not self.tools:
