@@ -92,7 +92,7 @@ async def compare(options: argparse.Namespace) -> None:
     library = Library(memory=Memory(100_000), recycles=recycles)
     inline = None
     if options.draft:
-        draft, info = build_draft(options.draft, EngineOptions(), beside=model), model.info
+        draft, info = build_draft(options.draft, EngineOptions(), target=model), model.info
         inline = InlineDraft(draft, measure_draft(draft), info.vocab_size, info.eos_token_ids, clock)
     equipment = Equipment(
         model, codec, cost, InlineCompute(TURN_S), library=library, inline=inline, clock=clock, timer=clock
