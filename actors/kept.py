@@ -53,8 +53,8 @@ def kept_of_machine(kind: type[T], find: Callable[[], T], **how: object) -> T:
 
 
 def told_slots(slots: int) -> int:
-    """The size of a KV pool as one of the conditions. What is measured fits in ``MEASURED_SLOTS``; beyond them the size
-    follows the memory that is free, which differs at each start."""
+    """The size of a KV pool, or of a context that it bounds, as one of the conditions. What is measured fits in
+    ``MEASURED_SLOTS``; beyond them the size follows the memory that is free, which differs at each start."""
     return min(slots, MEASURED_SLOTS)
 
 
@@ -100,7 +100,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _named(model: ModelInfo) -> tuple[object, ...]:
-    shape = (model.parameters, model.vocab_size, model.max_context)
+    shape = (model.parameters, model.vocab_size, told_slots(model.max_context))
     return (model.model_id, *shape, model.tokenizer_digest, model.device, model.dtype)
 
 

@@ -58,6 +58,13 @@ def test_another_model_is_measured(directory: Path, change):
     assert kept(Found, replace(MODEL, **change), measure) == Found((1, 2))
 
 
+def test_a_context_that_follows_the_memory_that_is_free_is_not_measured_again(directory: Path):
+    """A target's texts are as long as its pool has room for, which differs at each start."""
+    measure = Measuring()
+    found = [kept(Found, replace(MODEL, max_context=longest), measure) for longest in (2048, 71_617, 70_529, 2048)]
+    assert found == [Found((1, 1)), Found((1, 2)), Found((1, 2)), Found((1, 1))]
+
+
 def test_another_number_of_threads_processor_or_code_is_measured(directory: Path, monkeypatch: pytest.MonkeyPatch):
     measure = Measuring()
     kept(Found, MODEL, measure, threads=1)
