@@ -57,14 +57,16 @@ Tensors = Mapping[str, Tensor]
 
 def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
     """The tensors of a checkpoint with wanted names, in safetensors or torch's format; numbers where quantised. Raises
-    ModelError for one with NaN or infinity."""
+    ModelError for one with NaN or infinity, and for files of torch's without any."""
     directory, found = Path(located(name)), dict[str, Tensor]()
-    files = sorted(directory.glob("*.safetensors"))
-    for path in files or sorted(directory.glob("*.bin")):
+    files, others = (sorted(directory.glob(pattern)) for pattern in ("*.safetensors", "*.bin"))
+    for path in files or others:
         stored = tensors_in(path)
         own = {key: stored[key] for key in stored if wanted(key)}
         check_tensors(path, own.items())
         found |= own
+    if others and not (files or found):
+        raise NotComputed(f"{others[0]} holds no weights that can be read")
     scheme = quantisation_of_head(directory) if files else None
     return found if scheme is None else dict(dequantised(found, scheme))
 

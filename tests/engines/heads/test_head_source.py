@@ -256,6 +256,16 @@ def test_a_head_that_cannot_run_is_named(named, tmp_path, monkeypatch, caplog):
     assert not caplog.text
 
 
+@pytest.mark.parametrize("content", [b"", b"PK no weights"])
+def test_a_head_whose_file_cannot_be_read_is_named(content, tmp_path):
+    """The sentence was that it has no layers, and to choose the head of this target."""
+    (tmp_path / "config.json").write_text(json.dumps(EAGLE3))
+    (tmp_path / "pytorch_model.bin").write_bytes(content)
+    settings = VerifierSettings(target="target", inline_draft=str(tmp_path))
+    with pytest.raises(ModelError, match=r"^no drafts with .* cannot draft: .*pytorch_model.bin holds no weights that"):
+        head_of(settings, fused(make("llama")), None)
+
+
 def test_a_head_whose_weights_are_no_numbers_is_named(tmp_path):
     model = make("llama")
     model.save_pretrained(tmp_path / "target")
