@@ -37,6 +37,7 @@ LAYER = re.compile(r"model\.layers\.(\d+)\.")
 LLAMA3 = {"low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
 HIGH = (4.0, 1.0)
 STILL = 1e30  # what a frequency is divided by to be none, in Gemma 4
+KEYS = re.compile(r"blk\.(\d{1,9})\.attn_k\.weight")  # what makes the keys of a layer
 # Tensors that are no weights by our names: rotations, eyes and ears beside a text model, and layers for more tokens
 ELSEWHERE = re.compile(r"rope_(freqs|factors_long|factors_short)\.weight|(v|a|mm)\..*|blk\.\d+\.nextn\..*")
 
@@ -163,11 +164,13 @@ class GGUFCheckpoint:
             str(file.path),
             {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in sizes.items()},
         )
-        for layer in np.flatnonzero(np.atleast_1d(sizes.get(key := "attention.head_count_kv", 1)) == 0):
-            if (name := f"blk.{layer}.attn_k.weight") in file.tensors:
+        heads = np.atleast_1d(sizes.get(key := "attention.head_count_kv", 1))  # of each layer, or of all
+        layers = sorted(int(found[1]) for found in map(KEYS.fullmatch, file.tensors) if found is not None)
+        for layer in layers if heads.size else ():
+            if heads[min(layer, heads.size - 1)] == 0:
                 raise ModelError(
-                    f"{file.path} has {begin}{key} = 0 for layer {layer} and a tensor {name}; convert the model, with "
-                    "a config.json that names its layers as the published one does, anew"
+                    f"{file.path} has {begin}{key} = 0 for layer {layer} and a tensor blk.{layer}.attn_k.weight; "
+                    "convert the model, with a config.json that names its layers as the published one does, anew"
                 )
         tokens, rows = file.metadata.get("tokenizer.ggml.tokens", ()), self._stored("token_embd.weight").shape[0]
         if len(tokens) > rows:

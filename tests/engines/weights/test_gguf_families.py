@@ -94,13 +94,14 @@ def test_a_minicpm_without_multipliers_has_those_of_its_time(tmp_path: Path) -> 
     assert config["logits_scaling"] == 32 / 256  # a published model has 2304 / 256
 
 
+@pytest.mark.parametrize("one_for_all", [False, True])
 @pytest.mark.parametrize("name", ["GraniteMoeHybrid", "Lfm2", "Nemotron-H_with_experts", "Jamba"])
-def test_layers_whose_attention_is_not_said_are_refused(name: str, tmp_path: Path) -> None:
+def test_layers_whose_attention_is_not_said_are_refused(name: str, one_for_all: bool, tmp_path: Path) -> None:
     """The converter knows ``layer_types`` of Granite as published, and writes no heads where transformers 5 saved."""
     file = GGUFCheckpoint(unpacked(name, tmp_path)).file
     key = f"{file.architecture}.attention.head_count_kv"
     layer = int(np.flatnonzero(file.metadata[key])[0])
-    file.metadata[key] = np.zeros_like(file.metadata[key])
+    file.metadata[key] = 0 if one_for_all else np.zeros_like(file.metadata[key])
     said = rf"{name}\.gguf has {key} = 0 for layer {layer} and a tensor blk\.{layer}\.attn_k\.weight; convert .* anew"
     with (
         patch("actors.engines.weights.gguf_models.GGUF", lambda path: file),
