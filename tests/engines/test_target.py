@@ -287,3 +287,13 @@ def test_a_target_with_a_weight_that_is_no_number_is_refused_at_the_start(value)
     with pytest.raises(ModelError, match=r"not finite .* download the model again, or choose another --dtype"):
         check_finite(engine)
     check_finite(engine_of(make("llama"), 4096))
+
+
+@pytest.mark.parametrize(("slots", "requests"), [(1024, "1,024 tokens, 1 request"), (4096, "4,096 tokens, 7 requests")])
+def test_the_room_of_the_kv_cache_is_told_in_tokens_requests_and_memory(slots, requests):
+    engine = engine_of(make("llama"), slots)
+    size = slots * engine.pool.slot_bytes / 1e9
+    said = f"{requests} of full length, up to {size:.3g} GB"
+    assert Target(engine, rows_agree=ROWS).capacity() == said
+    later = " while requests need it, 0.0005 GB for later prompts; --kv-tokens sets both"
+    assert Target(engine, rows_agree=ROWS, kept=5e5).capacity() == said + later
