@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# By the beginning of a path: our name, and the API's. The first that fits counts.
 _OLLAMA = {
     "max_tokens": "num_predict",
     "repetition_penalty": "repeat_penalty",
@@ -24,6 +23,7 @@ _LLAMA = {
     "logprobs": "n_probs",
     "n": "n_cmpl",
 }
+# The API's names by ours, by the beginning of a path; the first that fits counts
 _NAMES: Mapping[str, Mapping[str, str]] = {
     "/api/": _OLLAMA,
     "/completion": _LLAMA,

@@ -266,7 +266,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "ct-spin-heads": lambda into: write(into, "SpinQuant R1, R2 and R3, 4 bits", rotated("R1", "R2", "R3"), read=False),
 }
 
-OLD: dict[str, Callable[[Path], None]] = {  # of llm-compressor 0.12: later ones pack otherwise, and order no groups
+OLD: dict[str, Callable[[Path], None]] = {  # llm-compressor 0.12: later ones pack otherwise, and order no groups
     "ct-old-order": lambda into: write(
         into,
         "GPTQModifier, actorder group",
@@ -287,7 +287,7 @@ OLD: dict[str, Callable[[Path], None]] = {  # of llm-compressor 0.12: later ones
     ),
 }
 
-NEW: dict[str, Callable[[Path], None]] = {  # of compressed-tensors 0.20, which leaves out keys and has new ones
+NEW: dict[str, Callable[[Path], None]] = {  # compressed-tensors 0.20, which leaves out keys and has new ones
     "ct-new-w4": lambda into: write(into, "4 bits, asymmetric", groups((LINEAR, integers(4, symmetric=False)))),
     "ct-new-fp8": lambda into: write(into, "FP8_DYNAMIC", preset("FP8_DYNAMIC")),
     "ct-new-nvfp4": lambda into: write(into, "NVFP4A16", preset("NVFP4A16")),
@@ -333,7 +333,7 @@ NEW: dict[str, Callable[[Path], None]] = {  # of compressed-tensors 0.20, which 
     "ct-new-mxfp6": lambda into: write(into, "MXFP6A16", preset("MXFP6A16"), read=False),
 }
 
-OLDEST: dict[str, Callable[[Path], None]] = {  # of llm-compressor 0.8: later ones write sparse weights densely
+OLDEST: dict[str, Callable[[Path], None]] = {  # llm-compressor 0.8: later ones write sparse weights densely
     "ct-sparse-24": lambda into: write(into, "SparseGPT 2:4", [sparse()], calibrated=True, read=False),
     "ct-sparse-24-fp8": lambda into: write(
         into, "SparseGPT 2:4, FP8_DYNAMIC", [sparse(), preset("FP8_DYNAMIC")], calibrated=True, read=False

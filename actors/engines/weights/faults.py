@@ -30,7 +30,7 @@ UNREAD_FILES = {"quanto_qmap.json": "quanto", "qmodel.pt": "HQQ or SINQ"}  # fil
 CODES = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")  # numbers that a scale belongs to
 PLAIN = {"BF16", "F16", "F32", "F64"}
 WHOLE = ("I8", "U8", "I16", "U16", "I32", "U32")
-UNREAD_ENDS = {  # of names of codes, and the only tools that write them
+UNREAD_ENDS = {  # ends of the names of codes, and the only tools that write them
     ".q_weight": "ExLlamaV2",
     ".trellis": "ExLlamaV3",
     ".W_q": "HQQ or SINQ",
