@@ -186,7 +186,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     _tell_factors(model, info, place.context)
     rings = _rings(model, info.max_context)
     slots = _slots(place.kv_tokens, model, full_request(info.max_context), rings=rings)
-    info = replace(info, max_context=_within(slots, info.max_context, place.context))
+    info = replace(info, max_context=_within(slots, info.max_context, place))
     compiled = compiled_spec(model.config, where, kind) is not None
     own = own_team(place.spare_cpus) if compiled else None
     with _fitting(name, where, model):
@@ -214,23 +214,32 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     return Target(engine, agreement=agreement, kept=most), TokenizerCodec(tokenizer)
 
 
-def _within(slots: int, context: int, asked: int) -> int:
+def _within(slots: int, context: int, place: EngineOptions) -> int:
     """The longest text that a pool has room for, ``context`` at most: a request without a limit asks for all of it.
-    Raises ConfigError if a longer one was ``asked`` for."""
+    Raises ConfigError if a longer one was asked for."""
     if fits(slots, context):
         return context
     most = longest_text(slots, LARGEST)
-    if asked:
+    if place.context:
         raise ConfigError(
-            f"a context of {asked:,} tokens does not fit a KV pool of {slots:,}; ask for a --context of at most "
+            f"a context of {context:,} tokens does not fit a KV pool of {slots:,}; ask for a --context of at most "
             f"{most}, or for more --kv-tokens"
         )
+    told = most if place.kv_tokens else _steady(most)
     log.warning(
-        "texts have at most %d of the model's %d tokens: the KV pool has room for no more (--kv-tokens, --context)",
-        most,
+        "texts have at most %d of the model's %d tokens: the KV pool has room for %d (--kv-tokens, --context)",
+        told,
         context,
+        most,
     )
-    return most
+    return told
+
+
+def _steady(tokens: int) -> int:
+    """The largest of 1024, 1536, 2048, 3072, ... tokens that is not above: each start finds a little more or less
+    memory free, and a stream goes on after a restart only where the context is the same."""
+    step = 1 << max(0, tokens.bit_length() - 2)
+    return tokens // step * step
 
 
 def _check_described(name: str, config: Any) -> None:

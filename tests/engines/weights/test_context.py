@@ -57,6 +57,16 @@ def test_texts_are_no_longer_than_the_pool_has_room_for(caplog):
     assert target.info.max_context == longest and "texts have at most" not in caplog.text
 
 
+@pytest.mark.parametrize(("slots", "longest"), [((1700, 2000), 1536), ((1200, 1500), 1024)])
+def test_a_context_that_follows_the_free_memory_is_the_same_at_the_next_start(monkeypatch, slots, longest):
+    """A stream goes on after a restart where the context is the same, and the free memory never is."""
+    found = []
+    for there in slots:
+        monkeypatch.setattr("actors.engines.build._slots", lambda *_, there=there, **__: there)
+        found.append(build_target(str(PAIR / "target"), EngineOptions(dtype="float32"))[0].info.max_context)
+    assert found == [longest, longest]
+
+
 def test_the_context_decides_by_which_factors_longrope_turns_all_texts(tmp_path, caplog):
     file = mixed("Phi_3_beyond_it", tmp_path)
     longest = 512
