@@ -164,7 +164,7 @@ class GGUFCheckpoint:
             str(file.path),
             {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in sizes.items()},
         )
-        heads = np.atleast_1d(sizes.get(key := "attention.head_count_kv", 1))  # of each layer, or of all
+        heads = np.atleast_1d(sizes.get(key := "attention.head_count_kv", 1))  # one for each layer, or one for all
         layers = sorted(int(found[1]) for found in map(KEYS.fullmatch, file.tensors) if found is not None)
         for layer in layers if heads.size else ():
             if heads[min(layer, heads.size - 1)] == 0:
