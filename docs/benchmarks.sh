@@ -2,8 +2,9 @@
 # Measures a section of docs/benchmarks anew, and puts its report there:
 #
 #   docs/benchmarks.sh bundled            one of: bundled inflated larger larger-sampled larger-int8 map modes
-#                                         second-machine chaos sampled sweep load load-inflated spec-bench humaneval, and
-#                                         on a machine with a GPU gpu gpu-sampled gpu-load
+#                                         second-machine chaos sampled sweep load load-inflated load-smollm2
+#                                         load-smollm2-sampled spec-bench humaneval, and on a machine with a GPU gpu
+#                                         gpu-sampled gpu-load
 #   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes one to five minutes
 #                                         on two cores (load: more), and the sections bundled and inflated have every
 #                                         prompt of the built-in suite
@@ -130,6 +131,10 @@ for section in "$@"; do
         ;;
     # Two repeats are too few, since answers are short: 16 streams were 0.83 of vanilla with two and 0.99 with five.
     load) bench load 2 --streams 1,2,4,8,16,32,64 --repeats 5 --max-tokens 80 ;;
+    load-smollm2) bench load-smollm2 1 --target smollm2 --streams 1,2,4,8,16,32,64 --repeats 5 --max-tokens 48 ;;
+    load-smollm2-sampled)
+        bench load-smollm2-sampled 1 --target smollm2 --streams 1,2,4,8,16,32 --repeats 5 --max-tokens 48 --temperature 1
+        ;;
     load-inflated)
         inflated_target
         bench load-inflated 2 --target "$results/big" --streams 1,2,4,8,16,32,64 --repeats 1 --max-tokens 80
