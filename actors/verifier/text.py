@@ -29,6 +29,7 @@ class Detokenizer:
         self.ids = [*whole, *incomplete]
         self.prefix_at = 0  # place in ``ids`` at which the context of the next decoding begins
         self.read_at = len(whole)  # first token whose text is not given out
+        self._known = self._new(len(self.ids)).rstrip(REPLACEMENT)  # text in front of that character, in its token
 
     def _split(self, context: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """The last tokens that are whole characters, and after them those of a character that is not complete yet.
@@ -67,6 +68,7 @@ class Detokenizer:
 
     def _take(self, piece: str, end: int) -> str:
         self.prefix_at, self.read_at = self.read_at, end
+        piece, self._known = piece.removeprefix(self._known), ""
         if self.prefix_at > 256:  # the buffer stays small however long the output is
             del self.ids[: self.prefix_at]
             self.read_at -= self.prefix_at

@@ -21,6 +21,15 @@ def test_an_unfinished_character_comes_out_at_the_end():
     assert detokenizer.flush() == "�"
 
 
+@pytest.mark.parametrize("before", [[], [b"a"], [b"a"] * 9])
+def test_text_of_a_prompt_that_ends_inside_a_token_with_half_a_character_is_not_repeated(before):
+    tokens = [*before, b"b\xc3", b"\xa9", b"d"]
+    detokenizer = Detokenizer(
+        lambda ids: b"".join(tokens[i] for i in ids).decode(errors="replace"), range(len(before) + 1)
+    )
+    assert [detokenizer.push(len(before) + at) for at in (1, 2)] == ["é", "d"]
+
+
 def test_a_long_output_keeps_a_short_buffer():
     detokenizer = Detokenizer(bytes_decode)
     text = "abc" * 1000
