@@ -71,7 +71,6 @@ def _described(
     eps: float,
     mlp: tuple[str, int | None],
     own: Callable[[int], dict[str, Any]] = lambda layer: {},
-    turning: Rotation | None = None,
     parallel: bool = False,
     **changes: Any,
 ) -> DecoderSpec:
@@ -81,7 +80,7 @@ def _described(
     def layer(index: int) -> Layer:
         usual = {"kv_heads": config.num_attention_heads, "window": 0, "qkv": names.of(index, *names.qkv)}
         [out], (up, down) = names.of(index, names.out), names.of(index, *names.mlp)
-        mixer = attention(config, index, turning, **(usual | {"out": out} | own(index)))
+        mixer = attention(config, index, None, **(usual | {"out": out} | own(index)))
         feed = Mlp(4 * config.hidden_size if mlp[1] is None else mlp[1], activation(mlp[0]), (up,), down, gated=False)
         first, second, *_ = *names.of(index, *names.norms), None
         return Layer(mixer, feed, Norms(first, second), parallel=parallel)
@@ -124,14 +123,14 @@ def gptj(config: Any) -> DecoderSpec:
         raise Undescribed("rotary_dim is wider than a head")
     turning = Rotation(tuple((1.0 / 10000 ** (torch.arange(0, turned, 2) / turned)).tolist()), neighbours=True)
     mlp = (config.activation_function, config.n_inner)
-    return _described(config, _GPTJ, config.layer_norm_epsilon, mlp, turning=turning, parallel=True)
+    return _described(config, _GPTJ, config.layer_norm_epsilon, mlp, lambda index: {"rotation": turning}, True)
 
 
 def gpt_neox(config: Any) -> DecoderSpec:
     """Pythia: halves side by side with norms of their own."""
-    turning, mlp = rotation(config, partial=True), (config.hidden_act, config.intermediate_size)
-    parallel = config.use_parallel_residual
-    return _described(config, _NEOX, config.layer_norm_eps, mlp, lambda index: {"woven": True}, turning, parallel)
+    own = {"woven": True, "rotation": rotation(config, partial=True)}
+    mlp, parallel = (config.hidden_act, config.intermediate_size), config.use_parallel_residual
+    return _described(config, _NEOX, config.layer_norm_eps, mlp, lambda index: own, parallel)
 
 
 def falcon(config: Any) -> DecoderSpec:
@@ -146,8 +145,8 @@ def falcon(config: Any) -> DecoderSpec:
     if grouped and config.num_ln_in_parallel_attn in (None, 2):
         norms = ("ln_attn", "ln_mlp")
     names, mlp = replace(_FALCON, norms=norms), (config.activation, config.ffn_hidden_size)
-    own = {"kv_heads": kv_heads, "woven": True}
-    return _described(config, names, config.layer_norm_epsilon, mlp, lambda index: own, rotation(config), parallel)
+    own = {"kv_heads": kv_heads, "woven": True, "rotation": rotation(config)}
+    return _described(config, names, config.layer_norm_epsilon, mlp, lambda index: own, parallel)
 
 
 def opt(config: Any) -> DecoderSpec:
@@ -176,7 +175,8 @@ def persimmon(config: Any) -> DecoderSpec:
 
     def own(index: int) -> dict[str, Any]:
         query, key = _PERSIMMON.of(index, "self_attn.q_layernorm", "self_attn.k_layernorm")
-        return {"woven": True, "norms": HeadNorms(query, key) if config.qk_layernorm else None}
+        norms = HeadNorms(query, key) if config.qk_layernorm else None
+        return {"woven": True, "norms": norms, "rotation": turning}
 
     turning, mlp = rotation(config, partial=True), (config.hidden_act, config.intermediate_size)
-    return _described(config, _PERSIMMON, config.layer_norm_eps, mlp, own, turning)
+    return _described(config, _PERSIMMON, config.layer_norm_eps, mlp, own)
