@@ -225,14 +225,14 @@ def _within(slots: int, context: int, place: EngineOptions) -> int:
             f"a context of {context:,} tokens does not fit a KV pool of {slots:,}; ask for a --context of at most "
             f"{most}, or for more --kv-tokens"
         )
-    told = most if place.kv_tokens else _steady(most)
+    served = most if place.kv_tokens else _steady(most)
     log.warning(
         "texts have at most %d of the model's %d tokens: the KV pool has room for %d (--kv-tokens, --context)",
-        told,
+        served,
         context,
         most,
     )
-    return told
+    return served
 
 
 def _steady(tokens: int) -> int:

@@ -53,8 +53,9 @@ class Claim:
 
 
 class Indices(NamedTuple):
-    """Where a forward reads and writes, int32. Inputs are numbered: of each slot its past ones, then those of places; a
-    negative number is that of a row, ``-1 - row``."""
+    """Numbers (int32) of the slots, records and inputs that a forward reads and writes.
+
+    Inputs are counted through all slots, then through all records; ``-1 - row`` is the input of a row."""
 
     texts: Any  # (texts, FIELDS): slot read, slot written, its rows, first row, rows, first of ``pending``, how many
     sources: Any  # (rows,): GO_ON, TEXT, or the room of a state
@@ -201,7 +202,7 @@ class TorchRecurrence:
         return TorchState(self.memory)
 
     def index(self, segments: Sequence[Segment]) -> Indices:
-        """Where a forward reads and writes. Its rows have places from now on."""
+        """Indices of the forward of ``segments``, whose rows get places for their records."""
         indexing = _Indexing(self.memory)
         self._states = [indexing.add(segment) for segment in segments]
         return indexing.indices()

@@ -17,9 +17,8 @@ A forward over it gives the next token of every row. What follows the newest lev
 a Jacobi iteration that keeps its history. The *verification branch* is the pool's n-grams that begin with the root's
 token, as a trie.
 
-Because every row is an honest tree node (its ancestors are exactly what it sees), equal (parent, token) pairs of the
-two branches share one row, and all rows may be accepted, Jacobi rows included, by the same walk as any other tree.
-Depth gives the position: ``length - 1 + depth``.
+A row sees exactly its ancestors in the tree. So equal (parent, token) pairs of the two branches share one row, and the
+walk of any other tree accepts rows of both, Jacobi rows included. Depth gives the position: ``length - 1 + depth``.
 
 As in the authors' code the window moves on by one column of time per step, whatever number of tokens was accepted: the
 guesses are approximate anyway, and a column must live N - 1 steps to give an n-gram. Two differences: an n-gram begins
