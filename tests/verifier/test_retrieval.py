@@ -5,11 +5,11 @@ import pytest
 
 from actors.calibration import MIN_CHANCE
 from actors.cost import Known
+from actors.lookahead import Lookahead
 from actors.proposals import Proposal
 from actors.tree.tree import OWN
 from actors.verifier.results import NO_WINDOW, Committed
 from actors.verifier.sources.bits import TEXT
-from actors.verifier.sources.lookahead import Lookahead
 from actors.verifier.sources.lookup import Library, Lookup, Whole, fitting
 from actors.verifier.sources.source import Allowance
 from protocols.errors import RequestError

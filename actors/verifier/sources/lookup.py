@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from actors.calibration import SUREST, Calibration, TextBias
 from actors.datastore import Datastore, Retrieval
+from actors.lookahead import Lookahead, LookaheadSession
 from actors.models import DEFAULT_NODES
 from actors.own_text import LongestMatch, PromptLookup
 from actors.proposals import NOTHING, ROOT, Proposal, Proposer, ProposerSession
@@ -21,7 +22,6 @@ from actors.tree.tree import OWN, Node, TokenTree
 from actors.tree.window import best_cut
 from actors.verifier.results import Committed
 from actors.verifier.sources.bits import DATASTORE, MEMORY, TEXT, WHOLE
-from actors.verifier.sources.lookahead import Lookahead, LookaheadSession
 from actors.verifier.sources.memory import Memory, Remembered
 from actors.verifier.sources.recycling import Recycled, Recycling
 from actors.verifier.sources.source import SLICE, Allowance, Source

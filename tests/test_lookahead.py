@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from actors.verifier.sources.lookahead import Lookahead
+from actors.lookahead import Lookahead
 
 
 def paths_of(proposal):
