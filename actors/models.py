@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from actors.tree.tree import Node, TokenTree
+
 RENDERING, NOTHING_READ = Rendering(), Reading()
 DEFAULT_NODES = 31  # nodes of the largest window and the longest draft, if no number is named: 32 rows with the root
 MOST_PROBABLE = 1.001  # 1, and the rounding of a float32 softmax
@@ -221,6 +223,11 @@ class Leaf(msgspec.Struct, frozen=True):
     token: int
     path: tuple[int, ...]  # slots of its ancestors below the root, top first; ignored for the root
     is_root: bool = False  # it is the last committed token
+
+    @classmethod
+    def of(cls, handle: int, tree: TokenTree, node: Node) -> Leaf:
+        """``node``, whose ancestors are expanded, in the mirror ``handle``."""
+        return cls(handle, node.token, tree.slots_above(node), is_root=node is tree.root)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,10 @@ class Sampling(Struct, frozen=True):
     min_tokens: Position = 0  # neither an end token nor a stop string ends the output before it has so many
     bad_words: BadWords = ()  # texts that the output never has, with a space in front or without
 
+    def ends(self, eos: frozenset[int]) -> frozenset[int]:
+        """The tokens that end the output. ``eos``: the model's end-of-sequence tokens."""
+        return eos.union(self.stop_token_ids) if not self.ignore_eos else frozenset(self.stop_token_ids)
+
 
 UNCHANGED = Sampling(temperature=1.0)  # the model's own distribution
 DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # generation_config.json may set them

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from actors.calibration import Calibration, TextCalibration
 from actors.drafter.growth import growth_for
-from actors.models import Expansion, Leaf
+from actors.models import Expansion
 from actors.tree.tree import NO_SLOT, Node, TokenTree
 from protocols.limits import MAX_FORWARDS, MAX_NODES
 from protocols.messages import Grow, Method, Open, Resync, Verdict
@@ -99,9 +99,8 @@ class Lease:
         return self.opened.epoch
 
     def _grow(self) -> None:
-        sampling = self.opened.sampling
-        ends = frozenset() if sampling.ignore_eos else self.limits.eos
-        self.growth = growth_for(self.plan.method, ends | set(sampling.stop_token_ids), self.calibration)
+        stop_tokens = self.opened.sampling.ends(self.limits.eos)
+        self.growth = growth_for(self.plan.method, stop_tokens, self.calibration)
         self.growth.begin(self.tree, self.plan)
 
     # --- receive -----------------------------------------------------------------------------------------------------
@@ -163,10 +162,6 @@ class Lease:
             return [root]
         nodes = [n for n in nodes if n.parent is not None and n.parent.expanded]
         return nodes[: self.limits.scratch - sum(n.expanded for n in self.tree.nodes())]
-
-    def leaf(self, node: Node) -> Leaf:
-        """``node`` as the draft model is asked to expand it."""
-        return Leaf(self.handle, node.token, self.tree.slots_above(node), is_root=node is self.tree.root)
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
         """The draft model has expanded ``node``: the growth decides which of its candidates join the tree."""

@@ -18,7 +18,7 @@ from actors.drafter.held import Held
 from actors.drafter.lease import Lease
 from actors.drafter.prefill import Prefill
 from actors.generations import Generations, Loader
-from actors.models import DraftModel, Expansion, StateReader
+from actors.models import DraftModel, Expansion, Leaf, StateReader
 from actors.peer import Line
 from actors.tree.tree import Node
 from protocols.errors import ModelError
@@ -218,7 +218,7 @@ class Drafter:
         self._announce(self.steps(len(batch)) / 1e6 + self.prefill.time_s(reading))
         began_us, begin = self.now_us(), self.timer()
         try:
-            expansions = model.expand([lease.leaf(node) for lease, node in batch])
+            expansions = model.expand([Leaf.of(lease.handle, lease.tree, node) for lease, node in batch])
         except Exception as error:
             if len(leases) == 1:
                 self.held.fail(leases[0], error)

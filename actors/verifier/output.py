@@ -26,7 +26,7 @@ class Output:
         self.finish: FinishReason | None = None  # None: it goes on
         self.stop_reason: str | int | None = None  # the request's own stop string or stop token that ended it
         self._own_stops = frozenset(sampling.stop_token_ids)
-        self._stop_tokens = self._own_stops | (frozenset() if sampling.ignore_eos else eos)
+        self._stop_tokens = sampling.ends(eos)
         self._silent = self._own_stops | eos  # end tokens have no text, whether they end the output or not
         self._left = sampling.max_tokens - len(generated)  # tokens that may still follow
         self._most, self._least, self._dictated = sampling.max_tokens, sampling.min_tokens, dictated

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from actors.calibration import Calibration, TextCalibration
+from actors.models import Leaf
 from actors.tree.tree import OWN, Node, TokenTree
 from actors.verifier.sources.inline_tree import InlineTree
 from protocols.errors import PoolFull
@@ -48,7 +49,7 @@ def drafted(tree: InlineTree) -> None:
 
 
 def expand(tree: InlineTree, node: Node) -> None:
-    [expansion] = tree.model.expand([tree.leaf(node)])
+    [expansion] = tree.model.expand([Leaf.of(tree.handle, tree.tree, node)])
     tree.expanded(node, expansion)
 
 

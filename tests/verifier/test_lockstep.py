@@ -10,6 +10,7 @@ import pytest
 
 from actors.calibration import Calibration
 from actors.drafter.lease import Lease, Limits
+from actors.models import Leaf
 from protocols.messages import Close, FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
 from tests.world.datastores import toy_sources
 from tests.world.models import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget
@@ -85,7 +86,9 @@ class Pair:
             return
         nodes = lease.wanted(4)
         if nodes:
-            for node, expansion in zip(nodes, self.draft.expand([lease.leaf(n) for n in nodes]), strict=True):
+            for node, expansion in zip(
+                nodes, self.draft.expand([Leaf.of(lease.handle, lease.tree, n) for n in nodes]), strict=True
+            ):
                 lease.expanded(node, expansion)
         if lease.must_flush(self.now) or self.random.random() < 0.2:
             self.send(self.to_verifier, lease.flush(self.now))

@@ -21,7 +21,7 @@ from actors.cost import CostModel
 from actors.draft_timing import WIDTHS
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
-from actors.models import MAX_FAILURES, DraftModel
+from actors.models import MAX_FAILURES, DraftModel, Leaf
 from actors.tree.tree import Node
 from actors.tree.window import best_cut
 from actors.verifier.results import Committed
@@ -190,10 +190,9 @@ class InlineDraft(Source):
         except (PoolFull, CannotDraft):
             self._unable.add(stream)
             return None
-        stop = (frozenset() if sampling.ignore_eos else self._eos) | set(sampling.stop_token_ids)
         end = min(text.prompt_len + sampling.max_tokens, self.model.info.max_context)
         chances = TextCalibration(weights.calibrations[text.sampled])
-        tree = self._trees[stream] = self.tree_of(stream, weights.model, handle, stop, end, chances)
+        tree = self._trees[stream] = self.tree_of(stream, weights.model, handle, sampling.ends(self._eos), end, chances)
         self._opened(tree)
         return tree
 
@@ -223,7 +222,7 @@ class InlineDraft(Source):
     def _expand(self, batch: list[tuple[InlineTree, Node]], began_us: float) -> bool:
         """One draft step. Returns whether the model has not failed."""
         begin, model = self.timer(), self.model
-        leaves = [tree.leaf(node) for tree, node in batch]
+        leaves = [Leaf.of(tree.handle, tree.tree, node) for tree, node in batch]
         # a root computes what its text misses as well
         missing = sum([model.missing(tree.handle) for tree, node in batch if node.parent is None])
         grown = {tree for tree, _ in batch}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from actors.calibration import MIN_CHANCE, TextCalibration, candidates
-from actors.models import DraftModel, Expansion, Leaf
+from actors.models import DraftModel, Expansion
 from actors.tree.tree import NO_SLOT, OWN, Node
 from actors.verifier.sources.bits import INLINE
 from actors.verifier.streams import Stream
@@ -75,10 +75,6 @@ class InlineTree:
             found.sort(key=itemgetter(0), reverse=True)
             del found[max(0, room) :]
         return found
-
-    def leaf(self, node: Node) -> Leaf:
-        """``node`` as the draft model is asked to expand it."""
-        return Leaf(self.handle, node.token, self.tree.slots_above(node), is_root=node is self.tree.root)
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
         """The draft model has expanded this node: its likely children join the tree."""

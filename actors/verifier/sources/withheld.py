@@ -19,7 +19,7 @@ class Withheld(Binding):
         self, sampling: Sampling, eos: frozenset[int], codec: Codec, vocab_size: int, generated: Sequence[int]
     ) -> None:
         super().__init__(vocab_size, generated)
-        self._ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else eos)
+        self._ends = sampling.ends(eos)
         self._min_tokens = sampling.min_tokens
         self._last: dict[tuple[int, ...], set[int]] = {}  # by the tokens of a bad word before its last
         for word in sampling.bad_words:
