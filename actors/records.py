@@ -1,4 +1,4 @@
-"""Finished requests, as the verifier logs them and as replay and learner read them.
+"""Finished requests, as a verifier logs them (:mod:`actors.request_log`) and as replay and learner read them.
 
 Noise is keyed by seed and position. So a text with its seed tells what any draft would have proposed at each place, and
 the target need not run again. On disk a request is one line of JSON.

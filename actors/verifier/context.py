@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from actors.cost import CostModel
 from actors.models import Codec, ModelInfo, TargetModel
 from actors.peer import incarnation
+from actors.request_log import RequestLog
 from actors.settings import VerifierSettings
 from actors.verifier.compute import Compute, InlineCompute
 from actors.verifier.price import Price
-from actors.verifier.request_log import RequestLog
 from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.lookup import Library
 from actors.verifier.state import State

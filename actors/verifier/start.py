@@ -23,12 +23,12 @@ from actors.models import DraftModel, ModelInfo, TargetModel
 from actors.peer import introduction
 from actors.preflight import differs
 from actors.process import CLOCK, loading, named_cpus, open_network, pin, run_actor
+from actors.request_log import RequestLog
 from actors.settings import AUTO_DRAFT, MAX_THREADS, NO_DRAFT, VerifierSettings
 from actors.target_timing import Timing, measure
 from actors.verifier.compute import TURN_S, Compute, InlineCompute, ThreadCompute, runs_inline
 from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
-from actors.verifier.request_log import RequestLog
 from actors.verifier.sources.head import HeadSource, OnThread
 from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.lookup import Library

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from actors.records import LoggedRequest, encoded
 
-log = logging.getLogger("duoactor.verifier")
+log = logging.getLogger("duoactor.requests")
 MAX_BYTES = 64 << 20  # then the file becomes FILE.1 and a new one begins: some 20,000 requests of 600 tokens in each
 MAX_PENDING = 1 << 22  # tokens of requests that wait for the disk: some 160 MB
 CLOSE_S = 2.0  # longest wait for the disk at the end

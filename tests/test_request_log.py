@@ -3,9 +3,9 @@ import stat
 
 import pytest
 
+from actors import request_log
 from actors.records import LoggedRequest, read_log
-from actors.verifier import request_log
-from actors.verifier.request_log import RequestLog
+from actors.request_log import RequestLog
 from protocols.messages import Cancel, FinishReason, Generate, Sampling
 from tests.world.clock import run
 from tests.world.cluster import Cluster
