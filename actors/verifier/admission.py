@@ -157,20 +157,20 @@ class Admission:
         self.context.library.check(strategy.method)
         most = min(self.context.target.max_window, strategy.nodes)
         return Stream(
-            arrival.client,
-            message,
-            strategy,
-            text,
-            prepared.output,
-            TokenTree(len(text), text.committed[-1], self.context.info.vocab_size),
-            Loan(first_plan(self.context, strategy, message)),
-            Wait(strategy.waits, most),
-            Times(arrival.arrived),
-            Delivery(text.generated, Trace() if message.trace else None),
-            prepared.grammar,
-            prepared.prediction,
-            arrival.owner,
-            arrival.owner.scope(self.context.settings.share_texts),
+            client=arrival.client,
+            message=message,
+            strategy=strategy,
+            text=text,
+            output=prepared.output,
+            tree=TokenTree(len(text), text.committed[-1], self.context.info.vocab_size),
+            loan=Loan(first_plan(self.context, strategy, message)),
+            wait=Wait(strategy.waits, most),
+            times=Times(arrival.arrived),
+            delivery=Delivery(text.generated, Trace() if message.trace else None),
+            grammar=prepared.grammar,
+            prediction=prepared.prediction,
+            owner=arrival.owner,
+            scope=arrival.owner.scope(self.context.settings.share_texts),
         )
 
     def _refuse(self, arrival: Arrival, error: RequestError) -> None:
@@ -215,7 +215,7 @@ class Admission:
         if stream.delivery.unsent:
             with contextlib.suppress(Exception):
                 chunk = stream.chunk(self.clock())
-                self.state.totals.told(chunk)
+                self.state.totals.sent(chunk)
                 self.send(stream.client, chunk)
 
     def expire(self) -> None:

@@ -69,7 +69,7 @@ class Committer:
             whole_piece=piece is not None and outcomes[-1] is None,
             tokens=tokens,
             parts=tuple(parts),
-            undecided=batch.undecided,
+            unattended=batch.unattended,
         )
 
     def _commit_prefill(self, stream: Stream, outcome: Outcome) -> None:

@@ -22,9 +22,8 @@ T = TypeVar("T")
 # Longest forward that runs in the event loop: what a shorter one would hide is less than what a thread costs. Beside an
 # H200 a job's way to a thread and back takes 0.16 ms: a 7B target made 520 tokens/s without it for 475 (PLD).
 INLINE_US = 50_000.0
-# Between two turns of the event loop, which take some 50 µs each: what arrives is read before every round without them.
+# Longest time without a turn of the event loop, which takes some 50 µs. Messages are read before every round anyway.
 TURN_S = 0.005
-
 NICE = 5  # a quarter of a CPU beside a thread that wants all of it: a prompt of 100,000 tokens takes 0.1 s alone
 
 

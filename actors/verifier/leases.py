@@ -47,7 +47,7 @@ class Leases:
         """The message that gives a drafter the whole text."""
         text, loan = stream.text, stream.loan
         stream.wait.arrived()
-        stream.told()
+        stream.synced()
         prefix = tuple(text.committed)
         return Open(stream.rid, loan.epoch, prefix, text.prompt_len, text.sampling, loan.plan, stream.scope)
 

@@ -21,8 +21,8 @@ class Loan:
     drafter: DrafterPeer | None = None  # the drafter that has the lease
     names: list[str] = field(default_factory=list)  # actor ids of its holders, the latest last
     epoch: int = 0  # 0: no drafter has it
-    told_plan: Plan | None = None
-    told_len: int = 0  # committed tokens that the drafter was sent; its phase began after them
+    sent_plan: Plan | None = None  # plan that the drafter was sent last
+    sent_len: int = 0  # committed tokens that the drafter was sent; its phase began after them
     sequences: int = 0  # k of the drafter's phase
     # what was reported since the last round, see ``Drafting``; whatever a drafter sends, the newest are kept
     forwards: list[tuple[int, int]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Loan:
 
     def begin(self, epoch: int, plan: Plan) -> None:
         """A drafter is offered the lease, and with it the whole text."""
-        self.epoch, self.plan, self.told_plan = epoch, plan, plan
+        self.epoch, self.plan, self.sent_plan = epoch, plan, plan
 
     def taken(self, drafter: DrafterPeer) -> None:
         self.drafter = drafter
@@ -53,9 +53,9 @@ class Loan:
             self.drafter.leases -= 1
         self.drafter, self.epoch = None, 0
 
-    def told(self, length: int) -> None:
-        """The drafter knows the plan and ``length`` tokens."""
-        self.told_plan, self.told_len = self.plan, length
+    def synced(self, length: int) -> None:
+        """The drafter has been sent the plan and ``length`` tokens."""
+        self.sent_plan, self.sent_len = self.plan, length
 
     def report(self, forwards: Sequence[tuple[int, int]], ranks: Sequence[int] = ()) -> None:
         """Draft forwards, on the verifier's clock, and the ranks of what the target chose."""

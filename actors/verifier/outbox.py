@@ -67,7 +67,7 @@ class Outbox:
             if chunk is None:
                 continue
             sent = True
-            self.context.state.totals.told(chunk)
+            self.context.state.totals.sent(chunk)
             if chunk.finish_reason is not None:
                 self.admission.end(stream)
             if not self.context.send(stream.client, chunk):

@@ -170,20 +170,20 @@ class Peers:
     def _welcome(self, peer: bytes, holder: Holder) -> None:
         info = self.context.info
         welcome = Welcome(
-            self.state.incarnation,
-            HEARTBEAT_MS,
-            TTL_MS,
-            self.telemetry if holder.watches else "",
-            info.model_id,
-            info.vocab_size,
-            info.max_context,
-            self.context.price.target.calibration(),
-            info.tool_form,
-            info.response_template,
-            info.dtype,
-            info.thinking,
-            info.sampling,
-            info.identity,
+            incarnation=self.state.incarnation,
+            heartbeat_ms=HEARTBEAT_MS,
+            ttl_ms=TTL_MS,
+            telemetry=self.telemetry if holder.watches else "",
+            model_id=info.model_id,
+            vocab_size=info.vocab_size,
+            max_context=info.max_context,
+            forward_us=self.context.price.target.calibration(),
+            tool_form=info.tool_form,
+            response_template=info.response_template,
+            dtype=info.dtype,
+            thinking=info.thinking,
+            sampling=info.sampling,
+            identity=info.identity,
         )
         self.send(peer, welcome)
 

@@ -33,14 +33,14 @@ class Price:
         """``target``: the calibration of its forwards. ``measure_again``: called once, if that is out of date."""
         self.target, self._measure_again = target, measure_again
         self._doubted = False
-        # by the binary digits of the number of streams; of a forward, uncorrected, beyond that of one with as many rows
-        self._shared = defaultdict[int, Estimate](Estimate)
-        self._rates = defaultdict[int, Estimate](Estimate)
+        # All by the binary digits of the number of streams. Calibrated time that a forward takes longer than one of a
+        # single stream with as many rows; tokens per microsecond of each stream
+        self._shared, self._rates = defaultdict[int, Estimate](Estimate), defaultdict[int, Estimate](Estimate)
         longest = target.own.rows[-1]
         slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
         self._prompt_row = Estimate(max(1e-3, slope), weight=1, memory=PIECE_MEMORY)
-        # rest of a round, for each stream and forward: without drafts, and with drafts; by the digits as above
-        self._beside, self._verifying = dict[int, Estimate](), dict[int, Estimate]()
+        # rest of a round, for each stream and forward: without drafts, and with drafts
+        self._beside, self._beside_drafts = dict[int, Estimate](), dict[int, Estimate]()
 
     def forward(self, streams: int, drafts: int = 0) -> float:
         """Time of a forward with a row for each of ``streams`` and ``drafts`` further ones in all."""
@@ -58,13 +58,13 @@ class Price:
             return 1  # the first is cold
         return max(0, math.ceil(GUESSED - (self._beside[digits].weight if digits in self._beside else 0.0)))
 
-    def verifying(self, streams: int) -> float:
-        """Time that a round with drafts takes besides its forward, more than one of a row without."""
-        both = self._verifying.keys() & self._beside.keys()
+    def interruption(self, streams: int) -> float:
+        """Time beside its forward that a round with drafts takes longer than one of a row of forwards without."""
+        both = self._beside_drafts.keys() & self._beside.keys()
         if not both:
             return 0.0
         nearest = _nearest(both, streams)
-        return streams * max(0.0, self._verifying[nearest].mean - self._beside[nearest].mean)
+        return streams * max(0.0, self._beside_drafts[nearest].mean - self._beside[nearest].mean)
 
     @property
     def prompt_row(self) -> float:
@@ -123,8 +123,8 @@ class Price:
             self._shared[digits].add_time(max(0.0, each_us / self.target.factor.mean - curve))
         self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(streams)))
         beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us) / done.steps / streams
-        if done.drafts and done.undecided:
-            self._verifying.setdefault(digits, Estimate()).add_time(beside_us)
+        if done.drafts and done.unattended:
+            self._beside_drafts.setdefault(digits, Estimate()).add_time(beside_us)
         else:
             self._observe_beside(digits, beside_us, done, cold)
         if not self._doubted and self.target.measured_busy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -57,17 +58,12 @@ class RoundSums:
     accepted: int = 0
     forced: int = 0
     foreseen: int = 0
-    histogram: list[int] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
+    histogram: Counter[int] = field(default_factory=Counter)  # rounds by their accepted tokens
+    sequences: Counter[int] = field(default_factory=Counter)  # drafting phases by their number of sequences
     gamma_sum: float = 0.0
     forward_us: float = 0.0
     wait_us: float = 0.0
     resyncs: int = 0
-
-    def count(self, histogram: list[int], value: int, times: int = 1) -> None:
-        while len(histogram) <= value:
-            histogram.append(0)
-        histogram[value] += times
 
     def round(self, rounds: int, drafted: int, accepted: int, forced: int, gamma: float) -> None:
         self.rounds += rounds
@@ -75,4 +71,4 @@ class RoundSums:
         self.accepted += accepted
         self.forced += forced
         self.gamma_sum += rounds * gamma
-        self.count(self.histogram, accepted, rounds)
+        self.histogram[accepted] += rounds

@@ -27,7 +27,7 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     piece: Stream | None = None  # stream with a prompt that goes on
     piece_rows: int = 0  # tokens of it at most; 0: as many as suit the model
     steps: int = 1  # forwards at most, each of which brings every stream a token; 1 where drafts are verified
-    undecided: bool = False  # whether nothing but drafts that are found keeps forwards from following one another
+    unattended: bool = False  # whether nothing but drafts that are found keeps forwards from following one another
     drafting_us: float = 0.0  # time that sources took before the forward, reading included
     reading_us: float = 0.0  # part of ``drafting_us`` for texts that the draft model had not read
 
@@ -77,7 +77,7 @@ class Round(msgspec.Struct, frozen=True, eq=False):
     whole_piece: bool  # whether the piece had as many rows as were asked for
     tokens: int
     parts: tuple[Part, ...] = ()
-    undecided: bool = True  # see :class:`Batch`
+    unattended: bool = True  # see :class:`Batch`
 
     @property
     def drafts(self) -> int:

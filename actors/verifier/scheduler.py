@@ -129,15 +129,15 @@ class Scheduler:
         begun = self.context.clock()
         room_us = MAX_DRAFTS * price.forward(own) if prompt is not None or decoding > 1 else math.inf
         allowance = Allowance(
-            decoding,
-            price.rate(decoding),
-            price.rows(own),
-            price.target.factor.mean,
-            room_us,
-            prompt is None,
-            self.context.now_us(),
-            lambda stream, source: self.context.trials.expected(source, stream.groups[decoding], stream),
-            price.rate(decoding) * price.verifying(own),
+            streams=decoding,
+            rate=price.rate(decoding),
+            rows=price.rows(own),
+            slowdown=price.target.factor.mean,
+            room_us=room_us,
+            reads=prompt is None,
+            now_us=self.context.now_us(),
+            gain=lambda stream, source: self.context.trials.expected(source, stream.groups[decoding], stream),
+            interruption=price.rate(decoding) * price.interruption(own),
         )
         plain = self._unmeasured(streams) if prompt is None else 0
         uses = self._rests if plain else self._uses
@@ -151,18 +151,28 @@ class Scheduler:
             most = MAX_ROWS - own
         else:
             most = price.drafts_within(own, room_us - drafting_us, MAX_SHARED - LEAST_PIECE - own)
-        free = not prompts and all(self._undecided(stream, sources) for stream, sources in using.items())
-        least = allowance.verifying if free else 0.0
+        unattended = not prompts and all(self._unattended(stream, sources) for stream, sources in using.items())
+        least = allowance.interruption if unattended else 0.0
         caps = {stream: budget_of(self.context, stream, stream.loan.drafter).window for stream in using}
         windows = choose(caps, allowance, self.context.target.branches, most, least)
         drafts, rows = sum([len(chosen.nodes) for chosen in windows]), 0
         if prompt is not None:
             rows = int(self._longest_us(len(using), drafts) / price.prompt_row)
             rows = max(1, min(rows, MAX_SHARED - len(using) - drafts))
-        steps = self._steps(using, allowance, plain) if free and not drafts else 1
-        reading_us = min(sum([stream.times.spent_us["reading"] for stream in using]), drafting_us)
-        parts = tuple(using), tuple(windows), tuple(using.values()), self._ranks(using), allowance
-        return Batch(*parts, decoding, prompt, rows, steps, free, drafting_us, reading_us)
+        return Batch(
+            streams=tuple(using),
+            windows=tuple(windows),
+            asked=tuple(using.values()),
+            ranks=self._ranks(using),
+            allowance=allowance,
+            decoding=decoding,
+            piece=prompt,
+            piece_rows=rows,
+            steps=self._steps(using, allowance, plain) if unattended and not drafts else 1,
+            unattended=unattended,
+            drafting_us=drafting_us,
+            reading_us=min(sum([stream.times.spent_us["reading"] for stream in using]), drafting_us),
+        )
 
     def _steps(self, using: Asked, allowance: Allowance, plain: int) -> int:
         """The number of forwards that may follow one another while no source :meth:`finds` drafts: until there is a
@@ -181,11 +191,11 @@ class Scheduler:
                     break
         return tuple(asked)
 
-    def _undecided(self, stream: Stream, sources: Mapping[Source, str]) -> bool:
+    def _unattended(self, stream: Stream, sources: Mapping[Source, str]) -> bool:
         """Whether forwards may follow one another until one of ``sources`` has drafts: a draft model always has some,
         and a forward on a thread of its own asks nobody."""
         overlaps = self.context.equipment.compute.overlaps
-        return stream.undecided and not any(source.exclusive or overlaps for source in sources)
+        return stream.unattended and not any(source.exclusive or overlaps for source in sources)
 
     def finds(self, batch: Batch, outcomes: Sequence[Outcome]) -> bool:
         """Whether a source has drafts that are worth the end of a row of forwards, after what it has brought."""
@@ -245,18 +255,16 @@ class Scheduler:
         rest.whole = True
         for source in self.sources.named(stream.strategy.sources):
             try:
-                name = source.judged_as(stream)
-                if name and judged and (left := trials.left(name, group, stream, rounds)):
+                if not (name := source.judged_as(stream)):
+                    continue
+                if judged and (left := trials.left(name, group, stream, rounds)):
                     until = min(until, rounds + left)
                     continue
-                rest.whole = rest.whole and not name
-                if name and judged and not source.able(stream, allowance):
-                    continue
+                rest.whole = False
+                if not judged or source.able(stream, allowance):
+                    (models if source.exclusive else found)[source] = name
             except Exception as error:
                 self.sources.failed(source, error)
-                continue
-            if name:
-                (models if source.exclusive else found)[source] = name
         rest.until = until
         best = self._best(stream, group, models) if judged and len(models) > 1 else next(iter(models), None)
         if stream.loan.drafter is not None:

@@ -191,11 +191,11 @@ class Stream:
         self.handle = -1
         self.become(Stage.QUEUED)
 
-    def told(self) -> None:
+    def synced(self) -> None:
         """Its drafter has been sent the whole text: a phase of drafting begins after what is new of it."""
-        if self.loan.told_len != len(self.text):
+        if self.loan.sent_len != len(self.text):
             self.wait.begin_phase()
-        self.loan.told(len(self.text))
+        self.loan.synced(len(self.text))
 
     @property
     def suspect(self) -> bool:
@@ -203,7 +203,7 @@ class Stream:
         return self.message.attempt >= SUSPECTED and len(self.text) - self.text.given < SETTLED_TOKENS
 
     @property
-    def undecided(self) -> bool:
+    def unattended(self) -> bool:
         """Whether several forwards may follow one another without a decision, or a word to others, between them."""
         followed = self.suspect or self.delivery.trace is not None
         return not (followed or self.loan.works or self.grammar is not None)
@@ -257,8 +257,8 @@ class Stream:
             rounds=sums.rounds,
             draft_tokens=sums.drafted,
             accepted_tokens=sums.accepted,
-            acceptance_histogram=tuple(sums.histogram),
-            sequences_histogram=tuple(sums.sequences),
+            acceptance_histogram=_listed(sums.histogram),
+            sequences_histogram=_listed(sums.sequences),
             gamma=sums.gamma_sum / sums.rounds if sums.rounds else 0.0,
             forward_ms=sums.forward_us / 1000,
             wait_ms=sums.wait_us / 1000,
@@ -288,6 +288,11 @@ class Stream:
             finish_reason=self.output.finish,
             model_id=model_id,
         )
+
+
+def _listed(counts: Counter[int]) -> tuple[int, ...]:
+    """The counts of 0, 1, 2 and so on, as far as there are any."""
+    return tuple(counts[at] for at in range(max(counts, default=-1) + 1))
 
 
 class Streams:

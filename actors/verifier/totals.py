@@ -64,8 +64,8 @@ class Totals:
         gone = self.drafts.pop((method, drafter))
         self.drafts.setdefault((method, ""), _Drafts()).absorb(gone)
 
-    def told(self, chunk: Chunk) -> None:
-        """Count what a chunk tells its client."""
+    def sent(self, chunk: Chunk) -> None:
+        """Count a chunk that is sent to its client."""
         self.counters["prompt_tokens"] += chunk.prompt_tokens
         self.counters["prefix_cache_queries"] += chunk.prompt_tokens
         self.counters["prefix_cache_hits"] += chunk.cached_tokens

@@ -11,8 +11,8 @@ from actors.verifier.results import Chosen
 from actors.verifier.sources.bits import MEMORY, TEXT
 from protocols.messages import Origin, RoundStats, RoundTrace
 
-# Nodes of one round: more cannot be told apart on a screen. They take 3 kB and 0.4 ms; 30 nodes 0.8 kB and 0.1 ms.
-MAX_TOLD = 128
+# Nodes of one trace: more cannot be told apart on a screen. They take 3 kB and 0.4 ms; 30 nodes 0.8 kB and 0.1 ms.
+MAX_TRACED_NODES = 128
 
 
 class Trace:
@@ -31,8 +31,8 @@ class Trace:
         """Call it after a forward over ``chosen``, of which ``path`` is accepted, and before the commit. Returns what
         makes the trace of it once the round's statistics are there."""
         window = set(chosen.nodes)
-        others = [node for node, _ in best_nodes(tree, MAX_TOLD) if node not in window]
-        nodes = [*chosen.nodes, *others[: max(0, MAX_TOLD - len(window))]]
+        others = [node for node, _ in best_nodes(tree, MAX_TRACED_NODES) if node not in window]
+        nodes = [*chosen.nodes, *others[: max(0, MAX_TRACED_NODES - len(window))]]
         index = {tree.root: ROOT, **{node: at for at, node in enumerate(nodes)}}
         self._arrived = {node: self._arrived[node] for node in tree.nodes() if node in self._arrived}
         return partial(

@@ -87,7 +87,9 @@ def test_rounds_without_drafts_have_a_price_for_each_number_of_streams():
 
 def test_drafts_are_judged_by_rounds_without_any_and_the_first_round_is_cold():
     price, share = Price(CostModel(CURVE)), Share("inline", 3, 1, 0.0)
-    drafted = a_round(drafts=3, own_us=1600.0, undecided=False, parts=(Part(None, None, 1, 1, 1600.0, (share,), None),))
+    drafted = a_round(
+        drafts=3, own_us=1600.0, unattended=False, parts=(Part(None, None, 1, 1, 1600.0, (share,), None),)
+    )
     assert price.unmeasured(1) == 1
     price.observe(a_round(own_us=9000.0))
     assert price.unmeasured(1) == GUESSED and price.beside(1) == 8000.0
@@ -104,7 +106,7 @@ def test_drafts_are_judged_by_rounds_without_any_and_the_first_round_is_cold():
 def test_a_question_about_unknown_numbers_of_streams_hides_none_that_is_known():
     price = learnt(a_round(own_us=1100.0), a_round(own_us=1100.0 + 120.0, drafts=2, forward_us=1100.0))
     assert price.unmeasured(8) and price.plain(2) and price.beside(4) == 4 * price.beside(1)
-    assert price.verifying(8) == pytest.approx(8 * price.verifying(1)) and price.verifying(1) > 0.0
+    assert price.interruption(8) == pytest.approx(8 * price.interruption(1)) and price.interruption(1) > 0.0
 
 
 @pytest.mark.parametrize(("measured", "again"), [(1.0, 0), (1.2, 0), (1.3, 1), (3.0, 1), (0.5, 0)])

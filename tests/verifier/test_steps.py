@@ -203,12 +203,12 @@ def test_one_that_fails_leaves_what_the_others_brought():
 
 
 def test_tokens_that_somebody_follows_one_by_one_are_not_taken_together():
-    assert toy_stream(PROMPT, "vanilla").undecided
+    assert toy_stream(PROMPT, "vanilla").unattended
     traced, drafted = toy_stream(PROMPT), toy_stream(PROMPT)
     traced.delivery.trace = Trace()
     drafted.loan.begin(1, Plan("tree"))
     drafted.loan.taken(DrafterPeer(b"d", Hello(Role.DRAFTER, "d", "i"), 0.0))
-    assert not any(stream.undecided for stream in (traced, drafted))
+    assert not any(stream.unattended for stream in (traced, drafted))
 
 
 # --- rows of forwards beside sources of drafts -----------------------------------------------------------------------

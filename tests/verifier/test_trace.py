@@ -5,7 +5,7 @@ import pytest
 from actors.tree.tree import OWN, TokenTree
 from actors.verifier.results import Chosen
 from actors.verifier.sources.bits import DRAFTER, MEMORY, TEXT
-from actors.verifier.trace import MAX_TOLD, Trace
+from actors.verifier.trace import MAX_TRACED_NODES, Trace
 from duoactor import AsyncClient
 from protocols.messages import Kind, Origin, RoundStats
 from tests.world.caller import ADDRESS
@@ -116,6 +116,6 @@ def test_what_is_told_of_a_large_tree_is_bounded_and_hangs_together():
         window.append(node)
     trace.grew(tree, 1.0)
     told = trace.seen(tree, Chosen(window, [n.token for n in window], [-1, 0, 1, 2, 3]), [])(STATS)
-    assert len(told.tokens) == MAX_TOLD < tree.size
+    assert len(told.tokens) == MAX_TRACED_NODES < tree.size
     assert told.tokens[:5] == (10, 11, 12, 13, 14)
     assert all(-1 <= parent < at for at, parent in enumerate(told.parents))

@@ -147,7 +147,7 @@ class Lookup(_Proposing):
         proposal = reading.proposals[base + len(tokens)] = reading.session.propose(DEFAULT_NODES)
         likely = self._likely(stream, reading.bias, proposal, allowance.bound)
         chances = sorted([math.exp(total) for _, _, total in likely], reverse=True)
-        return best_cut(chances, allowance.rows, allowance.row_rate)[1] > allowance.verifying
+        return best_cut(chances, allowance.rows, allowance.row_rate)[1] > allowance.interruption
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         reading, base, tokens = self._reading(stream), committed.base_len, committed.tokens

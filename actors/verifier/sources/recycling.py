@@ -126,7 +126,7 @@ class Recycling(Source):
             return False
         nodes = self._guessed(stream, tokens, allowance).nodes()
         chances = sorted([math.exp(node.total) for node in nodes], reverse=True)
-        return best_cut(chances, allowance.rows, allowance.row_rate)[1] > allowance.verifying
+        return best_cut(chances, allowance.rows, allowance.row_rate)[1] > allowance.interruption
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         text, base = self._text(stream), committed.base_len

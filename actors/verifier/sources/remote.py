@@ -62,13 +62,13 @@ class Remote(Source):
         if (drafter := loan.drafter) is None:
             return False
         if wait.decided_at == length:
-            if loan.told_len < length and loan.works:  # in lock-step both sides begin their next step together
+            if loan.sent_len < length and loan.works:  # in lock-step both sides begin their next step together
                 self._tell(stream, drafter, None)
             return False
         wait.decided_at = length
         if not loan.works:
             wait.cancel()
-            if loan.plan != loan.told_plan:
+            if loan.plan != loan.sent_plan:
                 self._tell(stream, drafter, None)
             return False  # the verdict that ends its rest has all tokens since
         budget, price = budget_of(self.context, stream, drafter), self.context.price
@@ -88,11 +88,11 @@ class Remote(Source):
         """Send what was committed since the last verdict, which is many rounds if the drafter rested. ``verify_us``:
         expected length of the next round; None: not known."""
         loan, wait, text = stream.loan, stream.wait, stream.text
-        now_us, base = self.context.clock() * 1e6, loan.told_len
+        now_us, base = self.context.clock() * 1e6, loan.sent_len
         due = max(1.0, wait.until - now_us) if wait.until is not None else None
-        plan = loan.plan if loan.plan != loan.told_plan else None
+        plan = loan.plan if loan.plan != loan.sent_plan else None
         states = self._states(stream, drafter)
-        stream.told()
+        stream.synced()
         awaited = wait.drafts if due is not None else None
         if wait.rule == "lockstep":
             verify_us = None  # so that the drafter sends its phase as a whole
@@ -114,7 +114,7 @@ class Remote(Source):
     def _send(self, stream: Stream, drafter: DrafterPeer, states: HiddenStates) -> None:
         """States alone. What is lost of them costs speed."""
         loan = stream.loan
-        verdict = Verdict(stream.rid, loan.epoch, stream.tally.rounds, loan.told_len, (), states=states)
+        verdict = Verdict(stream.rid, loan.epoch, stream.tally.rounds, loan.sent_len, (), states=states)
         self.context.send(drafter.peer, verdict)
 
     def learn(self, stream: Stream, committed: Committed) -> None:
@@ -144,10 +144,10 @@ class Remote(Source):
         if message.sequences > 0:
             loan.sequences = message.sequences
             if message.complete:
-                stream.tally.count(stream.tally.sequences, loan.sequences)
-        if message.base_len == loan.told_len and message.complete:
+                stream.tally.sequences[loan.sequences] += 1
+        if message.base_len == loan.sent_len and message.complete:
             wait.end_phase()
-        if message.base_len in (loan.told_len, len(text)) or alive:
+        if message.base_len in (loan.sent_len, len(text)) or alive:
             wait.arrived()
         return None
 
@@ -159,7 +159,7 @@ class Remote(Source):
         if not 0 < have < len(text):
             self.context.send(peer, self.leases.opening(stream))
             return
-        stream.told()
+        stream.synced()
         rest = tuple(text.committed[have:])
         self.context.send(peer, Verdict(stream.rid, loan.epoch, stream.tally.rounds, have, rest, None, loan.plan))
 

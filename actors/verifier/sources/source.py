@@ -36,7 +36,7 @@ class Allowance(msgspec.Struct, frozen=True, eq=False):
     reads: bool = True  # whether there is time for texts that were not read yet
     now_us: float = 0.0  # since the verifier's start
     gain: Callable[[Stream, str], float] = lambda stream, source: 1.0  # the speed-up that a stream may expect of it
-    verifying: float = 0.0  # tokens that a row of forwards brings while one with drafts takes longer beside its forward
+    interruption: float = 0.0  # tokens that drafts must bring beyond their rows' time, to end a row of forwards
 
     @property
     def row_rate(self) -> float:

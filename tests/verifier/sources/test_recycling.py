@@ -141,7 +141,7 @@ def test_a_row_of_forwards_ends_only_for_two_known_tokens_that_pay():
     commit(source, stream, [3, 4, 1, 2], [row(3), row(4), row(1), row(2)])
     assert source.finds(stream, [3], FREE)
     assert not source.finds(stream, [9, 3], FREE)
-    dear = Allowance(1, 1.0, Known(lambda rows: 0.02 * rows), verifying=9.0)
+    dear = Allowance(1, 1.0, Known(lambda rows: 0.02 * rows), interruption=9.0)
     assert not source.finds(stream, [3], dear)
 
 
