@@ -42,7 +42,7 @@ class Generations:
 
     def __init__(self, model: DraftModel, load: Loader | None) -> None:
         """``load`` gives the model in a directory, and for an empty name this one again; None: there are no others."""
-        self.told = OWN  # the last Load
+        self.asked = OWN  # the last Load
         self.trouble = ""  # why that is not in service
         self.newest = 0
         self._load = load
@@ -58,15 +58,15 @@ class Generations:
         still being loaded are given up for these."""
         if self._load is None:
             return
-        self.told, self.trouble = message, ""
+        self.asked, self.trouble = message, ""
         if message != self.current.source and (self._loading is None or self._loading.done()):
             self._loading = asyncio.create_task(self._follow(self._load))
 
     async def _follow(self, load: Loader) -> None:
         """Wait until the last Load serves, or cannot."""
-        while (message := self.told) != self.current.source:
+        while (message := self.asked) != self.current.source:
             trouble = await self._renew(load, message)
-            if message == self.told:
+            if message == self.asked:
                 self.trouble = trouble
                 return
 
@@ -79,7 +79,7 @@ class Generations:
             trouble = clipped(f"version {message.version} cannot serve: {error}")
             log.warning("%s; goes on with version %d", trouble, self.current.source.version)
             return trouble
-        if message == self.told:
+        if message == self.asked:
             self.serve(model, message)
             log.info("version %d of the draft's weights serves from now on", message.version)
         return ""

@@ -52,7 +52,7 @@ def kept_of_machine(kind: type[T], find: Callable[[], T], **how: object) -> T:
     return _kept(kind, (_machine(), {name: str(value) for name, value in how.items()}), find)
 
 
-def told_slots(slots: int) -> int:
+def bounded_slots(slots: int) -> int:
     """The size of a KV pool, or of a context that it bounds, as one of the conditions. What is measured fits in
     ``MEASURED_SLOTS``; beyond them the size follows the memory that is free, which differs at each start."""
     return min(slots, MEASURED_SLOTS)
@@ -100,7 +100,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _named(model: ModelInfo) -> tuple[object, ...]:
-    shape = (model.parameters, model.vocab_size, told_slots(model.max_context))
+    shape = (model.parameters, model.vocab_size, bounded_slots(model.max_context))
     return (model.model_id, *shape, model.tokenizer_digest, model.device, model.dtype)
 
 

@@ -21,9 +21,8 @@ from protocols.security import load_security
 from protocols.zeromq import ZmqNetwork
 
 log = logging.getLogger("duoactor.actor")
-LOADING = (
-    100_000  # new objects between two collections while modules and models load, of which next to none are garbage
-)
+# New objects between two garbage collections while modules and models load: next to none of them are garbage
+LOADING = 100_000
 CLOCK = time.monotonic  # uvloop's own counts whole milliseconds: too coarse for waits of one or two
 
 

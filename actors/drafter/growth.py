@@ -57,8 +57,7 @@ class ChainGrowth(Growth):
         if node is self.tip and not expansion.tokens:
             self.left = 0  # a proposer may have no candidates
         elif node is self.tip:
-            logprob = min(0.0, math.log(max(expansion.probs[0], LEAST)))
-            self.tip = self.tree.add(node, expansion.tokens[0], logprob)
+            self.tip = _drafted(self.tree, node, expansion, 0)
             self.left -= 1
 
 
@@ -104,7 +103,7 @@ class ThetaGrowth(Growth):
         if not expansion.tokens:
             self.left[which] = 0
             return
-        self.tips[which] = self._child(node, expansion, 0)
+        self.tips[which] = _drafted(self.tree, node, expansion, 0)
         self.left[which] -= 1
         if self.first is None:
             self.first = expansion
@@ -123,12 +122,8 @@ class ThetaGrowth(Growth):
         drafted = self.gamma - self.left[0]
         self.left[0] = quota[0] - drafted
         for j in range(1, k):
-            self.tips.append(self._child(self.anchor, self.first, j))
+            self.tips.append(_drafted(self.tree, self.anchor, self.first, j))
             self.left.append(quota[j] - 1)
-
-    def _child(self, node: Node, expansion: Expansion, rank: int) -> Node:
-        logprob = math.log(max(expansion.probs[rank], LEAST))
-        return self.tree.add(node, expansion.tokens[rank], min(0.0, logprob), rank)
 
 
 class TreeGrowth(Growth):
@@ -175,6 +170,12 @@ class TreeGrowth(Growth):
 def _gamma(plan: Plan) -> int:
     """Draft tokens of a phase, which must end where the plan leaves that open, too."""
     return plan.gamma if plan.gamma is not None else DEFAULT_NODES
+
+
+def _drafted(tree: TokenTree, node: Node, expansion: Expansion, rank: int) -> Node:
+    """The candidate of that rank after ``node``, in the tree with its raw probability."""
+    logprob = math.log(max(expansion.probs[rank], LEAST))
+    return tree.add(node, expansion.tokens[rank], min(0.0, logprob), rank)
 
 
 def growth_for(method: str, stop_tokens: frozenset[int], chances: Chances) -> Growth:

@@ -284,5 +284,5 @@ class Drafter:
             busy,
             weights.current.source.version,
             weights.trouble,
-            weights.told.path,
+            weights.asked.path,
         )

@@ -59,19 +59,9 @@ class ProposerDraft:
     taps: tuple[int, ...] = ()
 
     def __init__(self, proposer: Proposer, info: ModelInfo, scratch_slots: int = 256) -> None:
-        self.proposer = proposer
-        self._info = info
-        self._scratch_slots = scratch_slots
+        self.proposer, self.info, self.scratch_slots = proposer, info, scratch_slots
         self._mirrors: dict[int, _Mirror] = {}
         self._next_handle = 0
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
-    def scratch_slots(self) -> int:
-        return self._scratch_slots
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
         self._next_handle += 1
@@ -106,7 +96,7 @@ class ProposerDraft:
         path: tuple[int, ...] = ()
         if not leaf.is_root:
             path = (*(mirror.paths[leaf.path[-1]] if leaf.path else ()), leaf.token)
-            slot = next(s for s in range(self._scratch_slots) if s not in mirror.paths)
+            slot = next(s for s in range(self.scratch_slots) if s not in mirror.paths)
             mirror.paths[slot] = path
         if mirror.proposal is None:
             self._read(mirror, len(mirror.text))

@@ -54,7 +54,7 @@ from actors.engines.weights.loading import (
     vocab_size,
 )
 from actors.engines.weights.stored import StoredModel
-from actors.kept import kept, told_slots
+from actors.kept import bounded_slots, kept
 from actors.models import ModelInfo
 from protocols.errors import ConfigError, ModelError
 
@@ -195,7 +195,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     how = {
         "engine": type(engine).__name__,
         "config": described(config),
-        "slots": told_slots(slots),
+        "slots": bounded_slots(slots),
         "threads": place.threads,
     }
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from actors.tree.tree import Node, TokenTree
@@ -57,14 +58,18 @@ class Candidates(NamedTuple):
     row: float = 0.0
 
 
-def best_cut(chances: Sequence[float], cost: Cost, rate: float) -> tuple[int, float]:
+def best_cut(
+    chances: Sequence[float], cost: Cost, rate: float, least: float = 0.0, beside: Iterable[float] = repeat(0.0)
+) -> tuple[int, float]:
     """The number of nodes, best first, that maximises ``expected tokens - rate * time``, and that value.
 
-    ``cost``: time that a number of rows adds to a forward. ``rate``: tokens that the same time brings otherwise."""
-    best, most, expected, after = 0, 0.0, 0.0, len(chances)
-    for count, chance in enumerate(chances, 1):
+    ``cost``: time that a number of rows adds to a forward. ``rate``: tokens that the same time brings otherwise.
+    ``least``: value of no node at all. ``beside``: tokens that each node must bring besides its row."""
+    best, most, expected, dues, after = 0, least, 0.0, 0.0, len(chances)
+    for count, (chance, due) in enumerate(zip(chances, beside, strict=False), 1):
         expected += chance
-        value = expected - rate * cost[count]
+        dues += due
+        value = expected - rate * cost[count] - dues
         after -= 1
         if value > most:
             best, most = count, value
@@ -87,16 +92,8 @@ def priced_windows(
     if len(trees) > 1:
         likely.sort(key=lambda one: one[1][1], reverse=True)  # stable: no node comes before its parent
     del likely[limit:]
-    best, best_value, expected, beside, after = 0, least, 0.0, 0.0, len(likely)
-    for count, (at, (_, chance)) in enumerate(likely, 1):
-        expected += chance
-        beside += trees[at].row
-        value = expected - rate * cost[count] - beside
-        after -= 1
-        if value > best_value:
-            best, best_value = count, value
-        elif value + chance * after <= best_value:
-            break  # even if the others cost nothing and were as likely as this one
+    chances, beside = [chance for _, (_, chance) in likely], [trees[at].row for at, _ in likely]
+    best, _ = best_cut(chances, cost, rate, least, beside)
     windows: list[list[Likely]] = [[] for _ in trees]
     for at, one in likely[:best]:
         windows[at].append(one)

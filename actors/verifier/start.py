@@ -18,7 +18,7 @@ from actors.datastore import Datastore
 from actors.doing import doing
 from actors.draft_timing import check_draft, measure_draft, measuring, step_times
 from actors.generations import promoted
-from actors.kept import forget, kept, told_slots
+from actors.kept import bounded_slots, forget, kept
 from actors.models import DraftModel, ModelInfo, TargetModel
 from actors.peer import introduction
 from actors.preflight import differs
@@ -58,7 +58,7 @@ def _library(settings: VerifierSettings, info: ModelInfo) -> Library:
 def _calibrated(model: TargetModel) -> tuple[CostModel, Callable[[], None]]:
     """The cost of the target's forwards, measured or kept, and what makes the next start measure it again."""
     how = {
-        "slots": told_slots(model.kv_slots),
+        "slots": bounded_slots(model.kv_slots),
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "spare": model.has_spare_cpus,
     }

@@ -292,7 +292,7 @@ class Stream:
 
 def _listed(counts: Counter[int]) -> tuple[int, ...]:
     """The counts of 0, 1, 2 and so on, as far as there are any."""
-    return tuple([counts[at] if at in counts else 0 for at in range(max(counts, default=-1) + 1)])
+    return tuple([counts.get(at, 0) for at in range(max(counts, default=-1) + 1)])
 
 
 class Streams:
