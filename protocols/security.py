@@ -54,6 +54,11 @@ class Holder:
         """Whether the key is for that role, a value of :class:`KeyRole`."""
         return role in self.roles or (role == KeyRole.CLIENT and KeyRole.OPERATOR in self.roles)
 
+    def account(self, connection: bytes) -> bytes:
+        """Who pays for the messages of a connection with this key: the key; the connection itself if there is none, or
+        if it is an operator's, which several actors share."""
+        return connection if self.may_be(KeyRole.OPERATOR) else self.key
+
     @property
     def watches(self) -> bool:
         """Whether it may hear the telemetry."""

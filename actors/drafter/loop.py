@@ -279,10 +279,10 @@ class Drafter:
     def _stats(self, busy: float) -> DraftStats:
         weights = self.generations
         return DraftStats(
-            self.line.hello.actor_id,
-            self.steps.points(),
-            busy,
-            weights.current.source.version,
-            weights.trouble,
-            weights.asked.path,
+            actor_id=self.line.hello.actor_id,
+            step_us=self.steps.points(),
+            busy=busy,
+            version=weights.current.source.version,
+            trouble=weights.trouble,
+            path=weights.asked.path,
         )

@@ -24,7 +24,7 @@ class Committer:
     def __init__(self, context: Context, sources: Sources, leases: Leases, outbox: Outbox, faults: Faults) -> None:
         self.context, self.state = context, context.state
         self.sources, self.leases, self.outbox, self.faults = sources, leases, outbox, faults
-        # work that rounds wait for, drafters not among it
+        # what a round's wait is made of besides its drafter: names in :attr:`Times.spent_us`
         self._drafting = {"reading", *(source.name for source in sources if source.together)}
         self._prompts_us = 0.0  # time that forwards have taken for prompts since the start
 
@@ -116,9 +116,9 @@ class Committer:
                 self.state.counters[f"accepted_from_{source.name}"] += hits
         loan, drafter = stream.loan, stream.loan.drafter
         stats = RoundStats(
-            stream.rid,
-            stream.tally.rounds,
-            kind_of(stream, loan.name),
+            rid=stream.rid,
+            round=stream.tally.rounds,
+            kind=kind_of(stream, loan.name),
             window=len(chosen.nodes),
             accepted=len(path),
             committed=most,

@@ -54,7 +54,7 @@ class Context:
     clock: Callable[[], float]  # seconds
     send: Callable[[bytes, Message], bool]  # False: the peer is unreachable
     publish: Callable[[Message], None]  # publishes telemetry
-    wake: Callable[[], None]  # the loop, which may sleep
+    wake: Callable[[], None]  # wakes the loop, which may sleep
 
     @property
     def target(self) -> TargetModel:

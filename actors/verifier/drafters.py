@@ -55,8 +55,8 @@ class Peer:
 
     @property
     def account(self) -> bytes:
-        """Who pays for its messages: its key; itself if it has none, or an operator's, which several actors share."""
-        return self.peer if self.operates else self.holder.key
+        """Who pays for its messages, see :meth:`Holder.account`."""
+        return self.holder.account(self.peer)
 
     def same_as(self, other: Peer) -> bool:
         """Whether both are one process, by two connections."""

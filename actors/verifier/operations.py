@@ -104,11 +104,11 @@ class Operations:
     def status(self, peer: bytes, message: Status) -> None:
         context, state, now = self.context, self.state, self.context.clock()
         report = messages.StatusReport(
-            message.rid,
-            context.settings.method,
-            (now - state.started) * 1000,
-            self._target(),
-            messages.ActorStatus(context.settings.actor_id, socket.gethostname(), os.getpid()),
+            rid=message.rid,
+            method=context.settings.method,
+            uptime_ms=(now - state.started) * 1000,
+            target=self._target(),
+            verifier=messages.ActorStatus(context.settings.actor_id, socket.gethostname(), os.getpid()),
             requests=self.admission.status(state.clients[peer]),
             drafters=tuple(
                 drafter_status(drafter, state.promoted, context.trials, state.totals)
@@ -128,14 +128,14 @@ class Operations:
         settings, target, info = self.context.settings, self.context.target, self.context.info
         on_cpu = info.device == "cpu"
         return messages.TargetStatus(
-            info.model_id,
-            info.device,
-            info.dtype,
-            target.kv_slots,
-            target.kv_used,
-            target.kv_cached,
-            target.rows_agree,
-            target.branches,
+            model_id=info.model_id,
+            device=info.device,
+            dtype=info.dtype,
+            kv_slots=target.kv_slots,
+            kv_used=target.kv_used,
+            kv_cached=target.kv_cached,
+            rows_agree=target.rows_agree,
+            branches=target.branches,
             threads=(settings.threads or min(MAX_THREADS, own_cpus())) if on_cpu else 0,
             cpus=settings.cpus if on_cpu else "",
             spare_cpus=settings.spare_cpus if self.context.price.target.lends else "",

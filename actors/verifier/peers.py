@@ -17,7 +17,7 @@ from actors.verifier.leases import Leases
 from actors.verifier.state import HEARTBEAT_MS, TTL_MS
 from protocols.limits import MAX_ACTOR_ID, MAX_DRAFTERS
 from protocols.messages import ActorDown, ActorUp, Drain, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome
-from protocols.security import Holder, KeyRole
+from protocols.security import Holder
 from protocols.transport import Listener
 
 TTL_S = TTL_MS / 1000
@@ -44,9 +44,8 @@ class Peers:
         return known.hello.role if known is not None else None
 
     def account(self, peer: bytes) -> bytes:
-        """Who pays for the messages of a connection, see :attr:`Peer.account`."""
-        holder = self.holder(peer)
-        return peer if holder.may_be(KeyRole.OPERATOR) else holder.key
+        """Who pays for the messages of a connection, see :meth:`Holder.account`."""
+        return self.holder(peer).account(peer)
 
     def seen(self, peer: bytes, message: Message) -> None:
         """A message of the peer, which has a role, has arrived: it is alive."""

@@ -23,8 +23,8 @@ from actors.verifier.rounds import Round
 
 log = logging.getLogger("duoactor.verifier")
 PIECE_MEMORY = 4  # pieces of prompts: each sees more tokens than the one before, so that its rows take longer
-GUESSED = 8  # forwards without drafts, until their rounds are known
-GUESS = 1e-3  # forwards that a round counts for which is cold or asked for drafts: it has to do until there is another
+GUESSED = 8  # forwards without drafts, after which it is known what their rounds take
+GUESS = 1e-3  # weight, in such forwards, of a round that is cold or asked for drafts: it serves until there are any
 GOOD_AGREEMENT = 0.8  # a good draft's agreement: where even it does not pay, none is tried
 
 

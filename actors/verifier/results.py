@@ -15,7 +15,7 @@ from protocols.messages import FinishReason, TokenLogprobs
 
 
 class Group(NamedTuple):
-    """Streams that tell the same of a source of drafts."""
+    """A kind of streams, for which a source of drafts is judged as one."""
 
     method: str
     sampled: bool

@@ -80,13 +80,13 @@ class Totals:
     def report(self) -> tuple[DraftTotals, ...]:
         return tuple(
             DraftTotals(
-                method,
-                drafter,
-                drafts.rounds,
-                drafts.tokens,
-                drafts.accepted,
-                tuple(count for _, count in sorted(drafts.accepted_per_position.items())),
-                drafts.rate.mean * drafts.plain_us / 1e6,
+                method=method,
+                drafter=drafter,
+                drafts=drafts.rounds,
+                draft_tokens=drafts.tokens,
+                accepted_tokens=drafts.accepted,
+                accepted_per_position=tuple(count for _, count in sorted(drafts.accepted_per_position.items())),
+                speedup=drafts.rate.mean * drafts.plain_us / 1e6,
             )
             for (method, drafter), drafts in self.drafts.items()
         )

@@ -12,7 +12,7 @@ class Stakes(NamedTuple):
     """The costs of a trial of a source, and of its pause."""
 
     pays: float  # least gain over decoding without it
-    look: float  # rounds' worth of decoding without it, before a verdict
+    look: float  # rounds without it that its time since the last rest must be worth, before it is judged
     first: int  # rounds of the first rest
 
 
@@ -30,7 +30,7 @@ class Trial(Backoff):
         self.stakes, self.gain = stakes, gain
         self.rounds = 0  # rounds that it was judged by
         self.used = 0  # when it was asked for last
-        self.fresh = 0.0  # rounds' worth since the last rest
+        self.fresh = 0.0  # rounds without it that its time since the last rest was worth
 
     def judge(self, expected: float, now: float) -> bool:
         """Let it rest if too little is ``expected`` of it. Returns whether it does."""

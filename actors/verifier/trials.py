@@ -17,10 +17,10 @@ from actors.verifier.rounds import Part, Round
 from actors.verifier.totals import MAX_KNOWN
 from actors.verifier.trial import DRAFTS, LOOKUPS, Stakes, Trial
 
-PRIOR = 1.2  # yield of a source of which nothing is known, as in so many rounds as it is looked at
+PRIOR = 1.2  # gain expected of a source that was never judged; it weighs as much as its first look
 GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
 MOST_LONGER = 16  # times that retrieval rests for longer where many streams wait for it
-BORROWED = 16.0  # rounds that a stream's kind counts for: the variance of rounds over that between texts
+BORROWED = 16.0  # a stream's own rounds that its kind's gain counts for: variance of rounds over that between texts
 
 
 class Judged(Protocol):
