@@ -46,7 +46,7 @@ from duoactor.serve.openai import chat, completions, responses
 from duoactor.serve.openai.items import items, page
 from duoactor.serve.openai.kept import Keeping, Kept
 from duoactor.serve.openapi import describe
-from duoactor.serve.parameters import WHOLE_PROMPT, decode
+from duoactor.serve.parameters import WHOLE_PROMPT, countable, decode
 from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
 from duoactor.serve.tool_calls.events import NoTools, Parser
@@ -187,7 +187,7 @@ class Routes:
         return json(page(listed, asked.get("order", "desc"), asked.get("limit", "20"), asked.get("after", "")))
 
     async def input_tokens(self, request: Request) -> Response:
-        wanted, question = self._keeping(request).parse(await read_body(request))
+        wanted, question = self._keeping(request).parse(countable(await read_body(request)))
         return json(responses.InputTokens(await self._counted(wanted.model, question)))
 
     async def answer(
@@ -229,7 +229,7 @@ class Routes:
             log.debug("ignored of a request: %s", ", ".join((*ignored.hints, *ignored.unknown)))
 
     async def count_tokens(self, request: Request) -> Response:
-        wanted, question = messages.parse_count(await read_body(request))
+        wanted, question = messages.parse_count(countable(await read_body(request)))
         return json({"input_tokens": await self._counted(wanted.model, question)})
 
     async def _counted(self, name: str, question: Question) -> int:

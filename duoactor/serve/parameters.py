@@ -19,7 +19,8 @@ from protocols.messages import Method, Sampling
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-UNLIMITED = (1 << 31) - 1  # the verifier cuts it to the room that the prompt leaves
+UNLIMITED = (1 << 31) - 1  # the largest limit that the verifier takes, which cuts it to the room that the prompt leaves
+LARGEST = (1 << 63) - 1  # limit of a client that is named in words; OpenTelemetry has no larger number
 JSON_WORDS = {"True": "true", "False": "false"}
 HALF_OF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 Limit = Annotated[int, Meta(ge=-1)]
@@ -136,10 +137,10 @@ def stops(given: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def limit(given: int | None, param: str, default: int = UNLIMITED) -> int:
-    """``max_tokens``, by whichever name: -1 is no limit, as clients of llama.cpp say it."""
+    """``max_tokens``, by whichever name, as the client's number: -1 is no limit, as clients of llama.cpp say it."""
     if given == 0:
         raise bad(param, "must be at least 1, or -1 for no limit")
-    return default if given is None else UNLIMITED if given == -1 else min(given, UNLIMITED - 1)
+    return default if given is None else UNLIMITED if given == -1 else min(given, LARGEST)
 
 
 def _token_id(key: str) -> int:
@@ -151,6 +152,17 @@ def _token_id(key: str) -> int:
 def decode(body: bytes, struct: type[T]) -> tuple[T, Ignored]:
     """The parameters in ``body``. ApiError (400) names the first that is refused or of a wrong type."""
     return convert(read(body), struct)
+
+
+def countable(body: bytes) -> bytes:
+    """A body whose tokens are counted, without the parameters that change the time of an answer alone: they are not
+    looked at. A body that is no JSON object stays as it is, for the reader to refuse."""
+    try:
+        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return body
+    left = {name: value for name, value in given.items() if name not in Speculation.__struct_fields__}
+    return msgspec.json.encode(left) if len(left) < len(given) else body
 
 
 def read(body: bytes) -> dict[str, Any]:

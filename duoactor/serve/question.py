@@ -50,7 +50,7 @@ class Question:
 
     def check(self, vocab_size: int) -> None:
         """ApiError about the first value that the verifier would refuse."""
-        for problem in problems(self.sampling, vocab_size):
+        for problem in problems(self._bounded(self.sampling.max_tokens), vocab_size):
             raise ApiError(400, problem, param=problem.split(" ", 1)[0])
         if len(self.prompts) * self.n > MAX_STREAMS:
             raise bad("n", f": at most {MAX_STREAMS} answers at once, all prompts together")
@@ -98,8 +98,8 @@ class Question:
 
     @property
     def asked_for(self) -> int | None:
-        """``max_tokens``, if the request names a limit."""
-        return self.sampling.max_tokens if self.sampling.max_tokens < UNLIMITED else None
+        """``max_tokens``, if the request names a limit; it may be larger than the verifier takes."""
+        return self.sampling.max_tokens if self.sampling.max_tokens != UNLIMITED else None
 
     def alone(self, calling: Calling) -> list[Question]:
         """One question for each answer. Choice i of a seed has seed + i, as in vLLM; without one each draws its own."""
@@ -116,8 +116,12 @@ class Question:
         skip = self.sampling.skip_special_tokens and not shown
         most = self.sampling.max_tokens
         if self.scores:
-            most = max(1, min(most + len(prompt) - 1, UNLIMITED))
-        return msgspec.structs.replace(self.sampling, seed=seed, skip_special_tokens=skip, max_tokens=most)
+            most = max(1, most + len(prompt) - 1)
+        return msgspec.structs.replace(self._bounded(most), seed=seed, skip_special_tokens=skip)
+
+    def _bounded(self, most: int) -> Sampling:
+        """The sampling with a limit of ``most`` tokens, or the largest that the verifier takes."""
+        return msgspec.structs.replace(self.sampling, max_tokens=min(most, UNLIMITED))
 
 
 def asked(wanted: StructureParameters, ignored: Ignored, prompts: tuple[Prompt, ...], sampling: Sampling) -> Question:

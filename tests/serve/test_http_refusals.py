@@ -181,6 +181,24 @@ async def test_a_limit_above_the_context_is_cut_and_a_header_says_so(stream):
     assert "x-duoactor-warning" not in fits.headers
 
 
+@pytest.mark.parametrize("asked", [(1 << 31) - 2, 1 << 31, 1 << 32, (1 << 63) - 1])
+@pytest.mark.parametrize(
+    ("path", "param", "prompt"),
+    [
+        ("/v1/chat/completions", "max_tokens", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/completions", "max_tokens", {"prompt": "x"}),
+        ("/v1/responses", "max_output_tokens", {"input": "x"}),
+        ("/v1/messages", "max_tokens", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/completion", "n_predict", {"prompt": "x"}),
+    ],
+)
+async def test_a_limit_above_the_wires_is_named_by_the_clients_number(path, param, prompt, asked):
+    async with served() as gateway:
+        cut = await gateway.post(path, **prompt, model="toy", **{param: asked})
+    assert cut.status_code == 200, cut.text
+    assert cut.headers["x-duoactor-warning"].startswith(f"{param} {asked} was cut to 409")
+
+
 async def test_minus_one_is_no_limit_and_an_empty_stop_is_none():
     async with served() as gateway:
         chat = await gateway.chat(max_tokens=-1, stop="")

@@ -41,6 +41,34 @@ async def test_the_system_stands_before_the_turns_and_parts_are_joined():
     assert count == {"input_tokens": 4}
 
 
+@pytest.mark.parametrize(
+    ("path", "question"),
+    [
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("/v1/responses/input_tokens", {"input": "Hi"}),
+    ],
+)
+@pytest.mark.parametrize("idle", [{"method": "best"}, {"priority": "x"}, {"speculative": False, "method": "tree"}])
+async def test_parameters_of_time_alone_are_not_looked_at_where_tokens_are_counted(path, question, idle):
+    async with served() as gateway:
+        plain = await gateway.post(path, model="toy", **question)
+        count = await gateway.post(path, model="toy", **question, **idle)
+    assert count.status_code == 200, count.text
+    assert count.json() == plain.json()
+
+
+@pytest.mark.parametrize("body", ["", "[1]", '{"model": "toy",', '{"method": "x", "model": 1e999}', "\ud800"])
+async def test_a_body_to_count_that_is_no_json_object_is_refused_as_elsewhere(body):
+    async with served() as gateway:
+        sent = body.encode("utf-8", "surrogatepass")
+        said = [
+            await gateway.request("POST", path, content=sent, headers={"content-type": "application/json"})
+            for path in ("/v1/messages/count_tokens", "/v1/messages")
+        ]
+    assert [one.status_code for one in said] == [400, 400]
+    assert said[0].json() == said[1].json()
+
+
 async def test_a_stop_sequence_is_named():
     text = truth("Hello", max_tokens=20)
     async with served() as gateway:
