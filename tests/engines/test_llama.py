@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
 from actors.engines.decoder.configuration import compiled_spec, spec_of
-from actors.engines.decoder.cpu import body as compiled_body
+from actors.engines.decoder.cpu import engine as compiled_engine
 from actors.engines.decoder.cpu.engine import CompiledEngine, own_team
 from actors.engines.flat_batch import FlatBatch, align
 from actors.models import ModelInfo
@@ -130,7 +130,7 @@ def test_padding_rows_write_no_slot_but_the_rounds_own():
 
 
 def test_scaled_rotations_agree_and_texts_may_outgrow_the_first_table(monkeypatch):
-    monkeypatch.setattr(compiled_body, "TURNS", 16)
+    monkeypatch.setattr(compiled_engine, "TURNS", 16)
     config = LlamaConfig(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
                          num_attention_heads=4, max_position_embeddings=512, rope_parameters=LLAMA3)  # fmt: skip
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ pytest.importorskip("numba")
 from numba import njit
 
 from actors.engines.decoder.cpu import work_stealing
-from actors.engines.decoder.cpu.body import _buffers
+from actors.engines.decoder.cpu.engine import _buffers
 from actors.engines.decoder.cpu.work_stealing import APART
 
 TODO = 8

@@ -12,7 +12,7 @@ import torch
 
 from actors.datastore import Datastore
 from actors.engines.build import EngineOptions, build_draft, build_target
-from actors.engines.decoder.cpu.body import CompiledBody
+from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, Segment
 from actors.engines.text.tokenize_corpus import build_for_model
 from actors.engines.text.tokenizer import tokenizer_digest
@@ -55,7 +55,7 @@ def logits(engine: Any, tokens: list[int], position: int = 0) -> torch.Tensor:
 def error_of(file: str) -> float:
     """Distance of the logits that the engine makes of the file's blocks."""
     target, _ = build_target(file, EngineOptions(kv_tokens=1024))
-    assert isinstance(target.engine._body, CompiledBody)  # type: ignore[attr-defined]
+    assert isinstance(target.engine, CompiledEngine)
     assert "Q4_1" in target.info.dtype
     ids = list(range(5, 35))
     with torch.no_grad():

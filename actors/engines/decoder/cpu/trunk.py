@@ -1,4 +1,4 @@
-"""What a draft head has of a compiled body: states that it keeps, embeddings, the last norm, and products by its team.
+"""What a draft head has of a compiled engine: its kept states, embeddings, last norm, and products by its team.
 
 numba compiles nothing of this file.
 """
@@ -22,7 +22,7 @@ from actors.engines.weights.matrix import Matrix
 
 
 class CompiledTrunk:
-    """States that a body keeps, and what a head may compute with its weights."""
+    """States that an engine keeps, and what a head may compute with its weights."""
 
     def __init__(self, weights: DecoderWeights, team: Any, head: Panels) -> None:
         """``head``: as ``team`` multiplies it."""
@@ -34,7 +34,7 @@ class CompiledTrunk:
         self.states: NDArray[np.float32] = np.empty((0, 0), np.float32)
 
     def tap(self, layers: Sequence[int]) -> dict[str, int]:
-        """What the body is to be told, see :meth:`actors.engines.engine.Engine.tap`."""
+        """What the engine is to be told, see :meth:`actors.engines.engine.Engine.tap`."""
         self.places = np.full(len(self._spec.layers) + 1, -1, np.int64)
         self.places[list(layers)] = range(len(layers))
         self.count = len(layers)
