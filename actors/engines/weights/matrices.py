@@ -104,7 +104,11 @@ class Apart:
         return len(self.each), *(sizes[::-1] if self.transposed else sizes)
 
     def values(self) -> Tensor:
-        whole = torch.stack([torch.cat([matrix.values() for matrix in matrices]) for matrices in self.each])
+        whole = torch.empty(0)
+        for expert, matrices in enumerate(self.each):  # one after the other: together they would be there twice
+            made = torch.cat([matrix.values() for matrix in matrices])
+            whole = whole if expert else made.new_empty(len(self.each), *made.shape)
+            whole[expert] = made
         return whole.transpose(1, 2) if self.transposed else whole
 
     def blocks(self) -> list[Blocks] | None:

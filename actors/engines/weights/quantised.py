@@ -25,7 +25,7 @@ from protocols.errors import ModelError
 Parts = Mapping[str, Tensor]  # one layer's tensors, by the end of their names
 Weight = Tensor | Integers | Dequantised | Apart
 PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # places of the columns 0 to 7 of a word
+AWQ_SHIFTS = 4 * torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])  # shifts of the columns 0 to 7 of a word
 _STATE = "weight.quant_state.bitsandbytes__"
 ENDS = (
     "weight weight_packed weight_scale weight_zero_point weight_shape weight_g_idx weight_global_scale "
@@ -276,43 +276,36 @@ def _nvfp4(name: str, parts: Parts, form: LayerForm) -> Dequantised:
     return _fp4(name, packed, scale, steps, NVFP4, held)
 
 
-def _gptq(name: str, parts: Parts, form: LayerForm) -> Integers:
-    bits, words = form.bits, _part(name, parts, "qweight")
+def _awq_columns(words: Tensor, chosen: Tensor) -> Tensor:
+    """The numbers of 4 bits in some columns of a matrix that AWQ has packed along its rows."""
+    return (words[:, chosen // 8].to(torch.int64) & 0xFFFFFFFF) >> AWQ_SHIFTS[chosen % 8] & 15
+
+
+def _by_inputs(name: str, parts: Parts, form: LayerForm) -> Integers:
+    """GPTQ and AWQ: a stored row has the numbers of inputs, or of a group of them, for all outputs."""
+    bits, words, awq = form.bits, _part(name, parts, "qweight"), form.kind == "awq"
     stored, packed = _part(name, parts, "scales"), _part(name, parts, "qzeros")
-    inputs, outputs = int(words.shape[0]) * 32 // bits, int(words.shape[1])
+    inputs, outputs = int(words.shape[0]), int(words.shape[1])
+    inputs, outputs = (inputs, outputs * 8) if awq else (inputs * 32 // bits, outputs)
     assert form.block is not None
-    each = form.block[1] or inputs
     groups = _blocks((outputs, inputs), form.block)[1]
     _wanted(f"{name}.scales", stored, (groups, outputs))
     _wanted(f"{name}.qzeros", packed, (groups, -(-outputs * bits // 32)))
-    zeros = _unpacked(packed, bits, outputs).t() + (0 if form.kind == "gptq_v2" else 1)
-    order, middle = _ordered(f"{name}.g_idx", parts.get("g_idx"), each, inputs), 1 << (bits - 1)
-    zero: Tensor | float = middle if bool((zeros == middle).all()) else zeros  # symmetric: products need none
-    if zero is zeros and not form.zeros:
+    order = _ordered(f"{name}.g_idx", parts.get("g_idx"), form.block[1] or inputs, inputs)
+    if awq:
+        zeros = _awq_columns(packed, torch.arange(outputs)).t()
+        return Integers((outputs, inputs), bits, lambda rows: _awq_columns(words, rows).t(), stored.t(), zeros, order)
+    zeros, middle = _unpacked(packed, bits, outputs).t() + (form.kind == "gptq"), 1 << (bits - 1)
+    symmetric = bool((zeros == middle).all())  # products need no zeros
+    if not (symmetric or form.zeros):
         raise _broken(
             f"{name}.qzeros are {zeros.min()} to {zeros.max()}, and its quantization_config says symmetric integers of "
             f"{bits} bits, whose zeros are {middle}"
         )
+    zero = middle if symmetric else zeros
     return Integers(
         (outputs, inputs), bits, lambda rows: _unpacked(words[:, rows].t(), bits, inputs), stored.t(), zero, order
     )
-
-
-def _awq(name: str, parts: Parts, form: LayerForm) -> Integers:
-    words, stored = _part(name, parts, "qweight"), _part(name, parts, "scales")
-    packed, places = _part(name, parts, "qzeros"), 4 * torch.tensor(AWQ_ORDER)
-    inputs, outputs = int(words.shape[0]), 8 * int(words.shape[1])
-    assert form.block is not None
-    groups = _blocks((outputs, inputs), form.block)[1]
-    _wanted(f"{name}.scales", stored, (groups, outputs))
-    _wanted(f"{name}.qzeros", packed, (groups, outputs // 8))
-
-    def columns(words: Tensor, chosen: Tensor) -> Tensor:
-        return (words[:, chosen // 8].to(torch.int64) & 0xFFFFFFFF) >> places[chosen % 8] & 15
-
-    zeros = columns(packed, torch.arange(outputs)).t()
-    order = _ordered(name, None, form.block[1] or inputs, inputs)
-    return Integers((outputs, inputs), 4, lambda rows: columns(words, rows).t(), stored.t(), zeros, order)
 
 
 def _bnb8(name: str, parts: Parts, form: LayerForm) -> Integers:
@@ -374,9 +367,9 @@ READERS: dict[str, tuple[Callable[[str, Parts, LayerForm], Weight], set[str]]] =
     "mxfp8": (_mxfp8, {"weight", "weight_scale"}),
     "mxfp4": (_mxfp4, {"weight_packed", "weight_scale"}),
     "nvfp4": (_nvfp4, {"weight", "weight_packed", "weight_scale", "weight_scale_2", "weight_global_scale"}),
-    "gptq": (_gptq, _GPTQ),
-    "gptq_v2": (_gptq, _GPTQ),
-    "awq": (_awq, {"qweight", "qzeros", "scales"}),
+    "gptq": (_by_inputs, _GPTQ),
+    "gptq_v2": (_by_inputs, _GPTQ),
+    "awq": (_by_inputs, _GPTQ - {"g_idx"}),
     "bnb8": (_bnb8, {"weight", "SCB", "weight_format"}),
     "bnb4": (_bnb4, {end for end in _ENDS if end.startswith("weight.")} | {"weight"}),
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
@@ -17,6 +20,7 @@ from actors.engines.heads.build import tensors
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.faults import check_checkpoint, quantisation_of
 from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
+from actors.engines.weights.matrices import Apart, Dequantised
 from actors.engines.weights.quantised import dequantised, read_weights
 from actors.engines.weights.quantisers import SCHEMES, scheme_of
 from actors.engines.weights.stored import StoredModel
@@ -448,3 +452,28 @@ def test_heads_are_read_by_the_same_rules_as_targets(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="weight_scale_semantics 'inverse' in its"):
         tensors(str(tmp_path), lambda name: ".layers.1." in name)
+
+
+class Alive(TorchDispatchMode):
+    """The most bytes of tensors that lived at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[weakref.ref[Tensor]] = []
+        self.most = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(made := function(*args, **(kwargs or {})), Tensor):
+            self._made.append(weakref.ref(made))
+            storages = [one.untyped_storage() for each in self._made if (one := each()) is not None]
+            self.most = max(self.most, sum({each.data_ptr(): each.nbytes() for each in storages}.values()))
+        return made
+
+
+def test_the_numbers_of_experts_are_made_one_after_the_other():
+    """All of them beside the whole would take its memory twice."""
+    each = [[Dequantised((16, 32), partial(torch.full, (16, 32), part)) for part in (n, n + 0.5)] for n in range(8)]
+    with Alive() as alive:
+        found = Apart(each, transposed=True).values()
+    assert found.shape == Apart(each, transposed=True).shape == (8, 32, 32) and alive.most < 1.5 * found.nbytes
+    assert found[:, 0, ::16].tolist() == [[n, n + 0.5] for n in range(8)]
