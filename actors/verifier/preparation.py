@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import msgspec
 
 from actors.models import Codec, ModelInfo, too_long
+from actors.verifier.constraints.binding import Binding
+from actors.verifier.constraints.dictated import Dictated
+from actors.verifier.constraints.withheld import Withheld
 from actors.verifier.output import Output
-from actors.verifier.sources.binding import Binding
-from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammars
-from actors.verifier.sources.withheld import Withheld
 from actors.verifier.streams import Transcript
 from actors.verifier.text import Decode
 from protocols.errors import RequestError

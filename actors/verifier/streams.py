@@ -13,11 +13,11 @@ from actors.cost import Known
 from actors.methods import Strategy
 from actors.records import LoggedRequest
 from actors.tree.tree import TokenTree
+from actors.verifier.constraints.binding import Binding
 from actors.verifier.loans import Loan
 from actors.verifier.output import Output
 from actors.verifier.owners import EVERYBODY, NOBODY, Owner
 from actors.verifier.results import Committed, Group, RoundSums
-from actors.verifier.sources.binding import Binding
 from actors.verifier.sources.memory import LONGEST
 from actors.verifier.trace import Trace
 from actors.verifier.trial import Trial

@@ -6,8 +6,8 @@ import re
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from actors.verifier.sources.grammar import _translated
-from actors.verifier.sources.schemas import FORMATS, JSON_STYLE, normal
+from actors.verifier.constraints.grammar import translated
+from actors.verifier.constraints.schemas import FORMATS, JSON_STYLE, normal
 from duoactor.serve.thinking import Mind
 from protocols.errors import RequestError
 from protocols.messages import StructuredOutputs, Thinking
@@ -17,7 +17,7 @@ MIND = Mind(Thinking("<think>", "</think>"), opened=False, allowed=True)
 
 
 def follows(outputs: StructuredOutputs, text: str) -> bool:
-    matcher = LLMatcher(BYTES, _translated(outputs), log_level=0)
+    matcher = LLMatcher(BYTES, translated(outputs), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     data = list(text.encode())
     return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
@@ -144,7 +144,7 @@ def test_bounds_and_counts_are_numbers_however_they_are_written(schema, right, w
 def test_a_bound_that_leaves_nothing_is_refused_by_a_sentence():
     for bound in ({"minimum": 1e21}, {"maximum": -(10**30)}):
         with pytest.raises(RequestError, match="leaves no integer of 64 bits"):
-            _translated(StructuredOutputs(json_schema=json.dumps({"type": "number", **bound})))
+            translated(StructuredOutputs(json_schema=json.dumps({"type": "number", **bound})))
 
 
 PAIR = {"type": "array", "items": ONE, "minItems": 2, "maxItems": 2}
@@ -176,10 +176,10 @@ REFUSED = [
 def test_what_would_make_invalid_json_is_refused_wherever_the_schema_stands(guidance, sentence):
     for outputs, _ in places({**SPACED, "x-guidance": guidance}):
         with pytest.raises(RequestError, match=sentence):
-            _translated(outputs)
+            translated(outputs)
     for outputs, _ in places({"type": "array", "items": {**SPACED, "x-guidance": {}}}):
         with pytest.raises(RequestError, match="can stand at the top of a schema only"):
-            _translated(outputs)
+            translated(outputs)
 
 
 def test_a_property_may_be_called_as_a_keyword_is():

@@ -17,8 +17,9 @@ from actors.methods import STRATEGIES
 from actors.models import DEFAULT_NODES, ModelInfo
 from actors.tree.tree import FORCED, TokenTree
 from actors.tree.window import best_nodes, in_tree_order
-from actors.verifier.sources.dictated import Dictated
-from actors.verifier.sources.grammar import FORCED_BYTES, MAX_RULES, Grammars
+from actors.verifier.constraints.dictated import Dictated
+from actors.verifier.constraints.grammar import MAX_RULES
+from actors.verifier.sources.grammar import FORCED_BYTES, Grammars
 from protocols.errors import RequestError
 from protocols.messages import Dictation, StructuredOutputs
 from tests.world.structured import WANTED, codec

@@ -5,8 +5,8 @@ import json
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from actors.verifier.sources.grammar import _translated
-from actors.verifier.sources.schemas import JSON_STYLE, read_grammar, read_schema
+from actors.verifier.constraints.grammar import translated
+from actors.verifier.constraints.schemas import JSON_STYLE, read_grammar, read_schema
 from protocols.errors import RequestError
 from protocols.messages import StructuredOutputs
 
@@ -18,7 +18,7 @@ INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 
 def allowed(outputs: StructuredOutputs, value) -> bool:
     text = value if isinstance(value, str) else json.dumps(value)
-    matcher = LLMatcher(BYTES, _translated(outputs), log_level=0)
+    matcher = LLMatcher(BYTES, translated(outputs), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     data = list(text.encode())
     return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()

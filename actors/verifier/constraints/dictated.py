@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from actors.models import DEFAULT_NODES, Codec
 from actors.tree.tree import FORCED, TokenTree
-from actors.verifier.sources.binding import Binding, paths
+from actors.verifier.constraints.binding import Binding, paths
 from actors.verifier.sources.bits import GRAMMAR
 from protocols.messages import Dictation
 

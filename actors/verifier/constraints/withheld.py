@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.models import Codec
-from actors.verifier.sources.binding import Binding, paths
+from actors.verifier.constraints.binding import Binding, paths
 from protocols.messages import Sampling
 
 

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from actors.verifier.sources.withheld import Withheld
+from actors.verifier.constraints.withheld import Withheld
 from protocols.messages import Dictation, Method, Sampling
 from tests.world.caller import tokens_of
 from tests.world.clock import run

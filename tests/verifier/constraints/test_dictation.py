@@ -3,7 +3,7 @@
 import pytest
 
 from actors.tree.tree import TokenTree
-from actors.verifier.sources.dictated import Dictated
+from actors.verifier.constraints.dictated import Dictated
 from protocols.messages import Dictation, Failed, FailureCode, FinishReason, Generate, Sampling, StructuredOutputs
 from tests.world.caller import tokens_of
 from tests.world.cluster import Cluster

@@ -1,0 +1,1 @@
+"""What the output of a request must follow: a grammar, dictated tokens, or tokens that are withheld."""
