@@ -18,7 +18,7 @@ from actors.drafter.held import Held
 from actors.drafter.lease import Lease
 from actors.drafter.prefill import Prefill
 from actors.generations import Generations, Loader
-from actors.models import DraftModel, Expansion, Leaf, StateReader
+from actors.models import DraftModel, Leaf, StateReader
 from actors.peer import Line
 from actors.tree.tree import Node
 from protocols.errors import ModelError
@@ -227,10 +227,10 @@ class Drafter:
                     self._grow([(other, node) for other, node in batch if other is lease])
             return
         spent = self.timer() - begin
-        found, broken = list[tuple[Lease, Node, Expansion]](), dict[str, ModelError]()
+        broken = dict[str, ModelError]()  # by request
         for (lease, node), expansion in zip(batch, expansions, strict=True):
             try:
-                found.append((lease, node, expansion.within(lease.limits.vocab_size or MAX_INT)))
+                lease.expanded(node, expansion.within(lease.limits.vocab_size or MAX_INT))
             except ModelError as error:
                 broken[lease.rid] = error
         self._worked(spent, [lease for lease in leases if lease.rid not in broken])
@@ -239,9 +239,6 @@ class Drafter:
             self.steps.observe(len(batch), spent * 1e6)
         for lease in leases:
             lease.unsent.spent(began_us, spent * 1e6)
-        for lease, node, expansion in found:
-            lease.expanded(node, expansion)
-        for lease in leases:
             if lease.rid in broken:
                 self.held.fail(lease, broken[lease.rid])
 
