@@ -17,7 +17,6 @@ processes.
 from __future__ import annotations
 
 import itertools
-import json
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,12 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from actors.files import PART, whole_file
 from actors.proposals import NOTHING, Proposal, likeliest
 from protocols.errors import ConfigError, ModelError
+from protocols.limits import Count
 
 FORMAT = 1
 ARRAYS = ("tokens", "suffixes", "starts")
@@ -39,12 +40,14 @@ ORDERED = 26  # tokens by which suffixes are in order, at least
 Ids = npt.NDArray[Any]  # uint16 or uint32
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
-    vocab_size: int
+class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of ``meta.json``."""
+
+    vocab_size: Count
     tokenizer_digest: str
-    tokens: int  # separators included
-    documents: int
+    tokens: Count  # separators included
+    documents: Count
+    format: int = FORMAT
 
 
 class Datastore:
@@ -66,13 +69,12 @@ class Datastore:
         if not (path / "meta.json").is_file():
             raise ConfigError(f"there is no datastore at {path}; build one with `duoactor datastore build`")
         try:
-            raw = json.loads((path / "meta.json").read_text())
-            if raw["format"] != FORMAT:
-                raise ModelError(f"the datastore at {path} has format {raw['format']} instead of {FORMAT}; rebuild it")
-            meta = Meta(raw["vocab_size"], raw["tokenizer_digest"], raw["tokens"], raw["documents"])
+            meta = msgspec.json.decode((path / "meta.json").read_bytes(), type=Meta)
             arrays = [np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS]
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise ModelError(f"the datastore at {path} is damaged ({error}); rebuild it") from None
+        if meta.format != FORMAT:
+            raise ModelError(f"the datastore at {path} has format {meta.format} instead of {FORMAT}; rebuild it")
         if tokenizer_digest and meta.tokenizer_digest != tokenizer_digest:
             raise ModelError(
                 f"the datastore at {path} was built with another tokenizer than the model's; rebuild it with this model"
@@ -137,15 +139,8 @@ def build(
     for name, array in zip(ARRAYS, (tokens, suffixes, starts), strict=True):
         with whole_file(path / f"{name}.npy") as file:  # a verifier that has mapped the old one keeps it
             np.save(file, array)
-    fields = {
-        "format": FORMAT,
-        "vocab_size": vocab_size,
-        "tokenizer_digest": tokenizer_digest,
-        "tokens": meta.tokens,
-        "documents": meta.documents,
-    }
     with whole_file(path / "meta.json") as file:
-        file.write(json.dumps(fields, indent=1).encode() + b"\n")
+        file.write(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
     return meta
 
 

@@ -1,3 +1,4 @@
+import json
 import random
 
 import numpy as np
@@ -157,6 +158,25 @@ def test_a_truncated_file_is_found_on_opening(tmp_path, name):
     raw = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(raw[: len(raw) - 8])
     with pytest.raises(ModelError, match="damaged"):
+        Datastore.open(tmp_path, "d")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("vocab_size", "64", "vocab_size"),
+        ("tokens", None, "tokens"),
+        ("documents", -1, "documents"),
+        ("tokenizer_digest", 7, "tokenizer_digest"),
+        ("order", "by length", "order"),
+        ("format", 2, "format 2 instead of 1"),
+    ],
+)
+def test_an_unknown_or_wrong_field_of_the_description_is_named(tmp_path, field, value, said):
+    build(tmp_path, [list(range(50))], 64, "d")
+    file = tmp_path / "meta.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+    with pytest.raises(ModelError, match=said):
         Datastore.open(tmp_path, "d")
 
 
