@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import msgspec
 from rich.console import Console
@@ -18,7 +19,7 @@ from rich.table import Table
 
 from duoactor import embedded
 from duoactor.client.metrics import mean_acceptance_length, tokens_per_second
-from protocols.messages import RequestStats
+from protocols.messages import Chunk, FinishReason, RequestStats, Sampling
 
 ACCEPTED = "\x1b[32m"  # green: drafted, and confirmed by the target
 OWN = "\x1b[35m"  # magenta: made by the target itself
@@ -27,6 +28,8 @@ RESET = "\x1b[0m"
 UNKNOWN_WIDTH = 80  # width of a terminal that does not say
 CONTINUED = "    "  # begins the further lines of a sentence
 UNBOUNDED = 10_000  # columns
+QUOTED = re.compile(r"`[^`\n]+`")  # a command in a sentence
+HELD = "\ue000"  # a space in a command, which is no place to fold a line
 
 
 def plain(value: object) -> Any:
@@ -81,14 +84,21 @@ def columns(stream: TextIO) -> int:
 
 
 def folded(text: str, stream: TextIO, indent: str = CONTINUED) -> str:
-    """``text`` in lines that a terminal can hold, further ones behind ``indent``. Paths and addresses stay whole, since
-    they are copied, and so does every line in a pipe."""
+    """``text`` in lines that a terminal can hold, further ones behind ``indent``. Paths, addresses and commands in
+    backquotes stay whole, since they are copied, and so does every line in a pipe."""
     if not stream.isatty():
         return text
     wrapper = textwrap.TextWrapper(
         columns(stream), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-    return "\n".join(wrapper.fill(line) for line in text.splitlines())
+    held = QUOTED.sub(lambda command: command[0].replace(" ", HELD), text)
+    return "\n".join(wrapper.fill(line) for line in held.splitlines()).replace(HELD, " ")
+
+
+def say(sentence: str) -> None:
+    """A sentence of ours, on stderr."""
+    Spinner.hide()
+    print(folded(f"duoactor: {sentence}", sys.stderr), file=sys.stderr, flush=True)
 
 
 def folded_command(words: Sequence[str], stream: TextIO, indent: str) -> str:
@@ -114,6 +124,8 @@ def width(terminal: TextIO) -> int:
 class Spinner:
     """One line on a terminal that replaces itself, cut to its width; nothing at all in a pipe."""
 
+    _last: ClassVar[Spinner | None] = None  # the one whose line is on the terminal
+
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream if knows_escapes(stream) else None
         self._begin, self._end = (DIM, RESET) if wants_colour("auto", stream) else ("", "")
@@ -128,11 +140,18 @@ class Spinner:
     def show(self, text: str) -> None:
         if self._stream is None or text == self._shown:
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
             cut = text[: width(self._stream) - 1]  # a line that is broken in two could not be replaced
             self._stream.write(f"\r\x1b[K{self._begin}{cut}{self._end}" if text else "\r\x1b[K")
             self._stream.flush()
         self._shown = text
+        Spinner._last = self if text else None
+
+    @classmethod
+    def hide(cls) -> None:
+        """Take the line away, whoever shows it, for a line that stays."""
+        if cls._last is not None:
+            cls._last.show("")
 
 
 class TokenStream:
@@ -179,19 +198,29 @@ class TokenStream:
 # --- request figures -------------------------------------------------------------------------------------------------
 
 
-def summary(stats: RequestStats) -> str:
+def summary(stats: RequestStats, cut: str = "") -> str:
+    """``cut``: what ended the text before its end, in brackets; "": nothing did."""
     return (
-        f"{stats.completion_tokens} tokens, {tokens_per_second(stats):.1f} tokens/s, "
+        f"{stats.completion_tokens} tokens{cut}, {tokens_per_second(stats):.1f} tokens/s, "
         f"mean acceptance length {mean_acceptance_length(stats):.2f}, "
         f"first token after {stats.time_to_first_token_ms:.0f} ms ({stats.method})"
     )
 
 
-def print_summary(stats: RequestStats | None) -> None:
-    """A dim line on stderr, on a terminal only."""
-    if stats is not None and sys.stderr.isatty():
-        colour = wants_colour("auto", sys.stderr)
-        print(f"{DIM}{summary(stats)}{RESET}" if colour else summary(stats), file=sys.stderr, flush=True)
+def print_summary(last: Chunk | None, request: Mapping[str, Any]) -> None:
+    """A dim line on stderr, on a terminal only, so that a script's streams have the model's words alone. ``last``: the
+    last chunk of an answer to ``request``; None: it was interrupted."""
+    if last is None or last.stats is None or not sys.stderr.isatty():
+        return
+    line = folded(summary(last.stats, _cut(last, request)), sys.stderr)
+    print(f"{DIM}{line}{RESET}" if wants_colour("auto", sys.stderr) else line, file=sys.stderr, flush=True)
+
+
+def _cut(last: Chunk, request: Mapping[str, Any]) -> str:
+    if last.finish_reason != FinishReason.LENGTH or last.stats is None:
+        return ""
+    full = last.stats.completion_tokens >= request.get("max_tokens", Sampling().max_tokens)
+    return " (cut there by --max-tokens)" if full else " (cut there by the end of the context)"
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import os
@@ -20,6 +21,7 @@ from protocols.extras import install
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a user's share of it, or a limit on files
 INTERRUPTED = 130  # a shell's code for SIGINT
 TERMINATED = 143  # a shell's code for SIGTERM
+TRACED = "`duoactor --debug …` shows where it comes from"
 
 
 SECTIONS = {
@@ -144,20 +146,22 @@ def main(arguments: Sequence[str] | None = None, environment: Environment | None
     except DuoactorError as error:
         if environment.debug:
             raise
-        click.echo(f"duoactor: {error}", err=True)
-        return 1
+        return _failed(str(error))
     except Exception as error:
         if environment.debug:
             raise
         if isinstance(error, OSError) and (told := _place(error)):
-            click.echo(f"duoactor: {told}", err=True)
-            return 1
+            return _failed(f"{told}; {TRACED}")
         missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
         if missing in ENGINE:
-            click.echo(f"duoactor: models need {missing}, which is not installed: {install('all')}", err=True)
-            return 1
-        click.echo(
-            f"duoactor: unexpected {type(error).__name__}: {error}; `duoactor --debug …` shows where it comes from",
-            err=True,
-        )
-        return 1
+            return _failed(f"models need {missing}, which is not installed: {install('all')}")
+        return _failed(f"unexpected {type(error).__name__}: {error}; {TRACED}")
+
+
+def _failed(sentence: str) -> int:
+    """Say why, and return the exit code."""
+    from duoactor import render  # which an actor need not load
+
+    with contextlib.suppress(OSError):  # stderr on a full disk
+        render.say(sentence)
+    return 1

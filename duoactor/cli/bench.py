@@ -144,7 +144,7 @@ def _carry_out(benchmark: Benchmark, directory: Path) -> Results:
         complete = True
     except (KeyboardInterrupt, Terminated):
         left = f"what was measured is in {directory}" if benchmark.runs or benchmark.loads else "nothing was measured"
-        click.echo(f"duoactor: interrupted; {left}", err=True)
+        render.say(f"interrupted; {left}")
         raise
     finally:
         results = benchmark.results(complete)

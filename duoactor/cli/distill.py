@@ -79,14 +79,14 @@ def distill(prompts: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     plan = _plan(prompts, flags)
     if (told := busy(len(plan.cpus))) is not None:
         choose = ", or choose the --shape yourself" if own_shape and plan.kind == "draft" else ""
-        click.echo(f"duoactor: {told}{choose}", err=True)
+        render.say(f"{told}{choose}")
     try:
         with render.Spinner(sys.stderr) as spinner:
             spinner.show(f"loading {render.model_name(plan.target)} …")
             result = train(plan, lambda at: _show(spinner, at))
     except KeyboardInterrupt:
         if Path(plan.out).exists():
-            click.echo("duoactor: interrupted; the same command with --resume goes on", err=True)
+            render.say("interrupted; the same command with --resume goes on")
         raise
     _tell(plan, result, as_json)
 
@@ -101,7 +101,7 @@ def _plan(prompts: Sequence[str], flags: dict[str, Any]) -> TrainingPlan:
 def _show(spinner: render.Spinner, at: Progress) -> None:
     if at.phase == EXPECTED:
         spinner.show("")
-        click.echo(f"duoactor: {at.text}", err=True)
+        render.say(at.text)
         return
     over = "" if at.share is None else f" {at.share:.0%}"
     left = "" if at.seconds_left is None else f", {render.duration(at.seconds_left * 1000)} left"

@@ -17,7 +17,7 @@ from duoactor.client.metrics import metrics
 from duoactor.client.request import Completion
 from duoactor.client.sync_client import Client, Stream
 from protocols.errors import ConfigError
-from protocols.messages import ChatTurn, Chunk, RequestStats
+from protocols.messages import ChatTurn, Chunk
 
 colour_option = click.option(
     "--color",
@@ -40,17 +40,17 @@ def document(answer: Completion) -> dict[str, Any]:
     }
 
 
-def show(stream: Stream, chunks: Iterator[Chunk], colour: str, parts: list[tuple[str, str]]) -> RequestStats | None:
-    """Print the chunks of a stream as they come, and gather their ``parts`` (thought, content). On a terminal thoughts
-    are dimmed, without their marks; elsewhere the text is as the model wrote it."""
-    stats: RequestStats | None = None
+def show(stream: Stream, chunks: Iterator[Chunk], colour: str, parts: list[tuple[str, str]]) -> Chunk | None:
+    """Print the chunks of a stream as they come, gather their ``parts`` (thought, content), and return the last. On a
+    terminal thoughts are dimmed, without their marks; elsewhere the text is as the model wrote it."""
+    last: Chunk | None = None
     coloured = render.wants_colour(colour, sys.stdout)
     out, dims = render.TokenStream(sys.stdout, coloured), not coloured and render.wants_colour("auto", sys.stdout)
     try:
         for piece in chunks:
             thought, said = stream.split(piece)
             parts.append((thought, said))
-            stats = piece.stats
+            last = piece
             if dims:
                 out.think(thought)
                 out.write((), (), said)
@@ -58,7 +58,7 @@ def show(stream: Stream, chunks: Iterator[Chunk], colour: str, parts: list[tuple
                 out.write(piece.pieces, piece.accepted, piece.text)
     finally:
         out.close()
-    return stats
+    return last
 
 
 @click.command(cls=Command, brief={"as_chat": "", **BRIEF_REQUEST, "as_json": "", "connect": ""})
@@ -81,6 +81,8 @@ def generate(
 ) -> int:
     """Continue PROMPT and stream the text. "-" reads the prompt from standard input.
 
+    A text that --max-tokens cuts is marked on a terminal, below it; --json has its `finish_reason`, length or stop.
+
     \b
     Example:  duoactor generate "def factorial(n):" --max-tokens 50
               duoactor generate --chat "Why is the sky blue?" --temperature 0.7
@@ -93,7 +95,7 @@ def generate(
     with connected(environment, place, quiet=as_json) as client:
         parts = answer(client, question, request, color, as_json)
     if not (as_json or as_chat or any(map(any, parts))):
-        click.echo("duoactor: the model ended the text at once; --chat treats PROMPT as a question", err=True)
+        render.say("the model ended the text at once; --chat treats PROMPT as a question")
     return 0
 
 
@@ -116,5 +118,5 @@ def answer(
         if as_json:
             render.print_json(document(stream.complete(list(chunks))))
         else:
-            render.print_summary(show(stream, chunks, colour, parts))
+            render.print_summary(show(stream, chunks, colour, parts), request)
     return parts

@@ -291,15 +291,28 @@ BRIEF_PAIR = {
     "dtype": "float32, bfloat16, float16, or int8 on a CPU  [auto]",
 }
 
+PAIR = ("target", "draft", "draft_device", "tokenizer", "device", "dtype")
+
 pair_options = _as_one(
     "pair",
     make_pair,
-    ("target", "draft", "draft_device", "tokenizer", "device", "dtype"),
+    PAIR,
     struct_options(VerifierSettings, only=("target",)),
     struct_options(DrafterSettings, only=("draft",), defaults={"draft": FITTING}),
     struct_options(VerifierSettings, only=("tokenizer", "device", "dtype")),
     struct_options(DrafterSettings, prefix="draft_", only=("device",)),
 )
+
+
+def given_flags(names: Container[str]) -> list[str]:
+    """The flags of the command line with these names and their values, as words of a command."""
+    context = click.get_current_context()
+    given = (
+        (one.opts[0], context.params[one.name])
+        for one in context.command.params
+        if one.name in names and context.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
+    )
+    return [word for flag, value in given for word in (flag, str(value))]
 
 
 def pair_is_named() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import tempfile
 from dataclasses import replace
@@ -19,8 +20,10 @@ from duoactor.bench.datastore import datastore_for
 from duoactor.cli.environment import Environment, private_address
 from duoactor.cli.options import (
     BRIEF_PAIR,
+    PAIR,
     Command,
     Logs,
+    given_flags,
     json_option,
     log_options,
     pair_options,
@@ -30,7 +33,7 @@ from duoactor.cli.options import (
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
-from duoactor.prove.report import lines
+from duoactor.prove.report import INDENT, ProofReport, lines
 from duoactor.prove.run import ProofJob
 from protocols.errors import ConfigError
 
@@ -72,14 +75,24 @@ def prove(environment: Environment, /, pair: Wanted, as_json: bool, logs: Logs, 
         raise ConfigError(f"--check {options.check} is no chain: give it as `duoactor prove` printed it, N:HASH")
     with private_address() as address, tempfile.TemporaryDirectory() as directory:
         deployment = _deployment(environment, pair, logs, address, Path(directory) / "datastore")
-        job = ProofJob(deployment, 60 * options.minutes, options.seed, options.check)
+        job = ProofJob(deployment, 60 * options.minutes, options.seed, options.check, _again(options.seed))
         try:
             with render.Spinner(sys.stderr) as spinner:
                 run_until_signal(job.run(partial(environment.running, log_lines=logs.verbose), spinner.show))
         finally:  # also of a proof that was interrupted
             if job.found is not None:
-                render.print_json(job.found) if as_json else click.echo("\n".join(lines(job.found)))
+                render.print_json(job.found) if as_json else _print(job.found)
     return 0 if job.found is not None and job.found.good else 1
+
+
+def _again(seed: int) -> str:
+    """The command that makes the same proof, with the pair as it was named."""
+    return shlex.join(["duoactor", "prove", *given_flags(PAIR), "--seed", str(seed)])
+
+
+def _print(found: ProofReport) -> None:
+    for line in lines(found):
+        click.echo(render.folded(line, sys.stdout, INDENT))
 
 
 def _deployment(environment: Environment, pair: Wanted, logs: Logs, address: str, datastore: Path) -> Deployment:

@@ -167,7 +167,7 @@ def _usual_http(options: UpOptions, asked: config.File, flags: config.Values, lo
     keyed = bool(flags.get("key") or asked.verifier.get("key"))
     found = default_http(asked=bool(own or asked.models), keyed=keyed)
     if found.news and not logs.quiet:
-        click.echo(f"duoactor: {found.news}", err=True)
+        render.say(found.news)
     return found
 
 

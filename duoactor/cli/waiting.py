@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-import click
-
 from duoactor import render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import Place
@@ -23,7 +21,7 @@ SILENCE_S = 1.0
 @contextmanager
 def say_if_slow(text: str, *, quiet: bool = False) -> Iterator[None]:
     """One line, once, if the block takes longer than ``SILENCE_S``."""
-    timer = threading.Timer(SILENCE_S, click.echo, (f"duoactor: {text} …",), {"err": True})
+    timer = threading.Timer(SILENCE_S, render.say, (f"{text} …",))
     timer.daemon = True
     if not quiet:
         timer.start()

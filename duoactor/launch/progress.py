@@ -94,7 +94,7 @@ class LaunchReport:
         self._spinner.show(", ".join(dict.fromkeys(shown)) + since + " …")
 
     def _say(self, text: str) -> None:
-        self._spinner.show("")
+        render.Spinner.hide()
         with contextlib.suppress(OSError):
             print(render.folded(text, sys.stderr), file=sys.stderr, flush=True)
 

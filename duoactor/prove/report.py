@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +14,8 @@ from duoactor.bench.provenance import machine, versions
 from duoactor.launch.deployment import Deployment
 from duoactor.prove.proof import Evidence, Proof
 from protocols.messages import StatusReport, TargetStatus
+
+INDENT = " " * 11  # behind the labels
 
 
 class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,9 +41,12 @@ class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
         return found.tokens > 0 and found.difference is None and not found.failed and agrees
 
 
-def report(proof: Proof, deployment: Deployment, status: StatusReport, seconds: float, check: str) -> ProofReport:
+def report(
+    proof: Proof, deployment: Deployment, status: StatusReport, seconds: float, check: str, command: str
+) -> ProofReport:
+    """``command``: makes the same proof again, but for its length."""
     return ProofReport(
-        command=f"duoactor prove --seed {proof.questions.seed}",
+        command=command,
         target=render.model_name(deployment.verifier.target),
         draft=render.model_name(deployment.first_draft),
         served=status.target,
@@ -81,7 +88,8 @@ def lines(found: ProofReport) -> Iterator[str]:
         yield f"           expected: {found.expected_chain}"
     else:
         yield "           the same command on a machine of the same kind compares it:"
-        yield f"           {found.command} --check {found.chain}"
+        words = [*map(shlex.quote, shlex.split(found.command)), "--check", found.chain]
+        yield f"{INDENT}{render.folded_command(words, sys.stdout, INDENT)}"
     where = found.machine
     yield f"kind       {where.get('accelerator', where['cpu'])}, {found.served.threads} threads"
     yield "           " + ", ".join(f"{name} {version}" for name, version in found.versions.items())

