@@ -372,7 +372,9 @@ class Connection:
             mailbox = self._mailboxes.pop(rid, None) if ends else self._mailboxes.get(rid)
             if mailbox is not None:
                 mailbox.put(news)
-                if not ends and mailbox.unread >= MOST_UNREAD:
+                if ends:
+                    mailbox.close()  # several may wait, and one of them takes the last news
+                elif mailbox.unread >= MOST_UNREAD:
                     self._pause(rid)
 
     def _pause(self, rid: str) -> None:

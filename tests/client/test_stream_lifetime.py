@@ -7,7 +7,7 @@ import pytest
 
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
 from duoactor.client.connection import MOST_UNREAD
-from protocols.messages import Cancel
+from protocols.messages import Cancel, Chunk, Failed, FailureCode, FinishReason
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -178,6 +178,31 @@ def test_closing_a_stream_ends_whoever_reads_it():
         puppet.task.cancel()
 
     run(go())
+
+
+@pytest.mark.parametrize("how", ["the end", "an error"])
+def test_several_tasks_may_read_one_stream_and_all_of_them_end_with_it(how):
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        async with AsyncClient(ADDRESS, network=network) as client:
+            stream = client.stream(PROMPT, max_tokens=2)
+            reading = [asyncio.create_task(stream.completion()) for _ in range(3)]
+            await settled(puppet.requests)
+            (request,) = puppet.requests()
+            puppet.say(Chunk(request.rid, 0, (5,), ("a",), (False,)))
+            await asyncio.sleep(1.0)
+            last = Chunk(request.rid, 1, (9,), ("b",), (False,), FinishReason.LENGTH)
+            puppet.say(last if how == "the end" else Failed(request.rid, FailureCode.INTERNAL, "it broke"))
+            async with asyncio.timeout(5.0):
+                found = await asyncio.gather(*reading, return_exceptions=True)
+        puppet.task.cancel()
+        return [str(one) for one in found]
+
+    found = run(go())
+    closed = [one for one in found if "closed before its end" in one]
+    assert len(found) == 3 and len(closed) == 2
+    assert sum("it broke" in one for one in found) == (how == "an error")
 
 
 # --- event loops -----------------------------------------------------------------------------------------------------
