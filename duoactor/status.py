@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from actors.settings import retrieves
-from duoactor.render import clean, duration, model_name, print_table, table
+from duoactor.render import clean, duration, folded, model_name, print_table, table
 from protocols.messages import (
     DEFAULTED,
     UNCHANGED,
@@ -25,7 +25,8 @@ GGUF_BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # bits of a weight
 WHOLE = ("float32", "bfloat16", "float16")  # formats whose name says how large a weight is
 SMALLER = 0.8  # times as large, for another format to be worth its name
 SOURCE = "accepted_from_"  # beginning of counters' names
-SPARE = ("pid", "host", "weights", "model", "drafted", "leases")  # columns of drafters, the least important first
+# Columns of drafters, the least important first; the name and the state always stand
+SPARE = ("pid", "host", "weights", "model", "drafted", "leases", "step", "accepted", "gains")
 
 
 def print_status(report: StatusReport) -> None:
@@ -58,7 +59,7 @@ def print_status(report: StatusReport) -> None:
         facts.add_row("accepted from", sources)
     print_table(facts)
     if said := report.left_out or (inline.trouble if inline is not None else ""):
-        print(clean(f"verifier: {said}"))
+        print(folded(clean(f"verifier: {said}"), sys.stdout))
     print()
     if report.budgets:
         print_budgets(report.budgets)
@@ -173,16 +174,17 @@ def print_drafters(drafters: Sequence[DrafterStatus], method: str) -> None:
     if not drafters:
         copies = method == Method.AUTO or retrieves(method)
         left = "drafts are copied from earlier text" if copies else "the target decodes alone"
-        print(f"no drafters: {left}; start one with `duoactor drafter`", flush=True)
+        print(folded(f"no drafters: {left}; start one with `duoactor drafter`", sys.stdout), flush=True)
         return
     print_table(drafter_table(drafters), SPARE)
     if any(one.speedup for one in drafters):
-        print("gains: a stream's speed over its speed without the drafter, lately; the counts are since a drafter came")
+        said = "gains: a stream's speed over its speed without the drafter, lately; the counts are since a drafter came"
+        print(folded(said, sys.stdout))
     for one in drafters:
         if one.state == "paused":
-            print(clean(_paused(one)))
+            print(folded(clean(_paused(one)), sys.stdout))
         if one.trouble:
-            print(clean(f"{one.actor_id}: {one.trouble}"))
+            print(folded(clean(f"{one.actor_id}: {one.trouble}"), sys.stdout))
     sys.stdout.flush()
 
 

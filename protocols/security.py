@@ -89,14 +89,21 @@ class KeyPair:
         for path in (secret, public):
             if path.exists():
                 raise ConfigError(f"{path} exists already; choose another name, or remove it if no actor uses it")
+        made: list[Path] = []  # a secret without its public half would be in the way of the next try
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # the mode is set at creation: there is no moment at which others could read it
             with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                made.append(secret)
                 file.write(self.secret + b"\n")
+            made.append(public)
             public.write_bytes(self.public + b"\n" + " ".join(sorted(roles) or _DEFAULT_ROLES).encode() + b"\n")
         except OSError as error:
-            raise ConfigError(f"the keys cannot be written to {directory}: {error.strerror}") from error
+            for path in made:
+                path.unlink(missing_ok=True)
+            raise ConfigError(
+                f"the keys cannot be written to {directory} ({error.strerror}): name another directory, or make room"
+            ) from error
         return secret, public
 
 

@@ -71,14 +71,27 @@ def test_every_public_name_is_there():
     assert not hasattr(duoactor, "Nonsense")
 
 
-def test_a_shell_completes_commands():
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("duoactor sta", "plain,status"),
+        ("duoactor chat ./mod", "file,./mod"),
+        ("duoactor up --config d", "file,d"),
+        ("duoactor up ./mod --draft ./dra", "file,./dra"),
+        ("duoactor replay requests.j", "file,requests.j"),
+        ("duoactor datastore build store man", "file,man"),
+        ("duoactor generate --method pld-", "plain,pld-earliest"),
+    ],
+)
+def test_a_shell_completes_commands_choices_and_files(typed: str, completed: str):
+    last = len(typed.split()) - 1
     script = subprocess.run(
         [sys.executable, "-m", "duoactor"],
-        env={**os.environ, "_DUOACTOR_COMPLETE": "bash_complete", "COMP_WORDS": "duoactor sta", "COMP_CWORD": "1"},
+        env={**os.environ, "_DUOACTOR_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(last)},
         capture_output=True,
         text=True,
     )
-    assert re.findall(r"\w+$", script.stdout, flags=re.MULTILINE) == ["status"]
+    assert script.stdout.split() == [completed]
 
 
 WITHOUT = """

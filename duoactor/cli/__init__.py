@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from duoactor.cli.environment import Environment
 from duoactor.launch.signals import Terminated
@@ -58,6 +59,22 @@ class PipeClosed(Exception):
     """The reader of our output (head, less) has gone."""
 
 
+class Text(click.types.StringParamType):
+    """A text, which a shell completes as the name of a file: most of our options may be one."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
+
+
+def _completing(command: click.Command) -> None:
+    """Let the shell complete what the command and those below it take."""
+    for one in command.params:
+        if type(one.type) is click.types.StringParamType:
+            one.type = Text()
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        _completing(below)
+
+
 class Commands(click.Group):
     """The commands by purpose, each loaded at its use: an actor's start pays for its own alone. click would
     sort them by name, and end with code 1 when a pipe is closed."""
@@ -70,6 +87,7 @@ class Commands(click.Group):
             return None
         module = import_module(f"duoactor.cli.{HOMES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, "list_models" if cmd_name == "list" else cmd_name)
+        _completing(command)
         return command
 
     def resolve_command(

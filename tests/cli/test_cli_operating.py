@@ -58,6 +58,21 @@ def test_status_in_json_names_every_field(client: FakeClient, capsys: pytest.Cap
     assert document["drafters"][0]["actor_id"] == "d1"
 
 
+def test_a_terminal_of_40_columns_shows_the_names_and_states_of_drafters(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    slow = msgspec.structs.replace(REPORT.drafters[0], actor_id="drafter", state="paused", speedup=0.8)
+    monkeypatch.setattr(client, "status", lambda: msgspec.structs.replace(REPORT, drafters=(slow,)))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("duoactor.render.width", lambda terminal: 40)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "dumb")
+    assert run(client, "drafters") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "…" not in "".join(lines) and lines[1].split()[:2] == ["drafter", "paused"]
+    assert all(len(line) <= 40 or "`" in line for line in lines), lines
+
+
 def test_a_narrow_terminal_shows_fewer_columns_of_drafters_and_cuts_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

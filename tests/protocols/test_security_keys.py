@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from contextlib import nullcontext
@@ -28,6 +29,25 @@ def test_a_key_file_may_begin_with_an_editors_mark_of_its_encoding(tmp_path: Pat
     for path in (secret, public):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert load_security(str(secret), str(public)).server_key == pair.public
+
+
+@pytest.mark.parametrize("half", ["secret", "public"])
+def test_of_a_pair_that_the_disk_cannot_hold_nothing_is_left(half: str, tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    class Full(io.BytesIO):
+        write = full  # type: ignore[assignment]
+
+    with monkeypatch.context() as patched:
+        if half == "public":
+            patched.setattr(Path, "write_bytes", full)
+        else:
+            patched.setattr("protocols.security.os.fdopen", lambda handle, mode: Full())
+        with pytest.raises(ConfigError, match=r"cannot be written to .* \(No space left on device\): name another"):
+            KeyPair.generate().write(tmp_path, "a")
+    assert list(tmp_path.iterdir()) == []
+    KeyPair.generate().write(tmp_path, "a")  # once there is room
 
 
 def test_keys_are_never_overwritten(tmp_path: Path) -> None:
