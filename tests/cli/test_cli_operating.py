@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -66,9 +67,9 @@ def test_a_terminal_of_40_columns_shows_the_names_and_states_of_drafters(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("duoactor.render.width", lambda terminal: 40)
     monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("TERM", "xterm")
     assert run(client, "drafters") == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
     assert "…" not in "".join(lines) and lines[1].split()[:2] == ["drafter", "paused"]
     assert all(len(line) <= 40 or "`" in line for line in lines), lines
 
