@@ -40,12 +40,11 @@ from actors.engines.heads.kinds import configuration, kind_of
 from actors.engines.targets.selfcheck import Agreement, check_finite, self_check
 from actors.engines.targets.target import LARGEST, Target
 from actors.engines.text.tokenizer import TokenizerCodec
-from actors.engines.weights.damage import check_undamaged
 from actors.engines.weights.draft_vocabulary import refuse_as_target
 from actors.engines.weights.dtypes import AUTO, INT8, draft_dtype, target_dtype
 from actors.engines.weights.loading import (
+    checkpoint_of,
     describe,
-    known_config,
     load_for_engine,
     longest_context,
     max_context,
@@ -100,7 +99,7 @@ def _fitting(name: str, device: torch.device, model: nn.Module | None = None) ->
         yield
     except torch.OutOfMemoryError:
         tried = model.source.nbytes if isinstance(model, StoredModel) else 1 << 62
-        fitting = what_fits(known_config(name), free, tried)
+        fitting = what_fits(checkpoint_of(name).known_config(), free, tried)
         raise ModelError(
             f"the weights of {name} do not fit the memory of {device}: choose {fitting}, or put the target on the CPU "
             "and the draft on the GPU, with --device cpu --draft-device cuda"
@@ -174,7 +173,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     """The verifier's model and its tokenizer, or that of another model. Raises ModelError or ConfigError."""
     torch.set_num_threads(place.threads)
     where = resolve_device(place.device)
-    config = known_config(name)
+    config = checkpoint_of(name).known_config()
     refuse_as_target(name, config)
     _check_described(name, config)
     kind, int8 = target_dtype(place.dtype, where, config)
@@ -201,7 +200,7 @@ def build_target(name: str, place: EngineOptions, tokenizer_of: str = "") -> tup
     try:
         check_finite(engine)
     except ModelError:
-        check_undamaged(name, info.layers)  # names the tensor, if it is a file's fault
+        checkpoint_of(name).check_undamaged(info.layers)  # names the tensor, if it is a file's fault
         raise
 
     def check() -> Agreement:
@@ -286,10 +285,10 @@ def build_draft(name: str, place: EngineOptions, like: ModelInfo | None = None, 
         )
     torch.set_num_threads(place.threads)
     where = resolve_device(place.device)
-    config = known_config(name)
+    config = checkpoint_of(name).known_config()
     _check_described(name, config)
     kind, int8 = draft_dtype(place.dtype, where, config)
-    check_undamaged(name, int(config.get_text_config().num_hidden_layers))
+    checkpoint_of(name).check_undamaged(int(config.get_text_config().num_hidden_layers))
     with _fitting(name, where):
         model = load_for_engine(name, where, kind, config)
     if like is None:

@@ -14,6 +14,7 @@ from actors.engines.drafts.draft import Draft
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.engines.weights import loading
+from actors.engines.weights.directory import Directory
 from actors.engines.weights.loading import load_for_engine
 from actors.engines.weights.stored import StoredModel
 from actors.models import Leaf, Window
@@ -193,7 +194,7 @@ def test_a_target_on_the_cpu_verifies_what_a_draft_on_the_gpu_has_drawn(fake_cud
 
 @pytest.mark.parametrize(
     "place, device",
-    [((build, "load_for_engine"), "cuda"), ((loading, "_read_weights"), "cuda"), ((build, "_engine"), "cpu")],
+    [((build, "load_for_engine"), "cuda"), ((Directory, "numbers"), "cuda"), ((build, "_engine"), "cpu")],
 )
 def test_weights_that_do_not_fit_the_gpu_are_an_error_that_names_the_other_way_round(place, device, monkeypatch):
     """Some are read by the engine alone, which is none of a GPU here."""

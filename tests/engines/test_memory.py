@@ -17,7 +17,7 @@ from actors.engines.cache.pool import KVShape
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.rings import kv_shapes
 from actors.engines.decoder.gpu.engine import recorded_bytes
-from actors.engines.weights.gguf_loading import gguf_config, packed_model
+from actors.engines.weights.gguf_loading import GGUFFile
 from actors.engines.weights.source import StoredSource
 from protocols.errors import ConfigError, ModelError
 from tests.engines.families import model_of
@@ -74,7 +74,7 @@ def test_what_rounds_take_beside_the_pool_is_left_to_them(free):
 def test_weights_that_still_lie_in_their_files_are_left_room(free, tmp_path):
     """A second start of a large model on a GPU would have had none for its pool."""
     file = mixed("llama", tmp_path)
-    model = packed_model(file, gguf_config(file), CPU, torch.float32)
+    model = GGUFFile(file).for_engine(GGUFFile(file).known_config(), CPU, torch.float32)
     free(model.source.nbytes + (4 << 20))
     [shape, _] = kv_shapes(spec_of(model.config), False)
     assert _slots(0, model, 100_000) == (2 << 20) // shape.slot_bytes(torch.float32)

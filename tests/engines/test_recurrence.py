@@ -18,7 +18,7 @@ from actors.engines.drafts.recurrent import draft_on
 from actors.engines.targets.selfcheck import ROWS, self_check
 from actors.engines.targets.target import Target
 from actors.engines.weights.dtypes import draft_dtype
-from actors.engines.weights.loading import known_config
+from actors.engines.weights.loading import checkpoint_of
 from actors.models import Expansion, Leaf, Window
 from protocols.errors import ConfigError, PoolFull
 from protocols.messages import Sampling
@@ -242,9 +242,10 @@ def test_without_compiled_layers_torch_computes_recurrent_ones(tmp_path, monkeyp
     monkeypatch.setattr(configuration, "compiled_kernels", lambda: None)
     target, _ = build_target(str(tmp_path), EngineOptions(kv_tokens=2048))
     assert isinstance(target.engine, GpuEngine) and alone(target) == expected
-    assert draft_dtype("auto", target.engine.device, known_config(str(tmp_path))) == (torch.float32, False)
+    config = checkpoint_of(str(tmp_path)).known_config()
+    assert draft_dtype("auto", target.engine.device, config) == (torch.float32, False)
     with pytest.raises(ConfigError, match=r"int8 draft needs .* duoactor\[jit\]"):
-        draft_dtype("int8", target.engine.device, known_config(str(tmp_path)))
+        draft_dtype("int8", target.engine.device, config)
 
 
 def fresh(draft: Draft, text: list[int], sampling: Sampling) -> Expansion:

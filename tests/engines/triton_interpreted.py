@@ -49,7 +49,7 @@ from actors.engines.weights import quantised
 from actors.engines.weights.blocks import Blocks, Grouped
 from actors.engines.weights.formats import KINDS
 from actors.engines.weights.gguf import Stored
-from actors.engines.weights.gguf_loading import gguf_config, packed_model
+from actors.engines.weights.gguf_loading import GGUFFile
 from actors.engines.weights.matrix import Matrix
 from actors.engines.weights.quantisation import LayerForm
 from actors.engines.weights.source import ModuleSource
@@ -531,8 +531,8 @@ def test_rounds_of_a_file_in_blocks_have_torchs_logits_and_a_row_has_the_bits_of
     monkeypatch.setattr(graphs_module, "PROMPT_ROWS", (4, 8))
     monkeypatch.setattr(groups, "MANY", 512)  # the interpreter takes as long for many as for few
     file, cpu = mixed("untied llama", tmp_path, vocab_size=VOCAB, num_hidden_layers=2), torch.device("cpu")
-    config = gguf_config(file)
-    models = [packed_model(file, config, cpu, torch.float32) for _ in range(2)]
+    config = GGUFFile(file).known_config()
+    models = [GGUFFile(file).for_engine(config, cpu, torch.float32) for _ in range(2)]
     engine, plain = (GpuEngine(model, info(model), 2048) for model in models)
     weights = layout.lay_out(spec_of(config), models[0].source)
     weights = send(weights, cpu)
@@ -577,8 +577,9 @@ def test_a_layer_is_nine_launches_and_in_blocks_one_more(tmp_path, monkeypatch):
     """Four products, the rotation, attention and its join, and two norms; in blocks the gate is apart. Rows are rounded
     where they are made. Beside layers: the first norm and the head, and in blocks the embedding."""
     file, cpu = mixed("untied llama", tmp_path, vocab_size=VOCAB, num_hidden_layers=2), torch.device("cpu")
-    model, config = packed_model(file, gguf_config(file), cpu, torch.float32), gguf_config(file)
-    weights = layout.lay_out(spec_of(config), packed_model(file, config, cpu, torch.float32).source)
+    config = GGUFFile(file).known_config()
+    model = GGUFFile(file).for_engine(config, cpu, torch.float32)
+    weights = layout.lay_out(spec_of(config), GGUFFile(file).for_engine(config, cpu, torch.float32).source)
     blocks = GpuEngine(model, info(model), 2048)
     weights = send(weights, cpu)
     record(blocks, weights)

@@ -40,9 +40,9 @@ from actors.engines.targets.target import Target
 from actors.engines.weights.damage import Damaged, check_tensors, check_weights, tensors_in
 from actors.engines.weights.faults import quantisation_of_head
 from actors.engines.weights.gguf_loading import open_gguf
-from actors.engines.weights.gguf_names import find_gguf, is_gguf
+from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
-from actors.engines.weights.loading import load_config
+from actors.engines.weights.loading import checkpoint_of, load_config
 from actors.engines.weights.quantised import dequantised
 from actors.models import ModelInfo
 from actors.settings import AUTO_DRAFT, NO_DRAFT
@@ -72,7 +72,7 @@ def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dic
 
 
 def _own_head(name: str, trunk: Trunk) -> Head:
-    place = found_at(name)
+    place = str(checkpoint_of(name).place)
     convention = own_layer(place)
     assert convention is not None, "see `own_layer`"
     if is_gguf(name):
@@ -98,13 +98,8 @@ def _out_of_file(name: str, config: Any, trunk: Trunk) -> Mtp:
     return Mtp(config, weights, trunk, DEEPSEEK)
 
 
-def found_at(name: str) -> str:
-    """The directory or the GGUF file of a model."""
-    return str(find_gguf(name)) if is_gguf(name) else located(name)
-
-
 def _published(name: str, target: Target | None, target_name: str, trunk: Trunk) -> Head:
-    config = configuration(found_at(name))
+    config = configuration(str(checkpoint_of(name).place))
     kind = kind_of(config)
     try:
         if kind == UNREAD:
@@ -138,7 +133,7 @@ def _plain(weights: Tensors) -> dict[str, Tensor]:
 
 def named_head(name: str, target: str) -> tuple[str, str]:
     """The head that a name stands for, empty for the target's own, and what is said of it. Raises ModelError: none."""
-    if name in ("", AUTO_DRAFT) and own_layer(found_at(target)) is not None:
+    if name in ("", AUTO_DRAFT) and own_layer(str(checkpoint_of(target).place)) is not None:
         return "", "with the target's own layer for more tokens, which its checkpoint holds"
     if name == AUTO_DRAFT and (found := cached_head(target)):
         return found, f"with {found}, which is in the hub's cache"

@@ -10,14 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actors.engines.weights.faults import files_of_weights
-from actors.engines.weights.gguf_loading import open_gguf
 from actors.engines.weights.gguf_models import FileWeight
-from actors.engines.weights.gguf_names import is_gguf
-from actors.engines.weights.hub import located
 from actors.engines.weights.quantised import OF_INPUTS
 from actors.engines.weights.tensor_files import TensorFiles
-from actors.engines.weights.unneeded import LAYERS, drafts, unneeded
+from actors.engines.weights.unneeded import LAYERS, unneeded
 from protocols.errors import ModelError
 
 # Codes of 8 bits that are no number: a mask, what to turn round, and the least that is none
@@ -42,29 +38,15 @@ class Damaged(ModelError):
         )
 
 
-def check_undamaged(name: str, layers: int) -> None:
-    """Raise ModelError, which names tensor and file, if a tensor of a model holds NaN or infinity, or for safetensors
-    that cannot be read.
-
-    The files that are loaded are read once more, all but tensors that the model does not compute with. ``layers``: of
-    the model; later ones draft."""
-    if is_gguf(name):
-        check_weights(open_gguf(name).file.path, open_gguf(name).own().values())
-        return
-    for path in files_of_weights(Path(located(name))):
-        tensors = tensors_in(path)
-        check_tensors(path, ((one, tensors[one]) for one in tensors if not drafts(one, layers)))
-
-
 def check_tensors(file: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """:func:`check_undamaged` for tensors of a file, by their names."""
+    """:meth:`Checkpoint.check_undamaged` for tensors of a file, by their names."""
     for name, values in tensors:
         if NOT_READ.fullmatch(name) is None and not name.endswith(OF_INPUTS) and not _is_finite(values):
             raise Damaged(name, file)
 
 
 def check_weights(file: Path, weights: Iterable[FileWeight]) -> None:
-    """:func:`check_undamaged` for weights of a GGUF file, some tenths of a second for a billion of them."""
+    """:meth:`Checkpoint.check_undamaged` for weights of a GGUF file, some tenths of a second for a billion of them."""
     for part in {part.name: part for weight in weights for part in weight.parts}.values():
         if not part.kind.is_finite(part.data):
             raise Damaged(part.name, file)

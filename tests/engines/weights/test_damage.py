@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 
 from actors.engines.build import EngineOptions, build_draft, build_target
 from actors.engines.heads.build import tensors
-from actors.engines.weights.damage import check_undamaged
 from actors.engines.weights.formats import KINDS, BlockKind
 from actors.engines.weights.gguf import GGUF
+from actors.engines.weights.loading import checkpoint_of
 from protocols.errors import ModelError
 from tests.engines.weights.test_gguf_models import _none, tiny, written
 from tests.engines.weights.test_gguf_serving import mixed
@@ -32,19 +32,19 @@ def test_one_number_of_any_type_is_found_wherever_it_is(
     first, second = torch.randn(10, 10).to(dtype), torch.randn(100)
     second[at] = bad
     save_file({"first": first, "none": torch.zeros(0), "ids": torch.arange(3)}, tmp_path / "model.safetensors")
-    check_undamaged(str(tmp_path), 2)
+    checkpoint_of(str(tmp_path)).check_undamaged(2)
     save_file({"first": first, "second": second.to(dtype).view(10, 10)}, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match=rf"^second in {tmp_path}/model.safetensors holds NaN or infinity: .*again"):
-        check_undamaged(str(tmp_path), 2)
+        checkpoint_of(str(tmp_path)).check_undamaged(2)
 
 
 def test_files_of_torch_are_read_too_and_causal_masks_are_not(tmp_path: Path) -> None:
     mask = torch.full((2, 2), -math.inf)
     torch.save({"h.0.attn.masked_bias": mask}, tmp_path / "pytorch_model.bin")
-    check_undamaged(str(tmp_path), 2)
+    checkpoint_of(str(tmp_path)).check_undamaged(2)
     torch.save({"h.0.attn.weight": mask}, tmp_path / "pytorch_model.bin")
     with pytest.raises(ModelError, match=r"^h.0.attn.weight in .*pytorch_model.bin holds"):
-        check_undamaged(str(tmp_path), 2)
+        checkpoint_of(str(tmp_path)).check_undamaged(2)
 
 
 def test_a_tensor_of_a_gguf_file_is_named_as_in_the_file(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_tensor_of_a_gguf_file_is_named_as_in_the_file(tmp_path: Path) -> None
         model.model.layers[1].mlp.up_proj.weight[3, 5] = math.nan
     path = written(tmp_path / "tiny.gguf", "llama", model, _none)
     with pytest.raises(ModelError, match=rf"^blk.1.ffn_up.weight in {path} holds"):
-        check_undamaged(str(path), 2)
+        checkpoint_of(str(path)).check_undamaged(2)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.name != "MXFP4"], ids=lambda kind: kind.name)
@@ -107,17 +107,17 @@ def test_of_the_codes_of_8_bits_those_are_found_that_torch_calls_no_number(dtype
     finite = BITS.view(dtype).float().isfinite()
     assert not finite.all()
     torch.save({"all": BITS[finite].view(dtype)}, tmp_path / "pytorch_model.bin")
-    check_undamaged(str(tmp_path), 2)
+    checkpoint_of(str(tmp_path)).check_undamaged(2)
     for code in BITS[~finite]:
         whole = torch.cat([torch.zeros((1 << 20) + 5, dtype=torch.uint8), code[None]])  # in the second piece
         torch.save({"one": whole.view(dtype)}, tmp_path / "pytorch_model.bin")
         with pytest.raises(ModelError, match=r"^one in .* holds NaN or infinity"):
-            check_undamaged(str(tmp_path), 2)
+            checkpoint_of(str(tmp_path)).check_undamaged(2)
 
 
 def test_floats_of_4_bits_are_all_numbers(tmp_path: Path) -> None:
     torch.save({"one": BITS.view(torch.float4_e2m1fn_x2)}, tmp_path / "pytorch_model.bin")
-    check_undamaged(str(tmp_path), 2)
+    checkpoint_of(str(tmp_path)).check_undamaged(2)
 
 
 class Arguments:
@@ -129,7 +129,7 @@ def test_files_that_are_no_weights_of_the_model_are_not_read(draft: Path) -> Non
     (draft / "openvino_model.bin").write_bytes(bytes(range(256)))
     torch.save({"one": torch.tensor([math.nan])}, draft / "pytorch_model.bin")  # the loader takes safetensors
     save_file({"one": torch.tensor([math.nan])}, draft / "other.safetensors")
-    check_undamaged(str(draft), 2)
+    checkpoint_of(str(draft)).check_undamaged(2)
     build_draft(str(draft), EngineOptions(kv_tokens=512))
 
 
@@ -143,15 +143,15 @@ def test_torchs_old_files_are_read_and_those_of_an_index(zipped: bool, tmp_path:
         torch.save(weights, path, _use_new_zipfile_serialization=zipped)
     torch.save(Arguments(), tmp_path / "training_args.bin")
     with pytest.raises(ModelError, match=r"^second in .*pytorch_model-2.bin holds"):
-        check_undamaged(str(tmp_path), 2)
+        checkpoint_of(str(tmp_path)).check_undamaged(2)
 
 
 @pytest.mark.parametrize("content", [b"", b"no weights", b"PK"])
 def test_a_file_of_torch_that_cannot_be_read_is_left_to_whoever_loads_it(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(content)
-    check_undamaged(str(tmp_path), 2)
+    checkpoint_of(str(tmp_path)).check_undamaged(2)
     torch.save([torch.tensor([math.nan])], tmp_path / "pytorch_model.bin")
-    check_undamaged(str(tmp_path), 2)
+    checkpoint_of(str(tmp_path)).check_undamaged(2)
 
 
 LEFT_OUT = (
@@ -169,7 +169,7 @@ MORE = ("mtp.layers.0.mlp.up_proj.weight", "model.layers.2.eh_proj.weight")
 def test_what_is_never_computed_with_may_be_infinite(name: str, tmp_path: Path) -> None:
     save_file({name: torch.tensor([math.inf])}, tmp_path / "model.safetensors")
     for check, fine in (  # a model, and a draft head
-        (lambda: check_undamaged(str(tmp_path), 2), (*LEFT_OUT, *MORE)),
+        (lambda: checkpoint_of(str(tmp_path)).check_undamaged(2), (*LEFT_OUT, *MORE)),
         (lambda: tensors(str(tmp_path)), LEFT_OUT),
     ):
         if name in fine:

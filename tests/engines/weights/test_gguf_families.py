@@ -11,7 +11,7 @@ from actors.engines.build import _engine, _How
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.flat_batch import FlatBatch, causal
-from actors.engines.weights.gguf_loading import gguf_config
+from actors.engines.weights.gguf_loading import GGUFFile
 from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
 from actors.engines.weights.loading import load_config, load_for_engine, load_model
 from actors.models import ModelInfo
@@ -25,7 +25,7 @@ from tools.writers.gguf_families import IDS, INTO
 def test_a_file_of_the_converter_computes_what_the_original_does(name: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     file = unpacked(name, tmp_path)
-    assert spec_of(gguf_config(file)) == spec_of(load_config(file))
+    assert spec_of(GGUFFile(file).known_config()) == spec_of(load_config(file))
     model = load_for_engine(file, torch.device("cpu"), torch.float32)
     info = ModelInfo(name, 64, 512, frozenset({1}), "tiny-tokenizer")
     engine = _engine(model, info, 512, _How(exact=True))

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from actors.engines.decoder.configuration import spec_of
 from actors.engines.weights.dtypes import parameters
-from actors.engines.weights.gguf_loading import file_source, gguf_config
+from actors.engines.weights.gguf_loading import GGUFFile
 from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
 from actors.engines.weights.loading import load_config, load_model, max_context, vocab_size
 from protocols.errors import ModelError
@@ -253,7 +253,7 @@ def tiny(architecture: str, changes: dict[str, Any]) -> Any:
 def test_the_metadata_alone_describe_what_transformers_makes_of_them(case: str, tmp_path: Path) -> None:
     architecture, changes, more = CASES[case]
     path = str(written(tmp_path / "tiny.gguf", architecture, tiny(architecture, changes), more))
-    ours, theirs = gguf_config(path), load_config(path)
+    ours, theirs = GGUFFile(path).known_config(), load_config(path)
     assert spec_of(ours) == spec_of(theirs) is not None
     models: list[Any] = [SimpleNamespace(config=config) for config in (ours, theirs)]
     assert max_context(models[0]) == max_context(models[1])
@@ -333,7 +333,7 @@ def test_a_file_without_a_tensor_says_so(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"1 weights are missing .*model\.layers\.2\.mlp\.up_proj\.weight first"):
         load_model(path, torch.device("cpu"), torch.float32)
     with pytest.raises(ModelError, match=r"holed\.gguf has no tensor blk\.2\.ffn_up\.weight"):
-        file_source(path, torch.float32).take("model.layers.2.mlp.up_proj.weight")
+        GGUFFile(path).source(torch.float32).take("model.layers.2.mlp.up_proj.weight")
 
 
 @pytest.mark.parametrize("part", ["attn_q", "attn_k", "attn_v"])
@@ -382,4 +382,4 @@ def test_another_architecture_is_named(tmp_path: Path) -> None:
     w.write_tensors_to_file()
     w.close()
     with pytest.raises(ModelError, match="has the architecture rwkv6; duoactor reads GGUF files of llama, qwen2"):
-        gguf_config(str(tmp_path / "other.gguf"))
+        GGUFFile(str(tmp_path / "other.gguf")).known_config()

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from actors.engines.text.gguf_tokenizer import PATTERNS, build_tokenizer, end_ids
-from actors.engines.weights.gguf_loading import gguf_tokenizer
+from actors.engines.weights.gguf_loading import GGUFFile
 from protocols.errors import ModelError
 
 EVERY = "".join(chr(c) for c in range(1, 0x3100)) + "中文、日本語 한국어 😀👩‍👩‍👧 e\u0301 ﬁ"
@@ -155,5 +155,5 @@ def test_a_tokenizer_beside_the_file_is_taken_instead(tmp_path: Path) -> None:
     original = byte_level(ORIGINALS["gpt-2"])
     original.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "x.gguf").write_bytes(b"")
-    made = gguf_tokenizer(str(tmp_path / "x.gguf"))
+    made = GGUFFile(str(tmp_path / "x.gguf")).tokenizer()
     assert made.encode(TEXTS[2]) == original.encode(TEXTS[2]).ids

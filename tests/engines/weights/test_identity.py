@@ -9,6 +9,7 @@ import pytest
 
 import duoactor
 from actors.engines.weights.identity import BEGINNING, identity
+from actors.engines.weights.loading import checkpoint_of
 
 TARGET = Path(duoactor.__file__).parent / "pair" / "target"
 
@@ -22,7 +23,7 @@ def copy(tmp_path):
 
 
 def told(directory, digest="d"):
-    return identity(str(directory), str(directory), digest)
+    return identity(checkpoint_of(str(directory)), checkpoint_of(str(directory)), digest)
 
 
 def test_a_copy_has_the_identity_of_the_original(copy):
@@ -59,6 +60,6 @@ def test_all_parts_of_a_gguf_file_count(tmp_path):
     first, second = (tmp_path / f"m-0000{part}-of-00002.gguf" for part in (1, 2))
     first.write_bytes(b"GGUF" + bytes(5000))
     second.write_bytes(b"GGUF" + bytes(5000))
-    before = identity(str(first), str(first), "d")
+    before = identity(checkpoint_of(str(first)), checkpoint_of(str(first)), "d")
     second.write_bytes(b"GGUF" + bytes(4999) + b"\1")
-    assert identity(str(first), str(first), "d") != before
+    assert identity(checkpoint_of(str(first)), checkpoint_of(str(first)), "d") != before

@@ -78,7 +78,10 @@ def test_a_second_start_imports_no_transformers(tmp_path: Path, monkeypatch: pyt
 
 def test_the_first_start_of_a_gguf_file_needs_no_configuration_of_transformers():
     file = next((ROOT / "tests" / "data" / "writers" / "gguf-q4_k_m" / "model").glob("*.gguf"))
-    line = "import sys; from actors.engines.weights.loading import known_config; print(known_config(sys.argv[1]).dtype)"
+    line = (
+        "import sys; from actors.engines.weights.loading import checkpoint_of; "
+        "print(checkpoint_of(sys.argv[1]).known_config().dtype)"
+    )
     line += "; print('transformers' in sys.modules)"
     found = subprocess.check_output([sys.executable, "-c", line, str(file)], cwd=ROOT, text=True)
     assert found.split() == ["torch.bfloat16", "False"]
