@@ -22,7 +22,7 @@ log = logging.getLogger("duoactor.engines")
 _FLOATS = {"error_model": "numpy"}
 # Files here that nothing compiled is made of
 NOT_COMPILED = {
-    *("body.py", "compiler.py", "engine.py", "laid_out.py", "panels.py", "rings.py", "streams.py", "trunk.py"),
+    *("compiler.py", "engine.py", "laid_out.py", "panels.py", "rings.py", "streams.py", "trunk.py"),
 }
 
 

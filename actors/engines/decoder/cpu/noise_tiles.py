@@ -9,10 +9,9 @@ import math
 
 import llvmlite.ir as ir
 from numba.core import types
-from numba.extending import intrinsic
 
 from actors.engines.decoder.cpu.records import LANES
-from actors.engines.decoder.cpu.simd import VECTOR, WORDS, Vector, multiplied, picked, splatted
+from actors.engines.decoder.cpu.simd import VECTOR, WORDS, Vector, multiplied, picked, splatted, written
 
 _GOLDEN, _MUL1, _MUL2 = 0x9E3779B1, 0x7FEB352D, 0x846CA68B
 
@@ -46,22 +45,18 @@ def _logarithm(builder, x):
     return multiplied(builder, power, _floats(0.693359375), builder.fadd(part, y))
 
 
-@intrinsic
-def consecutive(typing, first):
+@written(Vector(), types.uint32)
+def consecutive(builder, first):
     """Tokens ``first .. first + 16`` as a vector of their bits; any sixteen others are loaded from int32 ids that are
     viewed as float32."""
-
-    def generate(context, builder, signature, arguments):
-        ids = builder.add(splatted(builder, arguments[0]), picked(list(range(LANES))))
-        return builder.bitcast(ids, VECTOR)
-
-    return Vector()(types.uint32), generate
+    ids = builder.add(splatted(builder, first), picked(list(range(LANES))))
+    return builder.bitcast(ids, VECTOR)
 
 
-def _uniform(builder, arguments):
+def _uniform(builder, tokens, one, other):
     """``u`` before it is kept below one."""
-    one, other = (splatted(builder, number) for number in arguments[1:])
-    x = builder.add(builder.mul(builder.bitcast(arguments[0], WORDS), _words(_GOLDEN)), one)
+    one, other = splatted(builder, one), splatted(builder, other)
+    x = builder.add(builder.mul(builder.bitcast(tokens, WORDS), _words(_GOLDEN)), one)
     x = builder.mul(builder.xor(x, builder.lshr(x, _words(16))), _words(_MUL1))
     x = builder.xor(builder.xor(x, builder.lshr(x, _words(15))), other)
     x = builder.mul(x, _words(_MUL2))
@@ -69,35 +64,27 @@ def _uniform(builder, arguments):
     return builder.fmul(builder.fadd(builder.sitofp(x, VECTOR), _floats(0.5)), _floats(2.0**-31))
 
 
-@intrinsic
-def noise_limit_tile(typing, tokens, one, other):
+@written(Vector(), Vector(), types.uint32, types.uint32)
+def noise_limit_tile(builder, tokens, one, other):
     """A bound of the noise of tokens (see :func:`consecutive`), for a fraction of its time: less than 0.1
     above it where it is large.
 
     ``G = -log(-log1p(-u)) <= -log(u)``, and a float's bits, read as a number, are its binary logarithm or less.
     """
-
-    def generate(context, builder, signature, arguments):
-        bits = builder.sitofp(builder.bitcast(_uniform(builder, arguments), WORDS), VECTOR)
-        slope, above = -math.log(2) / 2**23, 127 * math.log(2) + 1e-4  # more than all roundings take away
-        return multiplied(builder, bits, _floats(slope), _floats(above))
-
-    return Vector()(Vector(), types.uint32, types.uint32), generate
+    bits = builder.sitofp(builder.bitcast(_uniform(builder, tokens, one, other), WORDS), VECTOR)
+    slope, above = -math.log(2) / 2**23, 127 * math.log(2) + 1e-4  # more than all roundings take away
+    return multiplied(builder, bits, _floats(slope), _floats(above))
 
 
-@intrinsic
-def gumbel_tile(typing, tokens, one, other):
+@written(Vector(), Vector(), types.uint32, types.uint32)
+def gumbel_tile(builder, tokens, one, other):
     """The noise of tokens (see :func:`consecutive`) at the position of keys ``one`` and ``other``."""
-
-    def generate(context, builder, signature, arguments):
-        u = _uniform(builder, arguments)
-        u = builder.select(builder.fcmp_ordered("<", u, _floats(1.0 - 2.0**-24)), u, _floats(1.0 - 2.0**-24))
-        rest = builder.fsub(_floats(1.0), u)
-        seen = builder.fsub(_floats(1.0), rest)  # 1 - u, in a number near one; what is lost of it is put back
-        whole = builder.fcmp_ordered(">", seen, _floats(0.0))
-        share = builder.fdiv(u, builder.select(whole, seen, _floats(1.0)))
-        falls = builder.fneg(builder.fmul(_logarithm(builder, rest), share))
-        falls = builder.select(whole, falls, u)  # -log1p(-u)
-        return builder.fneg(_logarithm(builder, falls))
-
-    return Vector()(Vector(), types.uint32, types.uint32), generate
+    u = _uniform(builder, tokens, one, other)
+    u = builder.select(builder.fcmp_ordered("<", u, _floats(1.0 - 2.0**-24)), u, _floats(1.0 - 2.0**-24))
+    rest = builder.fsub(_floats(1.0), u)
+    seen = builder.fsub(_floats(1.0), rest)  # 1 - u, in a number near one; what is lost of it is put back
+    whole = builder.fcmp_ordered(">", seen, _floats(0.0))
+    share = builder.fdiv(u, builder.select(whole, seen, _floats(1.0)))
+    falls = builder.fneg(builder.fmul(_logarithm(builder, rest), share))
+    falls = builder.select(whole, falls, u)  # -log1p(-u)
+    return builder.fneg(_logarithm(builder, falls))

@@ -6,6 +6,8 @@ same on all of them.
 
 from __future__ import annotations
 
+from functools import wraps
+
 import llvmlite.ir as ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
@@ -75,6 +77,7 @@ def converted(builder, kind, place):
 
 
 def splatted(builder, number, lanes=LANES):
+    """``lanes`` times that number."""
     nothing = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
     one = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(one, nothing, picked([0] * lanes))
@@ -123,11 +126,31 @@ def picked(lanes):
     return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
 
 
+def written(result, *kinds):
+    """A compiled function of these types, by one that writes its code: ``write(builder, *values)``, the result."""
+
+    def made(write):
+        def typed(typing, *given):
+            return result(*kinds), lambda context, builder, signature, arguments: write(builder, *arguments)
+
+        return intrinsic(wraps(write)(typed))
+
+    return made
+
+
 def asked(builder, place):
     """Ask for a line of the cache, ``LINE`` bytes, for reading, into the second level: into the first alone (NTA) half
     as much comes from memory in a second (docs/experiments/engine-weights.md, "What is asked for ahead")."""
     number, line = ir.IntType(32), builder.bitcast(place, ir.IntType(8).as_pointer())
     called(builder, "llvm.prefetch.p0i8", ir.VoidType(), line, number(0), number(2), number(1))
+
+
+def _larger(builder, x, y):
+    """The larger of each two lanes; NaN where ``x`` is."""
+    return builder.select(builder.fcmp_ordered(">", y, x), y, x)
+
+
+larger = written(_vector, _vector, _vector)(_larger)
 
 
 @intrinsic
@@ -150,148 +173,89 @@ def store(typing, array, at, vector):
     return types.void(array, types.intp, vector), generate
 
 
-@intrinsic
-def splat(typing, number):
+@written(_vector, types.float32)
+def splat(builder, number):
     """16 times that number."""
-
-    def generate(context, builder, signature, arguments):
-        return splatted(builder, *arguments)
-
-    return _vector(types.float32), generate
+    return splatted(builder, number)
 
 
-@intrinsic
-def fma(typing, x, y, z):
-    """``x * y + z``, rounded once."""
-
-    def generate(context, builder, signature, arguments):
-        return multiplied(builder, *arguments)
-
-    return _vector(_vector, _vector, _vector), generate
+fma = written(_vector, _vector, _vector, _vector)(multiplied)
 
 
-@intrinsic
-def add(typing, x, y):
-    def generate(context, builder, signature, arguments):
-        return builder.fadd(*arguments)
-
-    return _vector(_vector, _vector), generate
+@written(_vector, _vector, _vector)
+def add(builder, x, y):
+    return builder.fadd(x, y)
 
 
-@intrinsic
-def larger(typing, x, y):
-    """The larger of each two lanes; NaN where ``x`` is."""
-
-    def generate(context, builder, signature, arguments):
-        return _larger(builder, *arguments)
-
-    return _vector(_vector, _vector), generate
-
-
-@intrinsic
-def smaller(typing, x, y):
+@written(_vector, _vector, _vector)
+def smaller(builder, x, y):
     """The smaller of each two lanes; NaN where ``x`` is."""
-
-    def generate(context, builder, signature, arguments):
-        x, y = arguments
-        return builder.select(builder.fcmp_ordered("<", y, x), y, x)
-
-    return _vector(_vector, _vector), generate
+    return builder.select(builder.fcmp_ordered("<", y, x), y, x)
 
 
-@intrinsic
-def reaches(typing, vector, least):
+@written(types.boolean, _vector, types.float32)
+def reaches(builder, vector, least):
     """Whether any lane is at least that."""
-
-    def generate(context, builder, signature, arguments):
-        found = builder.fcmp_ordered(">=", arguments[0], splatted(builder, arguments[1]))
-        bits = builder.bitcast(found, ir.IntType(LANES))
-        return builder.icmp_unsigned("!=", bits, ir.IntType(LANES)(0))
-
-    return types.boolean(_vector, types.float32), generate
+    found = builder.fcmp_ordered(">=", vector, splatted(builder, least))
+    bits = builder.bitcast(found, ir.IntType(LANES))
+    return builder.icmp_unsigned("!=", bits, ir.IntType(LANES)(0))
 
 
-@intrinsic
-def only_from(typing, vector, least, other):
+@written(_vector, _vector, types.float32, _vector)
+def only_from(builder, vector, least, other):
     """The lanes of ``other`` where ``vector`` is at least that, and 0 elsewhere."""
-
-    def generate(context, builder, signature, arguments):
-        found = builder.fcmp_ordered(">=", arguments[0], splatted(builder, arguments[1]))
-        return builder.select(found, arguments[2], ir.Constant(VECTOR, [0.0] * LANES))
-
-    return _vector(_vector, types.float32, _vector), generate
+    found = builder.fcmp_ordered(">=", vector, splatted(builder, least))
+    return builder.select(found, other, ir.Constant(VECTOR, [0.0] * LANES))
 
 
-@intrinsic
-def total(typing, vector):
+@written(types.float32, _vector)
+def total(builder, vector):
     """The sum of the lanes, halves upon halves."""
-
-    def generate(context, builder, signature, arguments):
-        return _folded(builder, arguments[0], builder.fadd)
-
-    return types.float32(_vector), generate
+    return _folded(builder, vector, builder.fadd)
 
 
-@intrinsic
-def highest(typing, vector):
-    def generate(context, builder, signature, arguments):
-        return _folded(builder, arguments[0], lambda x, y: _larger(builder, x, y))
-
-    return types.float32(_vector), generate
+@written(types.float32, _vector)
+def highest(builder, vector):
+    return _folded(builder, vector, lambda x, y: _larger(builder, x, y))
 
 
-@intrinsic
-def exponential(typing, vector):
+@written(_vector, _vector)
+def exponential(builder, vector):
     """The exponential of every lane up to 87 (Cephes' expf); below -87 that of -87; NaN of NaN."""
 
-    def generate(context, builder, signature, arguments):
-        def every(number):
-            return ir.Constant(VECTOR, [number] * LANES)
+    def every(number):
+        return ir.Constant(VECTOR, [number] * LANES)
 
-        unknown = builder.fcmp_unordered("uno", arguments[0], arguments[0])
-        x = _larger(builder, every(-87.0), arguments[0])  # a number even for NaN, which no integer can represent
-        power = multiplied(builder, x, every(1.44269504088896341), every(0.5))
-        power = called(builder, "llvm.floor.v16f32", VECTOR, power)
-        x = multiplied(builder, power, every(-0.693359375), x)
-        x = multiplied(builder, power, every(2.12194440e-4), x)
-        y = every(1.9875691500e-4)
-        for term in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-            y = multiplied(builder, y, x, every(term))
-        y = multiplied(builder, builder.fmul(y, x), x, builder.fadd(x, every(1.0)))
-        biased = builder.add(builder.fptosi(power, WORDS), picked([127] * LANES))
-        made = builder.fmul(y, builder.bitcast(builder.shl(biased, picked([23] * LANES)), VECTOR))
-        return builder.select(unknown, arguments[0], made)
-
-    return _vector(_vector), generate
+    unknown = builder.fcmp_unordered("uno", vector, vector)
+    x = _larger(builder, every(-87.0), vector)  # a number even for NaN, which no integer can represent
+    power = multiplied(builder, x, every(1.44269504088896341), every(0.5))
+    power = called(builder, "llvm.floor.v16f32", VECTOR, power)
+    x = multiplied(builder, power, every(-0.693359375), x)
+    x = multiplied(builder, power, every(2.12194440e-4), x)
+    y = every(1.9875691500e-4)
+    for term in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        y = multiplied(builder, y, x, every(term))
+    y = multiplied(builder, builder.fmul(y, x), x, builder.fadd(x, every(1.0)))
+    biased = builder.add(builder.fptosi(power, WORDS), picked([127] * LANES))
+    made = builder.fmul(y, builder.bitcast(builder.shl(biased, picked([23] * LANES)), VECTOR))
+    return builder.select(unknown, vector, made)
 
 
-@intrinsic
-def divided(typing, x, y):
-    def generate(context, builder, signature, arguments):
-        return builder.fdiv(*arguments)
-
-    return _vector(_vector, _vector), generate
+@written(_vector, _vector, _vector)
+def divided(builder, x, y):
+    return builder.fdiv(x, y)
 
 
-@intrinsic
-def turned(typing, pairs, turns):
+@written(_vector, _vector, _vector)
+def turned(builder, pairs, turns):
     """Complex numbers, real and imaginary parts side by side, times others."""
-
-    def generate(context, builder, signature, arguments):
-        pairs, turns = arguments
-        nothing = ir.Constant(VECTOR, ir.Undefined)
-        lanes = range(LANES)
-        real = builder.shuffle_vector(turns, nothing, picked([lane & ~1 for lane in lanes]))
-        imaginary = builder.shuffle_vector(turns, nothing, picked([lane | 1 for lane in lanes]))
-        swapped = builder.shuffle_vector(pairs, nothing, picked([lane ^ 1 for lane in lanes]))
-        signs = ir.Constant(VECTOR, [-1.0, 1.0] * (LANES // 2))
-        return multiplied(builder, pairs, real, builder.fmul(swapped, builder.fmul(imaginary, signs)))
-
-    return _vector(_vector, _vector), generate
-
-
-def _larger(builder, x, y):
-    return builder.select(builder.fcmp_ordered(">", y, x), y, x)
+    nothing = ir.Constant(VECTOR, ir.Undefined)
+    lanes = range(LANES)
+    real = builder.shuffle_vector(turns, nothing, picked([lane & ~1 for lane in lanes]))
+    imaginary = builder.shuffle_vector(turns, nothing, picked([lane | 1 for lane in lanes]))
+    swapped = builder.shuffle_vector(pairs, nothing, picked([lane ^ 1 for lane in lanes]))
+    signs = ir.Constant(VECTOR, [-1.0, 1.0] * (LANES // 2))
+    return multiplied(builder, pairs, real, builder.fmul(swapped, builder.fmul(imaginary, signs)))
 
 
 def _folded(builder, x, join):
