@@ -30,6 +30,7 @@ class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     sampling: Sampling = Sampling()
     finish_reason: FinishReason | None = None
     model_id: Label = ""
+    tokenizer: Label = ""  # digest of the target's tokenizer; empty: a log of before it was noted
     task: Label = ""
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from actors.records import LoggedRequest
 from duoactor import render
+from protocols.errors import ConfigError
 
 RANKS = 4  # ranks of the draft's choices that are shown
 GAMMAS = (2, 4, 8)
@@ -32,6 +33,16 @@ class ReplayReport(msgspec.Struct, kw_only=True):
     log: tuple[str, ...]
     requests: int
     agreements: list[DraftAgreement] = []
+
+
+def check_tokenizer(draft: str, digest: str, logged: Iterable[LoggedRequest]) -> None:
+    """Raise ConfigError if a text is of another tokenizer than the draft's, whose ids would mean other words."""
+    for one in logged:
+        if one.tokenizer and one.tokenizer != digest:
+            raise ConfigError(
+                f"the log has texts of {one.model_id or 'a target'}, whose tokenizer is not that of {draft}: give "
+                "--draft a draft model of the target's family"
+            )
 
 
 def agreements(draft: str, logged: Sequence[LoggedRequest], ranks: Sequence[Sequence[int]]) -> list[DraftAgreement]:

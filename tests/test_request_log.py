@@ -9,6 +9,7 @@ from actors.request_log import RequestLog
 from protocols.messages import Cancel, FinishReason, Generate, Sampling
 from tests.world.clock import run
 from tests.world.cluster import Cluster
+from tests.world.models import INFO
 
 
 def some(number):
@@ -45,7 +46,7 @@ def test_a_finished_request_is_logged_with_what_replay_needs(tmp_path):
     [found] = read_log(tmp_path / "log")
     assert (found.prompt, found.sampling, found.finish_reason) == ((4, 5, 6), sampling, FinishReason.LENGTH)
     assert len(found.text) == 6
-    assert (found.model_id, found.task) == ("toy", "")
+    assert (found.model_id, found.tokenizer, found.task) == ("toy", INFO.tokenizer_digest, "")
 
 
 def test_who_asks_with_a_cache_salt_is_not_logged(tmp_path):

@@ -199,7 +199,7 @@ class Admission:
         if stream.scope != EVERYBODY:
             counters["requests_of_owners_not_logged"] += 1
         else:
-            to.add(stream.logged(self.context.info.model_id))
+            to.add(stream.logged(self.context.info.model_id, self.context.info.tokenizer_digest))
         if to.lost:
             counters["requests_not_logged"] = to.lost
 

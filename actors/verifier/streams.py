@@ -278,7 +278,7 @@ class Stream:
         start = max(0, self.delivery.cached_tokens - LONGEST)
         return self.text.committed[start:] if self.times.first_at else []
 
-    def logged(self, model_id: str) -> LoggedRequest:
+    def logged(self, model_id: str, tokenizer_digest: str) -> LoggedRequest:
         """The request as ``--log-requests`` writes it for replay."""
         text = self.text
         return LoggedRequest(
@@ -287,6 +287,7 @@ class Stream:
             sampling=text.sampling,
             finish_reason=self.output.finish,
             model_id=model_id,
+            tokenizer=tokenizer_digest,
         )
 
 

@@ -59,7 +59,7 @@ def replay(log: tuple[str, ...], draft: tuple[str, ...], target: str, limit: int
     from actors.engines.drafts.replay import replay_draft
     from actors.records import read_log
     from actors.settings import retrieves
-    from duoactor.replay import ReplayReport, agreements, show
+    from duoactor.replay import ReplayReport, agreements, check_tokenizer, show
 
     logged = [request for file in log for request in read_log(file)]
     logged = list(islice(logged, limit or None))
@@ -73,6 +73,7 @@ def replay(log: tuple[str, ...], draft: tuple[str, ...], target: str, limit: int
             path, shown = config.resolve_model(name, "draft"), render.model_name(name)
             spinner.show(f"loading {shown} …")
             model = _model(path, target)
+            check_tokenizer(shown, model.info.tokenizer_digest, logged)
             spinner.show(f"{shown} reads {len(logged)} texts …")
             report.agreements += agreements(shown, logged, [ranks.tolist() for ranks in replay_draft(model, logged)])
     if as_json:

@@ -2,10 +2,14 @@
 
 import json
 
+import msgspec
 import pytest
 
+from actors.engines.text.tokenizer import tokenizer_digest
+from actors.engines.weights.loading import load_tokenizer
 from actors.records import LoggedRequest, encoded
 from duoactor.cli import main
+from duoactor.config import resolve_model
 from duoactor.replay import agreements, tokens_per_round
 from protocols.messages import Sampling
 
@@ -48,6 +52,17 @@ def test_replay_prints_a_line_for_each_draft_and_group(log, capsys):
     assert main(["replay", log, "--limit", "1"]) == 0
     out = capsys.readouterr().out
     assert "copy" in out and "Of 1 requests" in out and "temperature" not in out
+
+
+def test_texts_of_another_tokenizer_are_refused_and_those_of_the_drafts_own_are_not(tmp_path, capsys):
+    one = LoggedRequest(prompt=(5, 6), text=(7, 8, 9), model_id="org/other", tokenizer="ab" * 32)
+    (tmp_path / "other").write_bytes(encoded(one))
+    assert main(["replay", str(tmp_path / "other")]) == 1
+    said = capsys.readouterr().err
+    assert "the log has texts of org/other, whose tokenizer is not that of bundled: give" in said
+    own = msgspec.structs.replace(one, tokenizer=tokenizer_digest(load_tokenizer(resolve_model("bundled", "target"))))
+    (tmp_path / "own").write_bytes(encoded(own))
+    assert main(["replay", str(tmp_path / "own")]) == 0
 
 
 @pytest.mark.parametrize(

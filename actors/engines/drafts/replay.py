@@ -13,11 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.drafts.ranking import Candidates
+from actors.models import ModelInfo
 from actors.records import LoggedRequest
 from protocols.messages import Sampling
 
 
 class Replayed(Protocol):
+    @property
+    def info(self) -> ModelInfo:
+        """Description of the model whose tokenizer a text must have."""
+        ...
+
     def along(self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling) -> Iterator[list[Candidates]]:
         """See :meth:`actors.engines.drafts.draft.Draft.along`."""
         ...

@@ -201,6 +201,7 @@ class HeadReplay:
 
     def __init__(self, head: HeadDraft, target: Target) -> None:
         self._head, self._target = head, target
+        self.info = target.info
 
     def along(self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling) -> Iterator[list[Candidates]]:
         head = self._head
