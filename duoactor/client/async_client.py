@@ -56,7 +56,8 @@ class AsyncClient:
 
     If a verifier is lost, the client finds it again and resumes every unfinished stream by itself, with the same text.
     Every error is a ``DuoactorError``: ConnectionLost, RefusedError, RequestError or ConfigError. After an error the
-    next call connects anew.
+    next call connects anew. The connection ends with ``aclose``, at the end of ``async with``, or with the last
+    reference to the client and its streams.
 
     Example:
         ```python
@@ -119,6 +120,10 @@ class AsyncClient:
         connection = self._connection
         if connection is not None and connection.loop is asyncio.get_running_loop() and os.getpid() == self._pid:
             await connection.close(closed())
+
+    def __del__(self) -> None:
+        if (connection := getattr(self, "_connection", None)) is not None:  # __init__ may have failed
+            connection.close_soon()
 
     @property
     def welcome(self) -> Welcome:

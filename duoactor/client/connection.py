@@ -187,6 +187,15 @@ class Connection:
         self._work.cancel()
         await asyncio.gather(self._work, return_exceptions=True)
 
+    def close_soon(self) -> None:
+        """End the connection; from any thread, also from a finalizer."""
+        if self._reachable:
+            self.loop.call_soon_threadsafe(self._work.cancel)
+
+    @property
+    def _reachable(self) -> bool:
+        return self.over is None and os.getpid() == self._pid and not self.loop.is_closed()
+
     async def _run(self) -> None:
         serving = [self._serve(address) for address in self._addresses]
         parts = [asyncio.create_task(part) for part in (*serving, self._watch())]
@@ -326,7 +335,7 @@ class Connection:
 
     def cancel_soon(self, rid: str) -> None:
         """The same from any thread, also from a finalizer."""
-        if self.over is None and os.getpid() == self._pid and not self.loop.is_closed():
+        if self._reachable:
             self.loop.call_soon_threadsafe(self.cancel, rid)
 
     # --- messages ----------------------------------------------------------------------------------------------------

@@ -205,4 +205,22 @@ def test_several_tasks_may_read_one_stream_and_all_of_them_end_with_it(how):
     assert sum("it broke" in one for one in found) == (how == "an error")
 
 
+def test_a_client_that_is_dropped_leaves_once_its_streams_are_read():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            client = client_of(cluster)
+            stream = client.stream(PROMPT, max_tokens=30)
+            ids = list((await anext(stream)).token_ids)
+            del client
+            gc.collect()
+            ids += [token async for chunk in stream for token in chunk.token_ids]
+            assert ids == TRUTH[:30] and len(cluster.verifier.state.clients) == 1
+            del stream
+            gc.collect()
+            await settled(lambda: not cluster.verifier.state.clients)
+            assert all(link.closed for link in cluster.network.links)
+
+    run(go())
+
+
 # --- event loops -----------------------------------------------------------------------------------------------------
