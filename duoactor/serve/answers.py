@@ -250,7 +250,7 @@ def stamp(ago_ms: float = 0.0) -> str:
 def card(name: str) -> dict[str, object]:
     """A model as OpenAI's and Anthropic's lists describe it."""
     openai = {"id": name, "object": "model", "created": now(), "owned_by": "duoactor"}
-    return {**openai, "type": "model", "display_name": name, "created_at": stamp()}
+    return {**openai, "type": "model", "display_name": name, "created_at": stamp(), "lifecycle": "active"}
 
 
 def listing(cards: Sequence[dict[str, object]]) -> dict[str, object]:

@@ -344,6 +344,8 @@ def _card(model: Model, name: str) -> dict[str, object]:
         **card(name),
         "root": model.names[0],
         "max_model_len": model.max_context,
+        "max_input_tokens": model.max_context,  # Anthropic's names
+        "max_tokens": model.max_context,
         "meta": {"n_ctx_train": model.max_context, "n_vocab": model.vocab_size},  # names of llama-server
     }
 

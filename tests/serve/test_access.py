@@ -170,6 +170,8 @@ async def test_names_of_the_model_are_those_that_were_given():
     assert answers == ["gpt-4", "claude", "gpt-4", None]
     assert [(card.display_name, card.type) for card in anthropics] == [("gpt-4", "model"), ("claude", "model")]
     assert all(isinstance(card.created_at, datetime) for card in anthropics)
+    told = [card.model_dump() for card in anthropics]
+    assert all((card["lifecycle"], card["max_input_tokens"]) == ("active", 4096) for card in told)
 
 
 async def test_however_fast_health_is_asked_for_the_verifier_is_asked_twenty_times_a_second(monkeypatch):

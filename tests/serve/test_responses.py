@@ -79,6 +79,8 @@ async def test_an_answer_to_its_own_end_is_complete():
         ({"tools": [F], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"truncation": "auto"}, "truncation"),
         ({"background": True}, "background"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"metadata": {"a": 1}}, "metadata"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
@@ -95,6 +97,17 @@ async def test_what_needs_a_memory_or_cannot_be_is_refused_by_name(changes, para
         with pytest.raises(openai.BadRequestError) as caught:
             await gateway.openai().responses.create(**{"model": "toy", "input": "Hello", **changes})
     assert caught.value.param.startswith(param) and "enum" not in caught.value.message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_tells_the_metadata_of_its_request(stream):
+    ask = {"model": "toy", "input": "Hello", "max_output_tokens": 3, "metadata": {"run": "7"}}
+    async with served() as gateway:
+        client = gateway.openai()
+        made = await client.responses.create(**ask, include=["reasoning.encrypted_content"], stream=stream)
+        told = [event.response async for event in made if hasattr(event, "response")] if stream else [made]
+        told.append(await client.responses.retrieve(told[-1].id))
+    assert len(told) == (4 if stream else 2) and all(one.metadata == {"run": "7"} for one in told)
 
 
 async def test_a_response_goes_on_with_an_earlier_one():

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from duoactor.serve.answers import ItemAnswer, Kind, ThoughtDetails, TokenDetails, figures, new_id
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.openai.items import (
     InputItem,
     OutputCall,
@@ -32,6 +32,8 @@ from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import Choice, Pick, left_out
 from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, ToolCall
 
+LOGPROBS = "message.output_text.logprobs"  # other values of ``include`` ask for parts that no answer here has
+
 
 class ResponsesRequest(Speculation, frozen=True, kw_only=True):
     model: str = ""
@@ -50,6 +52,8 @@ class ResponsesRequest(Speculation, frozen=True, kw_only=True):
     truncation: Literal["disabled"] = "disabled"
     previous_response_id: str = ""
     store: bool = True
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    include: tuple[str, ...] = ()
     reasoning: Reasoning = Reasoning()
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
@@ -89,6 +93,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
     wanted, ignored = decode(body, ResponsesRequest)
     ignored.unknown += left_out(wanted.tools)
+    if LOGPROBS in wanted.include:
+        raise bad("include", f"cannot have {LOGPROBS}: ask /v1/chat/completions, with logprobs")
     reasoning, given = wanted.reasoning, wanted.text.format
     thinking = wish(reasoning.enabled, reasoning.effort, reasoning.max_tokens, wanted.chat_template_kwargs)
     question = Question(
@@ -202,6 +208,7 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
             parallel_tool_calls=use(wanted.tools, wanted.tool_choice, wanted.parallel_tool_calls).several,
             previous_response_id=wanted.previous_response_id or None,
             store=wanted.store,
+            metadata=wanted.metadata,
         )
 
     def turn(self) -> ChatTurn:
