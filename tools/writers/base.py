@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 PROMPT = (3, 17, 5, 40, 22, 9, 60, 31)
 TOKENS = 16
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}
 EXPERTS = {"model_type": "qwen3_moe", "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
 TYPE = "dtype" if version("transformers") >= "5" else "torch_dtype"
 KEPT = ("*.safetensors", "config.json", "*quant*.json", "*.safetensors.index.json", "*.gguf", "qmodel.pt")
@@ -86,7 +87,7 @@ def summary(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def joined(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The matrices of experts as transformers keeps them: all in one tensor, gates before ups."""
     kept, apart = {}, dict[str, dict[str, list[Tensor]]]()
-    for name, weight in weights.items():
+    for name, weight in ((name.replace(".block_sparse_moe.", ".mlp."), one) for name, one in weights.items()):
         if (expert := re.fullmatch(r"(.*\.experts)\.\d+\.(gate|up|down)_proj\.weight", name)) is None:
             kept[name] = weight
         else:

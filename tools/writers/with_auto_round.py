@@ -1,8 +1,8 @@
 """Checkpoints that auto-round writes for other tools, with the numbers that it has rounded weights to.
 
 Those for llm-compressor have the numbers that compressed-tensors decompresses them to. On a processor with bfloat16 the
-tool rounds its numbers to that: ``autoround-own-awq``, written on such a one, has those of ``autoround-awq-sym``, whose
-codes and scales are the same.
+tool would round its numbers to that, so it is told that there is none. ``autoround-own-awq`` was written before; it
+has those of ``autoround-awq-sym``, whose codes and scales are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from typing import Any
 import base
 import torch
 from auto_round import AutoRound
+from auto_round.utils.device import CpuInfo
 from transformers import AutoTokenizer
+
+MODELS = {"qwen3_moe": ", experts", "mixtral": ", Mixtral"}
 
 
 def write(
@@ -60,7 +63,7 @@ def write(
             found = numbers(directory)
         said = {
             "tool": f"auto-round {version('auto-round')}",
-            "call": f"{scheme}, {form}, {options}{', experts' if sizes is base.EXPERTS else ''}",
+            "call": f"{scheme}, {form}, {options}{MODELS.get((sizes or {}).get('model_type', ''), '')}",
         }
         base.keep(directory, into, found if read else {}, said, whole, **(sizes or {}))
 
@@ -95,6 +98,11 @@ CASES: dict[str, Callable[[Path], None]] = {
     "autoround-own-mixed": lambda into: write(
         into, "W4A16", "auto_round", layer_config={"down_proj": {"bits": 8}, "k_proj": {"bits": 16}}
     ),
+    "autoround-awq-none": lambda into: write(
+        into, "W4A16", "auto_awq", sym=False, layer_config={"k_proj": {"bits": 16}}
+    ),
+    "autoround-gptq-mixtral": lambda into: write(into, "W4A16", "auto_gptq", base.MIXTRAL),
+    "autoround-own-mixtral": lambda into: write(into, "W4A16", "auto_round", base.MIXTRAL),
     "autoround-own-head": lambda into: write(
         into, "W4A16", "auto_round", {"tie_word_embeddings": False}, quant_lm_head=True
     ),
@@ -106,5 +114,6 @@ FOR_CT: dict[str, Callable[[Path], None]] = {  # which the environment of llm-co
 }
 
 if __name__ == "__main__":
+    CpuInfo.bf16 = property(lambda self: False)  # else it rounds its numbers to bfloat16
     torch.set_num_threads(1)
     base.main(FOR_CT if find_spec("llmcompressor") else CASES)

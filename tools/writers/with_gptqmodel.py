@@ -39,7 +39,14 @@ def numbers(directory: Path, backend: BACKEND = BACKEND.TORCH) -> dict[str, Tens
     return found
 
 
-def write(into: Path, call: str, read: bool = True, sizes: dict[str, Any] | None = None, **options: Any) -> None:
+def write(
+    into: Path,
+    call: str,
+    read: bool = True,
+    whole: bool = False,
+    sizes: dict[str, Any] | None = None,
+    **options: Any,
+) -> None:
     into = into.absolute()
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):  # where it leaves its logs
         plain, written = base.made(Path(place) / "plain", **(sizes or {})), Path(place) / "written"
@@ -49,7 +56,7 @@ def write(into: Path, call: str, read: bool = True, sizes: dict[str, Any] | None
         model.save(str(written))
         said = {"tool": f"GPTQModel {version('gptqmodel')}", "call": call}
         backend = BACKEND.TORCH_AWQ if options.get("method") == "awq" else BACKEND.TORCH
-        base.keep(written, into, numbers(written, backend) if read else {}, said, **(sizes or {}))
+        base.keep(written, into, numbers(written, backend) if read else {}, said, whole, **(sizes or {}))
 
 
 TALL = {"num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128}  # clips are sought in 64 rows
@@ -82,13 +89,24 @@ CASES: dict[str, Callable[[Path], None]] = {
     "gptqmodel-awq-dynamic": partial(
         write,
         call="AWQ of 4 bits, dynamic: none for k_proj",
-        read=False,
         bits=4,
         method="awq",
         format="gemm",
         dynamic={r"-:.*k_proj.*": {}},
         sizes=TALL,
     ),
+    "gptqmodel-awq-groups": partial(
+        write,
+        call="AWQ of 4 bits, dynamic: groups of 64 for up_proj",
+        read=False,
+        whole=True,
+        bits=4,
+        method="awq",
+        format="gemm",
+        dynamic={r".*up_proj.*": {"group_size": 64}},
+        sizes=TALL,
+    ),
+    "gptq-mixtral": partial(write, call="4 bits, Mixtral", bits=4, sizes=base.MIXTRAL),
     "gptq-p": partial(write, call="gptq_p", read=False, bits=4, format="gptq_p"),
     "gptq-fp8": partial(write, call="fp8", read=False, method="fp8", format="float8_e4m3fn"),
     "gptq-gguf": partial(write, call="gguf", read=False, method="gguf", bits="q4_k_m"),

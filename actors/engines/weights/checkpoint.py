@@ -33,7 +33,7 @@ class Checkpoint(Protocol):
         """The configuration without transformers, where it is known: of a GGUF file, or as an earlier start found."""
         ...
 
-    def numbers(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor] | None:
+    def numbers(self, config: Any, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor] | None:
         """The weights that transformers cannot read itself; None: it can."""
         ...
 

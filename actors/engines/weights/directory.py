@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actors.engines.decoder.configuration import described
-from actors.engines.decoder.spec import Experts
+from actors.engines.decoder.configuration import described, spec_of
+from actors.engines.decoder.spec import DecoderSpec, Experts
 from actors.engines.text.published import restore_published
 from actors.engines.text.tokenizer_files import check_token_ids
 from actors.engines.weights.biases import check_biases
@@ -24,7 +24,7 @@ from actors.engines.weights.faults import check_checkpoint, files_of_weights, qu
 from actors.engines.weights.gguf_names import SUFFIX
 from actors.engines.weights.hub import FILES, located, unknown
 from actors.engines.weights.kept_config import KeptConfig
-from actors.engines.weights.matrices import put_together
+from actors.engines.weights.matrices import numbers_of, put_together
 from actors.engines.weights.quantisation import Scheme
 from actors.engines.weights.quantised import Weight, read_weights
 from actors.engines.weights.source import StoredSource, StoredWeight
@@ -89,13 +89,13 @@ class Directory(Checkpoint):
         check_checkpoint(located(self.name))
         return found.config()
 
-    def numbers(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor] | None:
+    def numbers(self, config: Any, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor] | None:
         if (scheme := self.scheme) is None:
             return None
         log.info("%s has %s weights, which are computed in %s", self.name, scheme.tool, dtype)
         found: dict[str, Tensor] = {}
-        for key, weight in _stored_weights(self.place, scheme).items():
-            tensor = weight if isinstance(weight, Tensor) else weight.values()
+        for key, weight in _stored_weights(self.place, scheme, spec_of(config)).items():
+            tensor = numbers_of(weight)
             found[key] = tensor.to(dtype) if tensor.is_floating_point() else tensor
         return found
 
@@ -124,9 +124,8 @@ class Directory(Checkpoint):
         """None: the checkpoint has other names than the model in memory, or a head for a part of its vocabulary."""
         if head_size(config) < config.get_text_config().vocab_size:
             return None
-        weights, spec = _stored_weights(self.place, scheme), described(config)
-        for mixture in (layer.mlp for layer in spec.layers if isinstance(layer.mlp, Experts)):
-            put_together(weights, mixture.up, mixture.down, mixture.count, mixture.gated)
+        spec = described(config)
+        weights = _stored_weights(self.place, scheme, spec)
         check_biases(self.name, weights)
         source = StoredSource(self.name, weights, dtype, device, packed)
         tied = config.get_text_config().tie_word_embeddings
@@ -228,11 +227,14 @@ def _take_one_base(config: Any, file: Path) -> None:
         config.rope_parameters["sliding_attention"]["rope_theta"] = said["rope_theta"]
 
 
-def _stored_weights(directory: Path, scheme: Scheme) -> dict[str, Weight]:
+def _stored_weights(directory: Path, scheme: Scheme, spec: DecoderSpec | None) -> dict[str, Weight]:
     """Those that transformers would read, if there are others beside them; some tools name their one file after
     themselves. Raises ModelError."""
     files = TensorFiles(weight_files(directory) or sorted(directory.glob("*.safetensors")))
     try:
-        return dict(read_weights(files, scheme))
+        weights = dict(read_weights(files, scheme))
     except ModelError as error:
         raise ModelError(f"in {directory}, {error}") from None
+    for mixture in (layer.mlp for layer in (spec.layers if spec else ()) if isinstance(layer.mlp, Experts)):
+        put_together(weights, mixture.up, mixture.down, mixture.count, mixture.gated)
+    return weights

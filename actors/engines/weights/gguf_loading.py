@@ -100,7 +100,7 @@ class GGUFFile(Checkpoint):
     def ends(self) -> tuple[StoredSource, None]:
         return self.source(torch.float32), None
 
-    def numbers(self, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    def numbers(self, config: Any, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         found = self.opened
         made = {key: torch.from_numpy(found.side_by_side(key)).to(device, dtype) for key in found.own()}
         return made | {key: torch.tensor(one, device=device, dtype=dtype) for key, one in found.constants().items()}

@@ -77,7 +77,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     part = head_size(config) < config.get_text_config().vocab_size
     options = {"config": config, "dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        if (weights := checkpoint_of(name).numbers(device, dtype)) is not None:
+        if (weights := checkpoint_of(name).numbers(config, device, dtype)) is not None:
             kind = model_class(config) if part else _auto_class(config)._model_mapping[type(config)]
             model, report = kind.from_pretrained(None, state_dict=weights, **options)
         else:

@@ -120,13 +120,31 @@ class Apart:
         return experts if order is None else [expert.in_order(order) for expert in experts]
 
 
+OF_MIXTRAL = ((".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w3.", ".up_proj."), (".w2.", ".down_proj."))
+
+
 def put_together(weights: dict[str, Any], up: str, down: str, count: int, gated: bool) -> None:
-    """Make one weight of the matrices of experts that are stored apart, as transformers does."""
+    """Make one weight of the matrices of experts that are stored apart, as transformers does. Those of Mixtral and
+    MiniMax M2 are found by each tool's names."""
+    before = up.rpartition(".experts.")[0] + "."
+    older = before.replace(".mlp.", ".block_sparse_moe.")
+    for key in [key for key in weights if key.startswith(older) and older != before]:
+        new = key
+        for one, other in OF_MIXTRAL:
+            new = new.replace(one, other)
+        weights[new] = weights.pop(key)
     for name, parts in ((up, ("gate_proj", "up_proj") if gated else ("up_proj",)), (down, ("down_proj",))):
         place = name.rpartition(".")[0]
         names = [[f"{place}.{expert}.{part}.weight" for part in parts] for expert in range(count)]
-        found = [[one for key in each if isinstance(one := weights.get(key), Integers | Dequantised)] for each in names]
-        if [len(each) for each in found] == [len(each) for each in names]:
+        if not all(key in weights for key in chain(*names)):
+            continue
+        found = [[weights.pop(key) for key in each] for each in names]
+        if all(isinstance(one, Integers | Dequantised) for one in chain(*found)):
             weights[name] = Apart(found)
-            for key in chain(*names):
-                del weights[key]
+        else:
+            weights[name] = torch.stack([torch.cat([numbers_of(one) for one in each]) for each in found])
+
+
+def numbers_of(weight: Any) -> Tensor:
+    """A weight in numbers."""
+    return weight if isinstance(weight, Tensor) else weight.values()

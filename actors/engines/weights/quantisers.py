@@ -66,10 +66,25 @@ class GptqConfig(Strict, frozen=True, forbid_unknown_fields=True):
     modules_in_block_to_quantize: Any = None  # the file shows which were
 
 
+Overrides = list[tuple[re.Pattern[str], GptqOverride | None]]  # None: the layer is left as it is
+
+
+def _dynamic(where: str, tool: str, config: dict[str, Any] | None) -> Overrides:
+    """Settings of layers by patterns, as GPTQModel writes them; ``-:`` before one leaves layers as they are."""
+    overrides: Overrides = []
+    for key, value in (config or {}).items():
+        pattern = pattern_of(where, "dynamic", key[2:] if key[:2] in ("+:", "-:") else key)
+        one = None
+        if not key.startswith("-:"):
+            one = read_struct(GptqOverride, where, tool, value, f"dynamic.{key}.", HOW_IT_WAS_FOUND)
+        overrides.append((pattern, one))
+    return overrides
+
+
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    config: GptqConfig | AutoRoundConfig
-    overrides: tuple[tuple[re.Pattern[str], GptqOverride | None], ...]  # None: the layer is left as it is
+    config: GptqConfig | AutoRoundConfig | AwqConfig
+    overrides: Overrides  # the first that matches counts
     kind: Literal["gptq", "gptq_v2", "awq"]
     tool: str = "gptq"
     miswritten: bool = False  # its tool may have stored zero points of 3 bits and of overrides as other numbers
@@ -81,22 +96,17 @@ class Gptq:
                 f"the weights of {where} are packed for one GPU kernel (Marlin); choose a plain GPTQ checkpoint"
             )
         read = read_struct(GptqConfig, where, "gptq", config, without=HOW_IT_WAS_FOUND)
-        overrides = []
-        for key, value in (read.dynamic or {}).items():
-            pattern = pattern_of(where, "dynamic", key[2:] if key[:2] in ("+:", "-:") else key)
-            one = None
-            if not key.startswith("-:"):
-                one = read_struct(GptqOverride, where, "gptq", value, f"dynamic.{key}.", HOW_IT_WAS_FOUND)
-            overrides.append((pattern, one))
+        overrides = _dynamic(where, "gptq", read.dynamic)
         if read.checkpoint_format == "gptq_v2":
-            return cls(read, tuple(overrides), "gptq_v2")
+            return cls(read, overrides, "gptq_v2")
         made = re.search(r"gptqmodel:(\d+)\.(\d+)(?:\.(\d+))?", str(config.get("meta")))
         before = made is not None and tuple(int(part or 0) for part in made.groups()) < (7, 3, 6)  # 5.8 to 7.0.0 do
-        return cls(read, tuple(overrides), "gptq", miswritten=before)
+        return cls(read, overrides, "gptq", miswritten=before)
 
     def form(self, layer: str) -> LayerForm | None:
         own = self.config
-        bits, size, symmetric = own.bits, own.group_size, own.sym
+        bits, size = own.bits, own.group_size
+        symmetric = not own.zero_point if isinstance(own, AwqConfig) else own.sym
         for pattern, override in self.overrides:
             if pattern.match(layer) is not None:
                 if override is None:
@@ -138,14 +148,14 @@ def auto_round(where: str, config: Config) -> Gptq:
     name = "auto-round"
     read = read_struct(AutoRoundConfig, where, name, config, without=HOW_IT_WAS_FOUND)
     said = sorted((read.extra_config or {}).items(), key=lambda item: ".*" in item[0])  # names go before patterns
-    overrides = []
+    overrides: Overrides = []
     for key, value in said:
         pattern = pattern_of(where, "extra_config", key if ".*" in key else re.escape(key) + "$")
         one = None
         if value.get("bits") not in (16, 32):  # numbers
             one = read_struct(AutoRoundOverride, where, name, value, f"extra_config.{key}.", HOW_IT_WAS_FOUND)
         overrides.append((pattern, one))
-    return Gptq(read, tuple(overrides), PACKED.get(read.packing_format, "gptq_v2"), name)
+    return Gptq(read, overrides, PACKED.get(read.packing_format, "gptq_v2"), name)
 
 
 class QuarkExport(Strict, frozen=True, forbid_unknown_fields=True):
@@ -158,8 +168,7 @@ class QuarkExport(Strict, frozen=True, forbid_unknown_fields=True):
     min_kv_scale: Any = None
 
 
-class Awq(Strict, frozen=True, forbid_unknown_fields=True):
-    tool: ClassVar[str] = "awq"
+class AwqConfig(Strict, frozen=True, forbid_unknown_fields=True):
     bits: Literal[4]
     group_size: int
     zero_point: bool = True
@@ -174,21 +183,20 @@ class Awq(Strict, frozen=True, forbid_unknown_fields=True):
     desc_act: Literal[False] | None = None
     lm_head: bool = False
     modules_to_not_convert: list[str] | None = None
+    dynamic: dict[str, Any] | None = None
     pack_method: Literal["reorder"] | None = None
     export: QuarkExport | None = None
 
-    @classmethod
-    def of(cls, where: str, config: Config) -> Awq:
-        renamed = {OLD_AWQ.get(key, key): value for key, value in config.items()}
-        if isinstance(version := renamed.get("version"), str):
-            renamed["version"] = version.lower()
-        return read_struct(cls, where, cls.tool, renamed, without=HOW_IT_WAS_FOUND)
 
-    def form(self, layer: str) -> LayerForm | None:
-        if is_among(layer, self.modules_to_not_convert or ()):
-            return None
-        size = self.group_size
-        return LayerForm("awq", "integers", 4, (1, size) if size > 0 else ROW, self.zero_point)
+def awq(where: str, config: Config) -> Gptq:
+    renamed = {OLD_AWQ.get(key, key): value for key, value in config.items()}
+    if isinstance(version := renamed.get("version"), str):
+        renamed["version"] = version.lower()
+    read = read_struct(AwqConfig, where, "awq", renamed, without=HOW_IT_WAS_FOUND)
+    left: Overrides = [
+        (re.compile(rf"(.*\.)?{re.escape(name)}(\..*)?$"), None) for name in read.modules_to_not_convert or ()
+    ]
+    return Gptq(read, [*left, *_dynamic(where, "awq", read.dynamic)], "awq", "awq")
 
 
 OLD_AWQ = {"w_bit": "bits", "q_group_size": "group_size"}  # keys in quant_config.json
@@ -364,7 +372,7 @@ SCHEMES: dict[str, Callable[[str, Config], Scheme]] = {
     "compressed-tensors": CompressedTensors.of,
     "gptq": Gptq.of,
     "auto-round": auto_round,
-    "awq": Awq.of,
+    "awq": awq,
     "fp8": Fp8.of,
     "modelopt": Modelopt.of,
     "bitsandbytes": lambda where, config: read_struct(
