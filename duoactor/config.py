@@ -215,8 +215,15 @@ def _instead(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else "it can be one of " + ", ".join(known)
 
 
+def check_new(file: str) -> None:
+    """ConfigError where a file exists that :func:`write_new` is to write, before what it will hold is measured."""
+    if Path(file).exists():
+        raise ConfigError(f"{file} exists already: name another file, or remove it first")
+
+
 def write_new(file: str, text: str) -> None:
     """Write a new file, as a whole or not at all. ConfigError where it exists, or cannot be written."""
+    check_new(file)
     try:
         with Path(file).open("x", encoding="utf-8") as out:
             try:

@@ -51,6 +51,8 @@ def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json:
               duoactor doctor --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --fix
               duoactor doctor --json | jq .verdict
     """
+    if file is not None:
+        config.check_new(file)
     if not pair_is_named():
         with enlarging() as progress:
             first, own = embedded.first(progress), pair.verifier
@@ -62,15 +64,15 @@ def doctor(environment: Environment, /, pair: Wanted, file: str | None, as_json:
         report.add("problem", str(error).rstrip("."))
     report.verdict = diagnosis.verdict(report)
     writes = file is not None and not report.problems
-    if file is not None and writes:
-        config.write_new(file, diagnosis.toml(report, pair.verifier, pair.drafters))
     if as_json:
         render.print_json(report)
-    else:
+    else:  # before the file, which may not be writable
         click.echo("\n".join(diagnosis.lines(report, render.columns(sys.stdout))))
-        if file is not None:
-            done = f"wrote {file}; use it with `duoactor up --config {file}`"
-            click.echo(f"\n{done if writes else f'{file} is not written: there is nothing to recommend'}")
+    if file is not None and writes:
+        config.write_new(file, diagnosis.toml(report, pair.verifier, pair.drafters))
+    if file is not None and not as_json:
+        done = f"wrote {file}; use it with `duoactor up --config {file}`"
+        click.echo(f"\n{done if writes else f'{file} is not written: there is nothing to recommend'}")
     return 1 if report.problems else 0
 
 

@@ -128,6 +128,24 @@ def test_methods_take_turns_until_the_time_is_over_and_the_report_is_of_whole_pr
     assert "the model says" in report["place"]
 
 
+def test_a_file_that_is_there_is_refused_before_anything_is_measured(monkeypatch, capsys, tmp_path):
+    client, environment = fake_world(monkeypatch)
+    (tmp_path / "duo.toml").write_text("mine")
+    assert main(["doctor", "--fix", str(tmp_path / "duo.toml")], environment) == 1
+    out, err = capsys.readouterr()
+    assert client.asked == [] and out == "" and "duo.toml exists already" in err
+    assert (tmp_path / "duo.toml").read_text() == "mine"
+
+
+def test_what_was_measured_is_shown_where_the_file_cannot_be_written(monkeypatch, capsys, tmp_path):
+    client, environment = fake_world(monkeypatch)
+    client.rounds = 1
+    monkeypatch.setattr(doctor, "SECONDS", 0.0)
+    assert main(["doctor", "--fix", str(tmp_path / "nowhere" / "duo.toml")], environment) == 1
+    out, err = capsys.readouterr()
+    assert "measured" in out and "duo.toml cannot be written" in err
+
+
 def test_a_text_that_differs_is_a_problem(monkeypatch, capsys):
     client, environment = fake_world(monkeypatch)
     client.wrong, client.rounds = "auto", 1
