@@ -27,6 +27,17 @@ TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json"
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 TOOLS_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 UNREAD_FILES = {"quanto_qmap.json": "quanto", "qmodel.pt": "HQQ or SINQ"}  # files and the only tools that write each
+OF_OTHERS = {  # files of models for other programs
+    "*.onnx": "ONNX Runtime",
+    "openvino_model.xml": "OpenVINO",
+    "mlc-chat-config.json": "MLC",
+    "shared_vocabulary.*": "CTranslate2",
+    "*.pte": "ExecuTorch",
+    "rank*.engine": "TensorRT-LLM",
+    "consolidated*.pth": "Meta's own code",
+    "tf_model*.h5": "TensorFlow",
+    "flax_model*.msgpack": "Flax",
+}
 CODES = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")  # numbers that a scale belongs to
 PLAIN = {"BF16", "F16", "F32", "F64"}
 WHOLE = ("I8", "U8", "I16", "U16", "I32", "U32")
@@ -185,10 +196,17 @@ def files_of_weights(path: Path) -> Iterator[Path]:
                 f"{path} holds two models, {found.name} and the files that {index.name} names; remove one of them"
             )
         yield found
-    elif others := [file for pattern in WEIGHTS for file in sorted(path.glob(pattern))]:
-        yield from others
     else:
-        raise ModelError(f"model {path} holds no weights, such as model.safetensors: download it again")
+        others = [file for pattern in WEIGHTS for file in sorted(path.glob(pattern))]
+        for pattern, program in OF_OTHERS.items() if all(file.suffix == ".bin" for file in others) else ():
+            for file in path.glob(pattern):
+                raise ModelError(
+                    f"{file} is a model for {program}, which duoactor does not read; give that model's safetensors or "
+                    "a GGUF file of it"
+                )
+        if not others:
+            raise ModelError(f"model {path} holds no weights, such as model.safetensors: download it again")
+        yield from others
 
 
 def named_weights(path: Path) -> Path | None:

@@ -136,6 +136,30 @@ def test_a_directory_without_weights_is_refused(model: Path):
     refused(model, "holds no weights, such as model.safetensors: download it again")
 
 
+@pytest.mark.parametrize(
+    "files, program",
+    [
+        (["model.onnx"], "ONNX Runtime"),
+        (["openvino_model.xml", "openvino_model.bin"], "OpenVINO"),
+        (["mlc-chat-config.json", "params_shard_0.bin"], "MLC"),
+        (["shared_vocabulary.json", "model.bin"], "CTranslate2"),
+        (["model.pte"], "ExecuTorch"),
+        (["rank0.engine"], "TensorRT-LLM"),
+        (["consolidated.00.pth"], "Meta's own code"),
+        (["tf_model.h5"], "TensorFlow"),
+        (["flax_model.msgpack"], "Flax"),
+    ],
+)
+def test_a_model_for_another_program_is_refused_by_its_name_where_no_other_is_there(
+    model: Path, files: list[str], program: str
+):
+    for name in files:
+        (model / name).write_bytes(b"{}")
+    check_checkpoint(str(model))  # the safetensors beside it count
+    (model / "model.safetensors").unlink()
+    refused(model, rf"{files[0]} is a model for {program}, which duoactor does not read; give that model's safetensors")
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "pytorch_model.bin"])
 def test_a_git_lfs_pointer_says_how_to_get_the_file(model: Path, name: str):
     if name.endswith(".bin"):
