@@ -109,10 +109,18 @@ def _ordered(name: str, groups: Tensor | None, size: int, inputs: int) -> Tensor
     return groups.long()
 
 
+def _coded(name: str, words: Tensor, scales: Tensor) -> None:
+    """Raise ModelError unless codes are a matrix of int32 and scales are numbers."""
+    if words.dtype != torch.int32 or words.ndim != 2 or scales.dtype not in PLAIN:
+        found = f"codes of {words.ndim} dimensions in {_name(words)} with scales in {_name(scales)}"
+        raise refused(name, found, "matrices of int32 and scales that are numbers")
+
+
 def _packed(name: str, parts: Parts, form: LayerForm) -> Integers:
     """pack-quantized of compressed-tensors."""
     bits, scale, zero = form.bits, _part(name, parts, "weight_scale"), parts.get("weight_zero_point")
     packed = _part(name, parts, "weight_packed")
+    _coded(name, packed, scale)
     size = _wanted(f"{name}.weight_shape", _part(name, parts, "weight_shape"), (2,))
     rows, inputs = int(size[0]), int(size[1])
     assert form.block is not None
@@ -285,6 +293,8 @@ def _by_inputs(name: str, parts: Parts, form: LayerForm) -> Integers:
     """GPTQ and AWQ: a stored row has the numbers of inputs, or of a group of them, for all outputs."""
     bits, words, awq = form.bits, _part(name, parts, "qweight"), form.kind == "awq"
     stored, packed = _part(name, parts, "scales"), _part(name, parts, "qzeros")
+    for one in (words, packed):
+        _coded(name, one, stored)
     inputs, outputs = int(words.shape[0]), int(words.shape[1])
     inputs, outputs = (inputs, outputs * 8) if awq else (inputs * 32 // bits, outputs)
     assert form.block is not None

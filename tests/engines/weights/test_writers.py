@@ -204,3 +204,21 @@ def test_what_tensors_alone_show_is_refused_by_its_layer(name: str) -> None:
         with pytest.raises(ModelError, match=BY_TENSORS[name]) as told:
             load(model_of(name), CPU, torch.float32)
         assert model_of(name) in str(told.value)
+
+
+@pytest.mark.parametrize("name, end", [("gptqmodel-awq", "qweight"), ("gptq-4", "qweight"), ("ct-w4", "weight_packed")])
+@pytest.mark.parametrize("change", ["floats", "flat", "whole scales"])
+def test_codes_and_scales_of_another_type_are_refused_by_their_layer(name: str, end: str, change: str) -> None:
+    """Floats in place of words lose bits: the numbers would be noise."""
+    place, layer = WRITTEN / name / "model", "model.layers.0.mlp.up_proj"
+    tensors = load_file(place / "model.safetensors")
+    if change == "whole scales":
+        key = f"{layer}.{'weight_scale' if end == 'weight_packed' else 'scales'}"
+        tensors[key] = tensors[key].int()
+    else:
+        words = tensors[f"{layer}.{end}"]
+        tensors[f"{layer}.{end}"] = words.float() if change == "floats" else words.flatten()
+    scheme = quantisation_of(place)
+    assert scheme is not None
+    with pytest.raises(ModelError, match=rf"{layer} has codes of \d dimensions in \w+ with scales in \w+, which"):
+        dict(read_weights(tensors, scheme))
