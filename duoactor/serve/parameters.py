@@ -19,8 +19,8 @@ from protocols.messages import Method, Sampling
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-UNLIMITED = (1 << 31) - 1  # the largest limit that the verifier takes, which cuts it to the room that the prompt leaves
 LARGEST = (1 << 63) - 1  # limit of a client that is named in words; OpenTelemetry has no larger number
+UNLIMITED = LARGEST + 1  # no client's limit
 JSON_WORDS = {"True": "true", "False": "false"}
 HALF_OF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 Limit = Annotated[int, Meta(ge=-1)]

@@ -17,6 +17,7 @@ from duoactor.serve.structure import AnswerForm, StructureParameters, shape_of
 from duoactor.serve.thinking import Mind, Wish
 from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
+from protocols.limits import MAX_INT
 from protocols.messages import UNCHANGED, ChatTurn, Dictation, Rendering, Sampling, StructuredOutputs
 from protocols.validation import problems
 
@@ -121,7 +122,7 @@ class Question:
 
     def _bounded(self, most: int) -> Sampling:
         """The sampling with a limit of ``most`` tokens, or the largest that the verifier takes."""
-        return msgspec.structs.replace(self.sampling, max_tokens=min(most, UNLIMITED))
+        return msgspec.structs.replace(self.sampling, max_tokens=min(most, MAX_INT))
 
 
 def asked(wanted: StructureParameters, ignored: Ignored, prompts: tuple[Prompt, ...], sampling: Sampling) -> Question:

@@ -181,7 +181,7 @@ async def test_a_limit_above_the_context_is_cut_and_a_header_says_so(stream):
     assert "x-duoactor-warning" not in fits.headers
 
 
-@pytest.mark.parametrize("asked", [(1 << 31) - 2, 1 << 31, 1 << 32, (1 << 63) - 1])
+@pytest.mark.parametrize("asked", [(1 << 31) - 2, (1 << 31) - 1, 1 << 31, 1 << 32, (1 << 63) - 1])
 @pytest.mark.parametrize(
     ("path", "param", "prompt"),
     [
