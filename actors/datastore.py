@@ -40,14 +40,19 @@ ORDERED = 26  # tokens by which suffixes are in order, at least
 Ids = npt.NDArray[Any]  # uint16 or uint32
 
 
-class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Format(msgspec.Struct, frozen=True):
+    """The only field of ``meta.json`` that every format has."""
+
+    format: int
+
+
+class Meta(_Format, frozen=True, forbid_unknown_fields=True):
     """The content of ``meta.json``."""
 
     vocab_size: Count
     tokenizer_digest: str
     tokens: Count  # separators included
     documents: Count
-    format: int = FORMAT
 
 
 class Datastore:
@@ -69,12 +74,13 @@ class Datastore:
         if not (path / "meta.json").is_file():
             raise ConfigError(f"there is no datastore at {path}; build one with `duoactor datastore build`")
         try:
-            meta = msgspec.json.decode((path / "meta.json").read_bytes(), type=Meta)
+            content = (path / "meta.json").read_bytes()
+            if (made := msgspec.json.decode(content, type=_Format).format) != FORMAT:  # its other fields are its own
+                raise ModelError(f"the datastore at {path} has format {made} instead of {FORMAT}; rebuild it")
+            meta = msgspec.json.decode(content, type=Meta)
             arrays = [np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS]
         except (OSError, ValueError, EOFError) as error:
             raise ModelError(f"the datastore at {path} is damaged ({error}); rebuild it") from None
-        if meta.format != FORMAT:
-            raise ModelError(f"the datastore at {path} has format {meta.format} instead of {FORMAT}; rebuild it")
         if tokenizer_digest and meta.tokenizer_digest != tokenizer_digest:
             raise ModelError(
                 f"the datastore at {path} was built with another tokenizer than the model's; rebuild it with this model"
@@ -129,7 +135,7 @@ def build(
     if not parts:
         raise ConfigError("the files hold no text to build a datastore from")
     tokens: Ids = np.concatenate(parts)
-    meta = Meta(vocab_size, tokenizer_digest, len(tokens), len(parts) // 2)
+    meta = Meta(FORMAT, vocab_size, tokenizer_digest, len(tokens), len(parts) // 2)
     suffixes = suffix_array(tokens, vocab_size + 1)
     starts = np.zeros(vocab_size + 2, dtype=np.int64)
     np.cumsum(np.bincount(tokens, minlength=vocab_size + 1), out=starts[1:])

@@ -170,6 +170,7 @@ def test_a_truncated_file_is_found_on_opening(tmp_path, name):
         ("tokenizer_digest", 7, "tokenizer_digest"),
         ("order", "by length", "order"),
         ("format", 2, "format 2 instead of 1"),
+        ("format", "1", "format"),
     ],
 )
 def test_an_unknown_or_wrong_field_of_the_description_is_named(tmp_path, field, value, said):
@@ -177,6 +178,19 @@ def test_an_unknown_or_wrong_field_of_the_description_is_named(tmp_path, field, 
     file = tmp_path / "meta.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
     with pytest.raises(ModelError, match=said):
+        Datastore.open(tmp_path, "d")
+
+
+def test_a_description_of_another_format_is_told_by_its_number_alone(tmp_path):
+    build(tmp_path, [list(range(50))], 64, "d")
+    file = tmp_path / "meta.json"
+    fields = json.loads(file.read_text())
+    file.write_text(json.dumps({"format": 2, "order": "by length"}))
+    with pytest.raises(ModelError, match="has format 2 instead of 1"):
+        Datastore.open(tmp_path, "d")
+    del fields["format"]
+    file.write_text(json.dumps(fields))
+    with pytest.raises(ModelError, match=r"damaged .*`format`"):
         Datastore.open(tmp_path, "d")
 
 
