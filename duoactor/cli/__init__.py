@@ -141,6 +141,9 @@ def _place(error: OSError) -> str:
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:
     """Run one command line and return its exit code."""
     environment = environment or Environment()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started us has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  until the end
     try:
         result = cli.main(
             args=None if arguments is None else list(arguments),

@@ -82,6 +82,14 @@ def test_a_sentence_takes_the_line_away_that_tells_of_progress(capsys, monkeypat
     assert shown == "\r\x1b[Khalf of it\r\x1b[Kduoactor: more\n\r\x1b[Khalf of it\r\x1b[K"
 
 
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_output_that_is_closed_changes_no_exit_code(closed, client, monkeypatch):
+    monkeypatch.setattr(sys, closed, None)
+    assert run(client, "generate", "x") == 0
+    monkeypatch.setattr(sys, closed, None)
+    refused(client, "generate", "x")
+
+
 @pytest.mark.parametrize("number", [13, 28, 30])
 def test_an_error_of_a_file_says_how_to_see_where_it_comes_from(number, client, capsys):
     client.fails = OSError(number, "it cannot be", "/a/file")
