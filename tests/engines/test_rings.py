@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from actors.engines.build import MAX_RINGS, _rings, _slots
 from actors.engines.cache import memory
-from actors.engines.cache.kv_cache import TRASH, full_request
+from actors.engines.cache.kv_cache import full_request
 from actors.engines.decoder.cpu.engine import CompiledEngine
 from actors.engines.decoder.cpu.rings import Rings
 from actors.engines.targets.selfcheck import ROWS
@@ -108,7 +108,7 @@ def test_trees_resumes_and_streams_beside_have_the_bits_of_whole_texts(both):
                     target.close(handle)
                 del running[seed]
         turn += 1
-    assert ringed.kv_used == TRASH
+    assert ringed.kv_used == 0
 
 
 def test_prompts_go_on_behind_what_earlier_ones_have_computed_with_the_same_bits(both):

@@ -62,8 +62,8 @@ class KVCache:
 
     @property
     def used(self) -> int:
-        """Slots of open requests, and of padding rows."""
-        return self._allocator.used - self._prefixes.cached
+        """Slots of open requests."""
+        return self._allocator.used - self._prefixes.cached - TRASH
 
     @property
     def cached(self) -> int:
