@@ -41,7 +41,7 @@ def check_tokenizer(draft: str, digest: str, logged: Iterable[LoggedRequest]) ->
         if one.tokenizer and one.tokenizer != digest:
             raise ConfigError(
                 f"the log has texts of {one.model_id or 'a target'}, whose tokenizer is not that of {draft}: give "
-                "--draft a draft model of the target's family"
+                "--draft a draft model of that target's family"
             )
 
 
