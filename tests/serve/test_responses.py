@@ -110,6 +110,15 @@ async def test_a_response_tells_the_metadata_of_its_request(stream):
     assert len(told) == (4 if stream else 2) and all(one.metadata == {"run": "7"} for one in told)
 
 
+async def test_parts_that_no_answer_has_are_counted_as_ignored():
+    async with served() as gateway:
+        create = gateway.openai().responses.create
+        for include in (["reasoning.encrypted_content", "file_search_call.results"], [], None):
+            await create(model="toy", input="Hello", max_output_tokens=3, include=include)
+        metrics = (await gateway.request("GET", "/metrics")).text
+    assert 'duoactor:ignored_parameters_total{parameter="include"} 1.0' in metrics
+
+
 async def test_a_response_goes_on_with_an_earlier_one():
     async with served() as gateway:
         create = gateway.openai().responses.create

@@ -95,6 +95,8 @@ def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
     ignored.unknown += left_out(wanted.tools)
     if LOGPROBS in wanted.include:
         raise bad("include", f"cannot have {LOGPROBS}: ask /v1/chat/completions, with logprobs")
+    if wanted.include:
+        ignored.hints.append("include")
     reasoning, given = wanted.reasoning, wanted.text.format
     thinking = wish(reasoning.enabled, reasoning.effort, reasoning.max_tokens, wanted.chat_template_kwargs)
     question = Question(
