@@ -44,9 +44,9 @@ def test_heads_are_swapped_and_refused_by_command_and_the_text_is_the_targets(tm
                         while not (await client.status()).drafters:
                             assert process.poll() is None
                             await asyncio.sleep(0.1)
-                        apart = await client.generate(**BEGINNING, method="sps")
-                        assert apart.token_ids == plain.token_ids[:BEGUN]
-                        assert (await client.status()).drafters[0].drafted
+                        while not (await client.status()).drafters[0].drafted:  # it may be late on a busy machine
+                            apart = await client.generate(**BEGINNING, method="sps")
+                            assert apart.token_ids == plain.token_ids[:BEGUN]
                     finally:
                         process.terminate()
                 return *said, inline, back
