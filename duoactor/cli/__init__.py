@@ -59,7 +59,7 @@ class PipeClosed(Exception):
     """The reader of our output (head, less) has gone."""
 
 
-class Text(click.types.StringParamType):
+class CompletedText(click.types.StringParamType):
     """A text, which a shell completes as the name of a file: most of our options may be one."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -70,7 +70,7 @@ def _completing(command: click.Command) -> None:
     """Let the shell complete what the command and those below it take."""
     for one in command.params:
         if type(one.type) is click.types.StringParamType:
-            one.type = Text()
+            one.type = CompletedText()
     for below in command.commands.values() if isinstance(command, click.Group) else ():
         _completing(below)
 

@@ -28,7 +28,7 @@ from actors.engines.weights.matrices import numbers_of, put_together
 from actors.engines.weights.quantisation import Scheme
 from actors.engines.weights.quantised import Weight, read_weights
 from actors.engines.weights.source import StoredSource, StoredWeight
-from actors.engines.weights.stored import Comparison, StoredModel, compare, generation_of, stored_model
+from actors.engines.weights.stored import Likeness, StoredModel, compare, generation_of, stored_model
 from actors.engines.weights.tensor_files import TensorFiles, weight_files
 from actors.engines.weights.unneeded import LAYER, drafts
 from actors.kept import kept_of_files
@@ -108,12 +108,12 @@ class Directory(Checkpoint):
             return self._quantised(scheme, config, device, dtype, packed) or whole()
         loaded: list[nn.Module] = []
 
-        def load() -> Comparison:
+        def load() -> Likeness:
             loaded.append(whole())
             return compare(loaded[0], files)
 
         files = weight_files(directory)
-        found = kept_of_files(Comparison, (*files, directory / "config.json"), load) if files else Comparison(False)
+        found = kept_of_files(Likeness, (*files, directory / "config.json"), load) if files else Likeness(False)
         if loaded:
             return loaded[0]
         return stored_model(config, directory, found, device, dtype) if found.is_plain else whole()

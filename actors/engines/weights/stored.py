@@ -36,23 +36,23 @@ class StoredModel(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Likeness:
     """How a directory's safetensors compare with the module that transformers makes of them."""
 
     is_plain: bool  # each parameter of the module is a tensor of the same name, shape and values
     unused: tuple[str, ...] = ()  # tensors that no parameter is made of
 
 
-def compare(model: nn.Module, files: Iterable[Path]) -> Comparison:
+def compare(model: nn.Module, files: Iterable[Path]) -> Likeness:
     """Whether an engine may take the weights of a loaded model out of its files next time."""
     stored, parameters = TensorFiles(files), dict(model.named_parameters())
     has_more = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
     alike = not has_more and all(name in stored and _agrees(one, stored[name]) for name, one in parameters.items())
-    return Comparison(alike, tuple(sorted(stored.keys() - parameters.keys())) if alike else ())
+    return Likeness(alike, tuple(sorted(stored.keys() - parameters.keys())) if alike else ())
 
 
 def stored_model(
-    config: Any, directory: Path, found: Comparison, device: torch.device, dtype: torch.dtype
+    config: Any, directory: Path, found: Likeness, device: torch.device, dtype: torch.dtype
 ) -> StoredModel:
     """The model of a checkpoint that was found to be plain."""
     source = StoredSource(str(directory), TensorFiles(weight_files(directory), found.unused), dtype, device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -96,6 +96,14 @@ class _Turns:
     reach: int = 0  # positions
 
 
+class _Sizes(NamedTuple):
+    weights: int  # numbers in all
+    tokens: int  # that have an embedding
+    vocabulary: int  # tokens that have a logit
+    candidates: int  # those that the tokenizer knows
+    wide: int  # numbers of a row of logits, with room for the kernels' last vector
+
+
 def own_team(spare_cpus: Sequence[int] = ()) -> Any:
     """A :class:`actors.engines.decoder.cpu.team.Team` of as many threads as torch has, which has one from now on.
     ``spare_cpus``: see :meth:`actors.engines.engine.Engine.use_spare_cpus`."""
@@ -138,17 +146,15 @@ class CompiledEngine:
         length = ring_slots(spec, info.max_context) if rings else 0
         self.pool = KVPool(kv_shapes(spec, length > 0)[0], slots, self.dtype, self.device)
         self.team, self._kernels = team or own_team(), kernels
-        self._count, self._candidates = weights.count(), min(info.vocab_size, weights.vocabulary)
-        self._vocabulary, self._rows = weights.vocabulary, weights.embedding.weight.shape[0]
         self._rings = Rings(spec, length, rings, self.dtype) if length else None
         self._laid = laid = LaidOut(weights, self.team, int8)
-        self._wide = int(laid.jobs[-1]["apart"])
+        vocabulary, rows = weights.vocabulary, weights.embedding.weight.shape[0]
+        candidates, wide = min(info.vocab_size, vocabulary), int(laid.jobs[-1]["apart"])
+        self._sizes = _Sizes(weights.count(), rows, vocabulary, candidates, wide)
         self._trunk, self._turns = CompiledTrunk(weights, self.team, laid.head), _Turns()
         self._streams = FusedRecurrence(laid.mixers, laid.width) if laid.mixers else None
         self._rooms = _Rooms(laid, spec, 0 if self._streams is None else self._streams.tile)
         self._model: NDArray[Any] = np.zeros(1, dtype=BODY)
-        self._attention: NDArray[Any] = np.zeros(1, dtype=JOB)
-        self._attention["half"] = self.dtype == torch.bfloat16
         self._tell_pools(weights)
         self._tell_model(weights)
         weights.spend()
@@ -177,7 +183,7 @@ class CompiledEngine:
         spec, laid, team = weights.spec, self._laid, self.team
         half, embedding = laid.table(weights.embedding, weights.head.blocks is weights.embedding.blocks)
         self._tell(depth=len(spec.layers), hidden=spec.hidden, inputs=laid.inputs)
-        self._tell(eps=spec.norm.eps, vocabulary=self._candidates)
+        self._tell(eps=spec.norm.eps, vocabulary=self._sizes.candidates)
         self._tell(layers=laid.layers.ctypes.data, jobs=laid.jobs.ctypes.data, half=half, embedding=embedding)
         self._tell(embedding_scale=spec.embedding_scale, logit_cap=spec.logit_cap)
         if weights.positions is not None and spec.positions is not None:
@@ -192,13 +198,15 @@ class CompiledEngine:
             self._tell(window=windowed.window, chunked=windowed.chunked)
         if weights.covered is not None:
             self._tell(tokens=laid.keep(weights.covered.ids.astype(np.int32)))
-        self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
+        attention = np.zeros(1, dtype=JOB)
+        attention["half"] = self.dtype == torch.bfloat16
+        self._tell(attention=laid.keep(attention), current=team.job.ctypes.data, state=team.state.ctypes.data)
 
     def reading(self) -> Reading:
         """What a token reads."""
         size, beside = self._laid.read_bytes, 0 if self.recurrence is None else self.recurrence.stream_bytes
         bandwidth = memory_bandwidth(self.team.own)
-        return Reading(size, 8 * size / self._count, bandwidth, self.pool.slot_bytes, beside)
+        return Reading(size, 8 * size / self._sizes.weights, bandwidth, self.pool.slot_bytes, beside)
 
     @property
     def recurrence(self) -> FusedRecurrence | Rings | None:
@@ -227,7 +235,7 @@ class CompiledEngine:
     def pick(
         self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0
     ) -> Picks | None:
-        return None if self._candidates < LEAST else self._run(batch, select, choices, most)
+        return None if self._sizes.candidates < LEAST else self._run(batch, select, choices, most)
 
     def _turn_up_to(self, position: int) -> None:
         """Lengthen the tables of rotations if they end before ``position``."""
@@ -251,10 +259,10 @@ class CompiledEngine:
         """:meth:`pick`; without ``choices`` it makes logits alone. ``select`` ascends."""
         keep: Sequence[int] = range(len(batch.tokens)) if select is None else select
         picks = Picks(
-            np.empty((len(keep), self._wide), np.float32),
+            np.empty((len(keep), self._sizes.wide), np.float32),
             np.empty((len(choices), max(1, most)), np.int64),
             np.empty((len(choices), most), np.float32),
-            self._vocabulary,
+            self._sizes.vocabulary,
         )
         if self._trunk.count:
             self._tell(tapped=self._trunk.room(len(batch.tokens)))
@@ -277,8 +285,8 @@ class CompiledEngine:
         """Numbers of a forward for compiled code; makes room for it first. Few operations and no torch: right after a
         forward each kind takes 10 to 30 us."""
         tokens, segments = batch.tokens, batch.segments
-        if min(tokens) < 0 or max(tokens) >= self._rows:  # compiled code reads whatever lies there
-            raise IndexError(f"tokens are numbers from 0 to {self._rows - 1}")
+        if min(tokens) < 0 or max(tokens) >= self._sizes.tokens:  # compiled code reads whatever lies there
+            raise IndexError(f"tokens are numbers from 0 to {self._sizes.tokens - 1}")
         self._turn_up_to(max(batch.positions))
         most = span = 0
         looked: list[int] = []
