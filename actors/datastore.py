@@ -41,18 +41,19 @@ Ids = npt.NDArray[Any]  # uint16 or uint32
 
 
 class _Format(msgspec.Struct, frozen=True):
-    """The only field of ``meta.json`` that every format has."""
+    """The field of ``meta.json`` that every format has."""
 
     format: int
 
 
-class Meta(_Format, frozen=True, forbid_unknown_fields=True):
+class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``meta.json``."""
 
     vocab_size: Count
     tokenizer_digest: str
     tokens: Count  # separators included
     documents: Count
+    format: int = FORMAT
 
 
 class Datastore:
@@ -135,7 +136,7 @@ def build(
     if not parts:
         raise ConfigError("the files hold no text to build a datastore from")
     tokens: Ids = np.concatenate(parts)
-    meta = Meta(FORMAT, vocab_size, tokenizer_digest, len(tokens), len(parts) // 2)
+    meta = Meta(vocab_size, tokenizer_digest, len(tokens), len(parts) // 2)
     suffixes = suffix_array(tokens, vocab_size + 1)
     starts = np.zeros(vocab_size + 2, dtype=np.int64)
     np.cumsum(np.bincount(tokens, minlength=vocab_size + 1), out=starts[1:])
