@@ -233,8 +233,8 @@ def _stored_weights(directory: Path, scheme: Scheme, spec: DecoderSpec | None) -
     files = TensorFiles(weight_files(directory) or sorted(directory.glob("*.safetensors")))
     try:
         weights = dict(read_weights(files, scheme))
+        for mixture in (layer.mlp for layer in (spec.layers if spec else ()) if isinstance(layer.mlp, Experts)):
+            put_together(weights, mixture.up, mixture.down, mixture.count, mixture.gated)
     except ModelError as error:
         raise ModelError(f"in {directory}, {error}") from None
-    for mixture in (layer.mlp for layer in (spec.layers if spec else ()) if isinstance(layer.mlp, Experts)):
-        put_together(weights, mixture.up, mixture.down, mixture.count, mixture.gated)
     return weights

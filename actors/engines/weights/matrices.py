@@ -14,6 +14,7 @@ from torch import Tensor
 
 from actors.engines.weights.blocks import Blocks
 from actors.engines.weights.formats import E2M1, GROUP, NUMBER, PANEL, Codes, Form
+from protocols.errors import ModelError
 
 FP4 = torch.tensor(E2M1) / 2
 FORM_OF = {(4, 8.0): NUMBER[Form(4, 8)], (8, 128.0): NUMBER[Form(8, 128)]}  # forms by bits and the zero of all groups
@@ -125,7 +126,7 @@ OF_MIXTRAL = ((".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w3.",
 
 def put_together(weights: dict[str, Any], up: str, down: str, count: int, gated: bool) -> None:
     """Make one weight of the matrices of experts that are stored apart, as transformers does. Those of Mixtral and
-    MiniMax M2 are found by each tool's names."""
+    MiniMax M2 are found by each tool's names. Raises ModelError for an expert of another shape than the rest."""
     before = up.rpartition(".experts.")[0] + "."
     older = before.replace(".mlp.", ".block_sparse_moe.")
     for key in [key for key in weights if key.startswith(older) and older != before]:
@@ -138,11 +139,23 @@ def put_together(weights: dict[str, Any], up: str, down: str, count: int, gated:
         names = [[f"{place}.{expert}.{part}.weight" for part in parts] for expert in range(count)]
         if not all(key in weights for key in chain(*names)):
             continue
+        _check_alike(weights, [*chain(*names)])
         found = [[weights.pop(key) for key in each] for each in names]
         if all(isinstance(one, Integers | Dequantised) for one in chain(*found)):
             weights[name] = Apart(found)
         else:
             weights[name] = torch.stack([torch.cat([numbers_of(one) for one in each]) for each in found])
+
+
+def _check_alike(weights: dict[str, Any], names: list[str]) -> None:
+    """Raise ModelError unless the matrices of all experts have one shape: a row alone would fill a whole matrix, and
+    rows that a gate lacks would be the up's."""
+    shapes = [tuple(weights[name].shape) for name in names]
+    usual = max(shapes, key=shapes.count)
+    for name, shape in zip(names, shapes, strict=True):
+        if shape != usual:
+            own, others = (" x ".join(map(str, one)) for one in (shape, usual))
+            raise ModelError(f"{name} is {own}, and others of its layer's experts are {others}; download it again")
 
 
 def numbers_of(weight: Any) -> Tensor:

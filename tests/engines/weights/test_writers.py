@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from actors.engines.decoder.cpu.engine import CompiledEngine
@@ -222,3 +223,21 @@ def test_codes_and_scales_of_another_type_are_refused_by_their_layer(name: str, 
     assert scheme is not None
     with pytest.raises(ModelError, match=rf"{layer} has codes of \d dimensions in \w+ with scales in \w+, which"):
         dict(read_weights(tensors, scheme))
+
+
+@pytest.mark.parametrize("loaded", [load_model, load_for_engine])
+@pytest.mark.parametrize("name, rows", [("ct-experts", 1), ("ct-experts", 32), ("ct-experts-fp8", 1)])
+@pytest.mark.parametrize("part", ["gate_proj", "down_proj"])
+def test_an_expert_of_another_shape_than_the_rest_is_refused_by_its_name(
+    loaded: Any, name: str, rows: int, part: str, tmp_path: Path
+) -> None:
+    """A row alone would fill a whole matrix, and rows that a gate lacks would be the up's."""
+    copytree(WRITTEN / name / "model", tmp_path / "m")
+    file, layer = tmp_path / "m" / "model.safetensors", "model.layers.0.mlp.experts.1"
+    tensors = load_file(file)
+    for key in [key for key in tensors if key.startswith(f"{layer}.{part}.")]:
+        shape = key.endswith("weight_shape")
+        tensors[key] = torch.tensor([rows, int(tensors[key][1])]) if shape else tensors[key][:rows].clone()
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(ModelError, match=rf"in {tmp_path}/m, {layer}\.{part}\.weight is {rows} x \d+, and others of"):
+        loaded(str(tmp_path / "m"), CPU, torch.float32)
