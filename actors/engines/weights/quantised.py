@@ -90,6 +90,14 @@ def _part(name: str, parts: Parts, *ends: str) -> Tensor:
     raise _broken(f"{name}.{ends[0]} is in no file, beside its layer's {', '.join(sorted(parts))}")
 
 
+def _typed(name: str, tensor: Tensor, *kinds: torch.dtype) -> Tensor:
+    """Raise ModelError unless a tensor has one of these types: fractions would be cut off, and signs lost."""
+    if tensor.dtype not in kinds:
+        wanted = " or ".join(map(str, kinds)).replace("torch.", "")
+        raise refused(name, f"numbers in {_name(tensor)}", f"{wanted} there")
+    return tensor
+
+
 def _blocks(shape: tuple[int, int], block: tuple[int, int]) -> tuple[int, int]:
     """How many scales a matrix has along its rows and inputs."""
     rows, inputs = (1 if size == ALL else -(-whole // size) for whole, size in zip(shape, block, strict=True))
@@ -101,7 +109,7 @@ def _ordered(name: str, groups: Tensor | None, size: int, inputs: int) -> Tensor
     ModelError for groups that there are not, or of another number of inputs."""
     plain = torch.arange(inputs) // size
     if groups is not None:
-        _wanted(name, groups, (inputs,))
+        _typed(name, _wanted(name, groups, (inputs,)), torch.int32, torch.int64)
     if groups is None or bool((groups < 0).any()) or torch.equal(groups.long(), plain):
         return plain if inputs % size else None
     if int(groups.max()) > (last := int(plain[-1])):
@@ -121,8 +129,8 @@ def _packed(name: str, parts: Parts, form: LayerForm) -> Integers:
     bits, scale, zero = form.bits, _part(name, parts, "weight_scale"), parts.get("weight_zero_point")
     packed = _part(name, parts, "weight_packed")
     _coded(name, packed, scale)
-    size = _wanted(f"{name}.weight_shape", _part(name, parts, "weight_shape"), (2,))
-    rows, inputs = int(size[0]), int(size[1])
+    size = _typed(f"{name}.weight_shape", _part(name, parts, "weight_shape"), torch.int32, torch.int64)
+    rows, inputs = map(int, _wanted(f"{name}.weight_shape", size, (2,)))
     assert form.block is not None
     down, groups = _blocks((rows, inputs), form.block)
     _wanted(f"{name}.weight_packed", packed, (rows, packed.shape[-1]))
@@ -135,15 +143,13 @@ def _packed(name: str, parts: Parts, form: LayerForm) -> Integers:
         return _spread(numbers.reshape(down, groups), (tall, 1), (rows, groups))
 
     zeros: Tensor | float = 1 << (bits - 1)
+    place = f"{name}.weight_zero_point"
     if zero is not None and zero.dtype == torch.int32:
-        place = f"{name}.weight_zero_point"
-        zeros = of_rows(
-            _unpacker(place, zero.shape[0], bits, down)(
-                _wanted(place, zero, (zero.shape[0], groups)).t(), bits, down
-            ).t()
-        )
+        words = _wanted(place, zero, (zero.shape[0], groups)).t()
+        zeros = of_rows(_unpacker(place, zero.shape[0], bits, down)(words, bits, down).t())
     elif zero is not None:
-        zeros = of_rows(_wanted(f"{name}.weight_zero_point", zero, (down, groups), *flat).int()) + (1 << (bits - 1))
+        own = _typed(place, _wanted(place, zero, (down, groups), *flat), torch.int8)
+        zeros = of_rows(own.int()) + (1 << (bits - 1))
     each = form.block[1] or inputs
     order = _ordered(f"{name}.weight_g_idx", parts.get("weight_g_idx"), each, inputs)
     codes: Callable[[Tensor], Tensor] = lambda chosen: unpacked(packed[chosen], bits, inputs)  # noqa: E731
@@ -320,7 +326,7 @@ def _by_inputs(name: str, parts: Parts, form: LayerForm) -> Integers:
 
 def _bnb8(name: str, parts: Parts, form: LayerForm) -> Integers:
     """int8, each row to 127 of its largest."""
-    weight, largest = _part(name, parts, "weight"), _part(name, parts, "SCB")
+    weight, largest = _part(name, parts, "weight"), _typed(f"{name}.SCB", _part(name, parts, "SCB"), *PLAIN)
     if weight.dtype != torch.int8 or weight.ndim != 2:
         raise refused(name, f"int8 of bitsandbytes in {_name(weight)}", "int8")
     if bool(parts.get("weight_format", torch.zeros(1)).any()):  # rows are those of the matrix where it is 0

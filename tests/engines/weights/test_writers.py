@@ -241,3 +241,25 @@ def test_an_expert_of_another_shape_than_the_rest_is_refused_by_its_name(
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(ModelError, match=rf"in {tmp_path}/m, {layer}\.{part}\.weight is {rows} x \d+, and others of"):
         loaded(str(tmp_path / "m"), CPU, torch.float32)
+
+
+@pytest.mark.parametrize(
+    "name, end, kind, read",
+    [
+        ("gptq-order", "g_idx", torch.float32, "int32 or int64"),
+        ("ct-old-order", "weight_g_idx", torch.bfloat16, "int32 or int64"),
+        ("ct-w4", "weight_shape", torch.float32, "int32 or int64"),
+        ("ct-new-w4-tensor", "weight_zero_point", torch.float16, "int8"),
+        ("ct-new-w4-tensor", "weight_zero_point", torch.uint8, "int8"),
+        ("bnb-int8", "SCB", torch.int32, "float32 or bfloat16"),
+    ],
+)
+def test_parts_of_another_type_are_refused_by_their_name(name: str, end: str, kind: torch.dtype, read: str) -> None:
+    """Fractions would be cut off, and a sign would be lost."""
+    place, key = WRITTEN / name / "model", f"model.layers.0.mlp.up_proj.{end}"
+    tensors = load_file(place / "model.safetensors")
+    tensors[key] = tensors[key].to(kind)
+    scheme = quantisation_of(place)
+    assert scheme is not None
+    with pytest.raises(ModelError, match=rf"{key} has numbers in \w+, which .*; choose a checkpoint with {read}"):
+        dict(read_weights(tensors, scheme))
