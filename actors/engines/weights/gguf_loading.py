@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ import torch
 from actors.engines.text.gguf_tokenizer import build_tokenizer, end_ids
 from actors.engines.weights.checkpoint import Checkpoint
 from actors.engines.weights.damage import check_weights
+from actors.engines.weights.gguf import parts_of
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.gguf_names import find_gguf
 from actors.engines.weights.kept_config import PlainConfig
@@ -112,8 +112,7 @@ class GGUFFile(Checkpoint):
         return {ours: round(value, 6) for ours, value in found.items()}  # the file has 32 bits of it
 
     def weight_files(self) -> list[Path]:
-        pattern = glob.escape(self.place.name).replace("-00001-of-", "-*-of-")
-        return sorted(self.place.parent.glob(pattern))
+        return parts_of(self.place)
 
     def check_undamaged(self, layers: int) -> None:
         check_weights(self.opened.file.path, self.opened.own().values())
