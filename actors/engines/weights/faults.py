@@ -199,7 +199,7 @@ def files_of_weights(path: Path) -> Iterator[Path]:
     else:
         others = [file for pattern in WEIGHTS for file in sorted(path.glob(pattern))]
         for pattern, program in OF_OTHERS.items() if all(file.suffix == ".bin" for file in others) else ():
-            for file in path.glob(pattern):
+            for file in sorted(path.glob(pattern)):
                 raise ModelError(
                     f"{file} is a model for {program}, which duoactor does not read; give that model's safetensors or "
                     "a GGUF file of it"
