@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from actors.engines.weights.gguf import Strings
 from protocols.errors import ModelError
 
-UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # values of tokenizer.ggml.token_type
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # values of tokenizer.ggml.token_type
 SPACE = "\u2581"
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -124,6 +124,10 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:
             f"{where} has a tokenizer of kind {of('model') or 'unknown'}, which duoactor does not build; "
             "give --tokenizer the original model, or put its tokenizer.json beside the file"
         )
+    if not of.tokens:
+        raise ModelError(
+            f"{where} has no tokenizer.ggml.tokens; download it again, or put the original tokenizer.json beside it"
+        )
     begin, end = of.token("bos_token_id"), of.token("eos_token_id")
     try:
         tokenizer = build(of)
@@ -187,6 +191,16 @@ class _Vocabulary:
                 raise self._wrong("merges", f"has {merge!r}, which is no pair of tokens")
         self.merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
 
+    def check_merges(self) -> None:
+        """Raise ModelError where tokens are made of others and nothing says in which order."""
+        known, kinds = set(self.tokens), self("token_type")
+        for at, token in enumerate(() if self.merges else self.tokens):
+            if len(token) > 1 and (kinds is None or kinds[at] == NORMAL) and known.issuperset(token):
+                raise ModelError(
+                    f"{self.where} has no tokenizer.ggml.merges, so no text would become its token {token!r}; download "
+                    "it again, or put the original tokenizer.json beside it"
+                )
+
     def _strings(self, key: str) -> list[str]:
         found = self(key)
         if found is not None and not isinstance(found, Strings | list | tuple):
@@ -230,6 +244,7 @@ def _byte_level(of: _Vocabulary) -> Tokenizer:
             f"{of.where} cuts text by the pattern {name!r}, which duoactor does not know; "
             "give --tokenizer the original model, or put its tokenizer.json beside the file"
         )
+    of.check_merges()
     tokenizer = Tokenizer(models.BPE(of.ids(), of.merges, ignore_merges=name in WHOLE_FIRST))
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=isinstance(patterns, str))
     if patterns == DIGITS:
@@ -252,6 +267,11 @@ def _sentencepiece(of: _Vocabulary) -> Tokenizer:
     merges = of.merges or derived_merges(of.spaced(), np.asarray(of("scores")), of("token_type"))
     prefix = of("add_space_prefix")
     return _spaced(of, merges, prefix is None or bool(prefix))
+
+
+def _gemma4(of: _Vocabulary) -> Tokenizer:
+    of.check_merges()
+    return _spaced(of, of.merges)
 
 
 def derived_merges(tokens: list[str], scores: np.ndarray, kinds: np.ndarray | None) -> list[tuple[str, str]]:
@@ -313,5 +333,5 @@ def _put_around(tokenizer: Tokenizer, of: _Vocabulary, begin: str | None, end: s
 BUILDERS: dict[str, Callable[[_Vocabulary], Tokenizer]] = {
     "gpt2": _byte_level,
     "llama": _sentencepiece,
-    "gemma4": lambda of: _spaced(of, of.merges),
+    "gemma4": _gemma4,
 }

@@ -24,6 +24,14 @@ from protocols.errors import ModelError
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 PART = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+# What files hold that are no models, by their type or architecture, and what to do
+NO_MODELS = {
+    "adapter": ("a LoRA adapter", "merge it into its model with llama-export-lora and give that file"),
+    "mmproj": ("the part of a model that sees or hears", "give the file of the model"),
+    "clip": ("the part of a model that sees or hears", "give the file of the model"),
+    "imatrix": ("an importance matrix", "give the file of a model"),
+    "controlvector": ("a control vector", "give the file of a model"),
+}
 _NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
@@ -131,6 +139,10 @@ class GGUF:
             if number == 0:
                 self.metadata = metadata
             self.tensors |= tensors
+        for kind in (self.metadata.get("general.type"), self.architecture):
+            if isinstance(kind, str) and kind in NO_MODELS:
+                what, instead = NO_MODELS[kind]
+                raise ModelError(f"{self.path} holds {what} and no model; {instead}")
         if not self.tensors:
             raise ModelError(f"{self.path} holds a vocabulary and no weights; give the file of a whole model")
 
@@ -182,6 +194,10 @@ class _Part:
         self._view = memoryview(self._bytes.data)
 
     def read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
+        if bytes(self._view[:4]) == bytes(4):
+            raise ModelError(
+                f"{self._path} begins with zeros: it was not written to its end; make or download it again"
+            )
         if bytes(self._view[:4]) != MAGIC:
             raise ModelError(f"{self._path} is no GGUF file: it does not begin with GGUF; download it again")
         try:

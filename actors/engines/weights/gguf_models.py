@@ -147,6 +147,7 @@ class GGUFCheckpoint:
             self._refuse_unread()
             self._weights = dict[str, FileWeight](self._found())
             self._refuse_unread_tensors()
+            self._check_norms()
             check_biases(str(path), self.file.tensors.keys())
         except ModelError:
             raise
@@ -156,10 +157,21 @@ class GGUFCheckpoint:
                 f"({error}); download it again"
             ) from None
 
+    def _check_norms(self) -> None:
+        """Raise ModelError for a norm of zeros: programs that take a file's room first leave them where they stop."""
+        for part in (part for weight in self._weights.values() for part in weight.parts):
+            if len(part.shape) == 1 and part.name.endswith("norm.weight") and not part.data.any():
+                raise ModelError(
+                    f"{part.name} in {self.file.path} holds nothing but zeros, as where a download has not ended; "
+                    "download it again"
+                )
+
     def _check_metadata(self) -> None:
-        """Raise ModelError for numbers that no model has."""
+        """Raise ModelError for numbers that no model has, and for one that each has and the file does not say."""
         begin, file = f"{self.file.architecture}.", self.file
         sizes = {key.removeprefix(begin): value for key, value in file.metadata.items() if key.startswith(begin)}
+        if not any(key.endswith("_epsilon") for key in sizes):
+            raise ModelError(f"{file.path} has no {begin}attention.layer_norm_rms_epsilon; download it again")
         check_numbers(
             str(file.path),
             {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in sizes.items()},

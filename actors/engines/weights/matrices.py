@@ -126,10 +126,13 @@ OF_MIXTRAL = ((".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w3.",
 
 def put_together(weights: dict[str, Any], up: str, down: str, count: int, gated: bool) -> None:
     """Make one weight of the matrices of experts that are stored apart, as transformers does. Those of Mixtral and
-    MiniMax M2 are found by each tool's names. Raises ModelError for an expert of another shape than the rest."""
+    MiniMax M2 are found by each tool's names. Raises ModelError for an expert that is in no file, or of another shape
+    than the rest."""
     before = up.rpartition(".experts.")[0] + "."
     older = before.replace(".mlp.", ".block_sparse_moe.")
-    for key in [key for key in weights if key.startswith(older) and older != before]:
+    keys = [key for key in weights if key.startswith(older) and older != before]
+    renamed = [pair for pair in OF_MIXTRAL if any(pair[0] in key for key in keys)]
+    for key in keys:
         new = key
         for one, other in OF_MIXTRAL:
             new = new.replace(one, other)
@@ -137,8 +140,14 @@ def put_together(weights: dict[str, Any], up: str, down: str, count: int, gated:
     for name, parts in ((up, ("gate_proj", "up_proj") if gated else ("up_proj",)), (down, ("down_proj",))):
         place = name.rpartition(".")[0]
         names = [[f"{place}.{expert}.{part}.weight" for part in parts] for expert in range(count)]
-        if not all(key in weights for key in chain(*names)):
+        lacking = [key for key in chain(*names) if key not in weights]
+        if len(lacking) == count * len(parts):
             continue
+        if lacking:
+            layer = lacking[0].removesuffix(".weight")
+            for one, other in renamed:
+                layer = layer.replace(other[:-1], one[:-1])
+            raise ModelError(f"{layer} is in no file, besides the model's other experts; download it again")
         _check_alike(weights, [*chain(*names)])
         found = [[weights.pop(key) for key in each] for each in names]
         if all(isinstance(one, Integers | Dequantised) for one in chain(*found)):

@@ -17,6 +17,7 @@ from protocols.errors import ModelError
 
 Config = Mapping[str, Any]
 T = TypeVar("T", bound=Struct)
+STEP = re.compile(r"\[(?:\.\.\.|(?P<index>\d+))\]|\.?(?P<key>[^.\[]+)")  # the first of a path, as msgspec writes it
 ALL = 0  # block size that means all rows or inputs of the matrix
 ROW, TENSOR = (1, ALL), (ALL, ALL)
 
@@ -117,22 +118,28 @@ def read_struct(kind: type[T], where: str, tool: str, config: Config, prefix: st
         if (unknown := re.search("unknown field `(.*)`", problem)) is not None:
             found = f"the key {f'{path}.{unknown[1]}'.lstrip('.')}"
         elif (lacking := re.search("missing required field `(.*)`", problem)) is not None:
-            found = f"no {f'{path}.{lacking[1]}'.lstrip('.')}"
+            key = f"{path}.{lacking[1]}".lstrip(".")
+            raise ModelError(
+                f"{where} has no {key} in its quantization_config of {tool}, without which duoactor does not know how "
+                f"its numbers are stored; choose a checkpoint with {READ[tool]}"
+            ) from None
         else:
             found = f"{path} {_at(told, path.removeprefix(prefix))!r}"
         raise refused(where, f"{found} in its quantization_config of {tool}", READ[tool]) from None
 
 
 def _at(config: Any, path: str) -> Any:
-    """What stands at a path such as ``weights.num_bits`` or, of several, ``layers[...].bits``."""
-    name, _, rest = path.replace("[...]", "[]").partition(".")
-    key = name.removesuffix("[]")
-    if not isinstance(config, Mapping) or key not in config:
+    """What stands at a path such as ``weights.num_bits``, ``layers[1]`` or, of several, ``layers[...].bits``."""
+    step = STEP.match(path)
+    if step is None:
         return config
-    if key == name:
-        return _at(config[key], rest)
-    each = config[key].values() if isinstance(config[key], Mapping) else config[key]
-    return ", ".join(sorted({str(_at(one, rest)) for one in each}))
+    rest = path[step.end() :]
+    if step[0] == "[...]":
+        each = config.values() if isinstance(config, Mapping) else config
+        return ", ".join(sorted({str(_at(one, rest)) for one in each}))
+    if step["index"] is not None:
+        return _at(config[int(step["index"])], rest)
+    return _at(config[step["key"]], rest) if isinstance(config, Mapping) and step["key"] in config else config
 
 
 def pattern_of(where: str, key: str, text: str) -> re.Pattern[str]:

@@ -158,6 +158,37 @@ def test_a_vocabulary_alone_is_no_model(tmp_path: Path) -> None:
         GGUF(write(tmp_path / "vocab.gguf", {}))
 
 
+@pytest.mark.parametrize(
+    "kind, architecture, sentence",
+    [
+        ("adapter", "llama", "a LoRA adapter and no model; merge it into its model with llama-export-lora"),
+        ("mmproj", "clip", "the part of a model that sees or hears and no model; give the file of the model"),
+        ("", "clip", "the part of a model that sees or hears and no model; give the file of the model"),
+        ("imatrix", "", "an importance matrix and no model; give the file of a model"),
+        ("", "controlvector", "a control vector and no model; give the file of a model"),
+    ],
+)
+def test_files_that_go_with_a_model_are_named(kind: str, architecture: str, sentence: str, tmp_path: Path) -> None:
+    """As llama.cpp's tools write them."""
+    writer = gguf.GGUFWriter(tmp_path / "with.gguf", architecture)
+    if kind:
+        writer.add_type(kind)
+    writer.add_tensor("blk.0.attn_q.weight.lora_a", some(4, 8))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=rf"with\.gguf holds {sentence}"):
+        check_checkpoint(str(tmp_path / "with.gguf"))
+
+
+def test_a_file_that_its_writer_did_not_end_is_named(tmp_path: Path) -> None:
+    """llama-quantize writes the header last: where it fails, zeros are in its place."""
+    (tmp_path / "half.gguf").write_bytes(bytes(64) + b"numbers")
+    with pytest.raises(ModelError, match=r"half\.gguf begins with zeros: it was not written to its end; make or down"):
+        GGUF(tmp_path / "half.gguf")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot read .*none.gguf: No such file"):
         GGUF(tmp_path / "none.gguf")

@@ -336,6 +336,33 @@ def test_a_file_without_a_tensor_says_so(tmp_path: Path) -> None:
         GGUFFile(path).source(torch.float32).take("model.layers.2.mlp.up_proj.weight")
 
 
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+def test_a_download_that_took_its_room_and_did_not_end_is_refused(share: float, tmp_path: Path) -> None:
+    """Its length is right, and zeros are where it stopped: the answers would be noise."""
+    path = written(tmp_path / "tiny.gguf", "llama", tiny("llama", {}), _none)
+    GGUFCheckpoint(path)
+    whole = path.read_bytes()
+    kept = int(share * len(whole))
+    path.write_bytes(whole[:kept] + bytes(len(whole) - kept))
+    with pytest.raises(
+        ModelError, match=r"norm\.weight in .*tiny\.gguf holds nothing but zeros, .*; download it again"
+    ):
+        GGUFCheckpoint(path)
+
+
+def test_norms_that_are_zeros_in_the_model_and_ones_in_the_file_are_read(tmp_path: Path) -> None:
+    model = tiny(*CASES["gemma3"][:2])
+    model.model.layers[0].input_layernorm.weight.data.zero_()
+    GGUFCheckpoint(written(tmp_path / "tiny.gguf", *CASES["gemma3"][:1], model, CASES["gemma3"][2]))
+
+
+def test_a_file_that_does_not_say_the_epsilon_of_its_norms_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "tiny.gguf", "llama", tiny("llama", {}), _none)
+    path.write_bytes(path.read_bytes().replace(b"norm_rms_epsilon", b"norm_rms_epsilox"))
+    with pytest.raises(ModelError, match=r"has no llama\.attention\.layer_norm_rms_epsilon; download it again"):
+        GGUFCheckpoint(path)
+
+
 @pytest.mark.parametrize("part", ["attn_q", "attn_k", "attn_v"])
 def test_a_bias_that_one_layer_lacks_is_missed(part: str, tmp_path: Path) -> None:
     """The layer would be computed without it."""

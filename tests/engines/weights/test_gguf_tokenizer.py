@@ -110,6 +110,28 @@ def test_an_unknown_pattern_is_refused() -> None:
         build_tokenizer(metadata, "x.gguf")
 
 
+@pytest.mark.parametrize("model", ["gpt2", "gemma4"])
+def test_a_tokenizer_without_tokens_is_refused(model: str) -> None:
+    with pytest.raises(ModelError, match=r"x has no tokenizer\.ggml\.tokens; download it again, or put"):
+        build_tokenizer({"tokenizer.ggml.model": model, "tokenizer.ggml.pre": "gpt-2"}, "x")
+
+
+@pytest.mark.parametrize("model", ["gpt2", "gemma4"])
+def test_a_vocabulary_without_merges_is_refused(model: str) -> None:
+    """Every letter would be a token of its own, and the answers noise."""
+    whole = metadata_of(byte_level(ORIGINALS["gpt-2"]), model=model, pre="gpt-2")
+    lacking = {key: value for key, value in whole.items() if not key.endswith("merges")}
+    for metadata in (lacking, lacking | {"tokenizer.ggml.merges": []}):
+        with pytest.raises(ModelError, match=r"x has no tokenizer\.ggml\.merges, so no text would become its token"):
+            build_tokenizer(metadata, "x")
+    bytes_alone = [token for token in whole["tokenizer.ggml.tokens"] if len(token) == 1]
+    build_tokenizer(
+        lacking
+        | {"tokenizer.ggml.tokens": bytes_alone, "tokenizer.ggml.token_type": np.ones(len(bytes_alone), np.int32)},
+        "x",
+    )
+
+
 def test_pieces_with_scores_join_the_best_first_and_others_are_bytes() -> None:
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "a", "b", "c", "bc", "ab", "▁a", "  "]
     kinds = np.array([2, 3, 3, *[6] * 256, *[1] * 7, 4], np.int32)

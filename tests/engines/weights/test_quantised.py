@@ -112,6 +112,7 @@ def compressed(bits: int, form: str, **more: Any) -> dict[str, Any]:
     }
 
 
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32}
 GPTQ, CT = {"quant_method": "gptq", "bits": 4, "group_size": 32}, compressed(4, "pack-quantized", group_size=32)
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
@@ -236,7 +237,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**GPTQ, "dynamic": {"lm_head": {"bits": 5}}}, "dynamic.lm_head.bits 5"),
     ({**GPTQ, "dynamic": {"(": {"bits": 8}}}, "dynamic .*which is no pattern"),
     ({"quant_method": "gptq", "bits": 4}, "no group_size"),
-    ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"}, "version 'gemv' .*version gemm"),
+    ({**AWQ, "version": "gemv"}, "version 'gemv' .*version gemm"),
     ({"quant_method": "awq", "bits": 8, "group_size": 32}, "bits 8"),
     ({**CT, "transform_config": {"config_groups": {"R4": {"apply": [{"location": "input"}]}}}}, "transform_config.R4"),
     ({**CT, "something": 1}, "the key something"),
@@ -255,7 +256,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**MODELOPT, "quant_algo": "mxfp4"}, "quant_algo 'mxfp4'"),
     ({**BNB, "bnb_4bit_quant_type": "af4"}, "bnb_4bit_quant_type 'af4'"),
     ({"quant_method": "mxfp4", "group": 16}, "the key group"),
-    ({"quant_method": "intel/auto-round", "bits": 4, "group_size": 32}, "no packing_format in its quantization_config"),
+    (
+        {"quant_method": "intel/auto-round", "bits": 4, "group_size": 32},
+        "no packing_format in its quantization_config of auto-round, without which .*; choose a checkpoint with",
+    ),
+    ({**AWQ, "modules_to_not_convert": ["lm_head", 7]}, r"modules_to_not_convert\[1\] 7 in its"),
+    ({**CT, "ignore": ["lm_head", ["x"]]}, r"ignore\[1\] \['x'\] in its"),
+    ({**CT, "config_groups": {"g": {"targets": ["Linear", 3]}}}, r"config_groups\.g\.targets\[1\] 3 in its"),
+    ({"quant_method": "fp8", "weight_block_size": [128, "x"]}, r"weight_block_size\[1\] 'x' in its"),
     ({"quant_method": "torchao"}, "has torchao, which"),
     ({"quant_method": "gguf"}, "GPTQModel in the layout of GGUF"),
     ({"quant_method": "made-up"}, "quant_method 'made-up'"),

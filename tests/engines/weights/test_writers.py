@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import shutil
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -205,6 +207,23 @@ def test_what_tensors_alone_show_is_refused_by_its_layer(name: str) -> None:
         with pytest.raises(ModelError, match=BY_TENSORS[name]) as told:
             load(model_of(name), CPU, torch.float32)
         assert model_of(name) in str(told.value)
+
+
+OF_EXPERT = re.compile(r"(.*\.experts\.1\.(?:up_proj|w3))\..*")
+WITH_EXPERTS = [name for name in READ if not name.startswith("gguf-") and ("experts" in name or "mixtral" in name)]
+
+
+@pytest.mark.parametrize("name", WITH_EXPERTS)
+def test_an_expert_that_no_file_holds_is_missed_by_its_own_name(name: str, tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(WRITTEN / name / "model", place)
+    tensors = load_file(place / "model.safetensors")
+    lost = [key for key in tensors if OF_EXPERT.fullmatch(key)]
+    save_file({key: one for key, one in tensors.items() if key not in lost}, place / "model.safetensors")
+    layers = {match[1] for match in map(OF_EXPERT.fullmatch, lost) if match is not None}
+    with pytest.raises(ModelError, match=r"model has no|\S+ is in no file, besides the model's other experts") as told:
+        load_for_engine(str(place), CPU, torch.float32)
+    assert any(f"{layer} is in no file" in str(told.value) for layer in layers), str(told.value)
 
 
 @pytest.mark.parametrize("name, end", [("gptqmodel-awq", "qweight"), ("gptq-4", "qweight"), ("ct-w4", "weight_packed")])
